@@ -1,0 +1,65 @@
+# The developer's interface: check, fix, test, bench, docs, and the quickstart.
+# Each target makes the environment it needs in .venv; python3 (3.11 or newer) and make are enough to begin with.
+# Another interpreter: make PYTHON=python3.13 check
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
+
+.PHONY: help check fix test bench docs quickstart lock environment clean
+
+help:
+	@echo "make check       format, lint, types, import directions: before every commit"
+	@echo "make fix         format, and repair what can be repaired"
+	@echo "make test        the tests, slow ones left out   (one of them: $(BIN)/pytest tests/config)"
+	@echo "make bench       the benchmarks, one after another"
+	@echo "make docs        the documentation, into ./site"
+	@echo "make quickstart  the whole path from text to model, in ./quickstart"
+	@echo "make lock        requirements.lock anew from pyproject.toml"
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/pytest -q tests/test_imports.py tests/test_repository.py
+
+fix: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(READY)
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
+
+bench: $(READY)
+	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+quickstart: $(READY)
+	$(BIN)/tpulm quickstart --workdir quickstart
+
+# Versions and hashes alone: where packages come from is each machine's own setting.
+lock: $(READY)
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --upgrade \
+	  --group dev --extra hf --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+
+environment: $(READY)
+
+# uv itself comes by its hash from the lock, through pip. Where only pip knows the package index, pip does it all (slowly).
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "tpulm needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	awk '/^[^ #]/ { on = /^uv==/ } on' requirements.lock > $(VENV)/uv.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock
+	$(INSTALL) --compile-bytecode --require-hashes -r requirements.lock || \
+	  $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(INSTALL) --no-deps --no-index --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf $(VENV) site quickstart build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,177 @@
+"""Batches delivered by the input pipeline against what a model consumes.
+
+    python benchmarks/input.py [--workdir W] [--rows-per-second N]
+
+Without --workdir a dataset of random tokens is written into a temporary folder. Without --rows-per-second the consumer is a
+stand-in for bert-mini's training step: matrix products of its shapes, as many as forward and backward take.
+The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm import storage
+from tpulm.dataset.batches import Batches
+from tpulm.dataset.draws import Draws, Purpose
+from tpulm.dataset.manifest import Counts, RowFormat, SpecialIds, split_manifest
+from tpulm.dataset.packing import lay_packed
+from tpulm.dataset.part import write_part
+from tpulm.dataset.rows import Tokens, reorder
+
+LAYERS, HIDDEN, FEED_FORWARD, VOCABULARY, MASKED = 4, 256, 1024, 8000, 0.15  # bert-mini
+REQUIRED = 5.0
+
+
+class Delivery(NamedTuple):
+    batches_per_second: float
+    read_amplification: float
+    first_batch_seconds: float
+
+
+def main() -> None:
+    arguments = parse()
+    with tempfile.TemporaryDirectory(prefix="tpulm-input-") as temporary:
+        if arguments.workdir:
+            folder = arguments.workdir / "dataset" / "train"
+        else:
+            folder = Path(temporary) / "train"
+            write_random_split(folder, arguments.dataset_rows, arguments.sequence_length, arguments.block_rows)
+        results = [deliver(folder, arguments) for _ in range(arguments.repeats)]
+        step = (
+            None
+            if arguments.rows_per_second
+            else stand_in(arguments.batch_size, Batches(folder, batch_size=1, seed=0).sequence_length)
+        )
+        consumed = arguments.rows_per_second / arguments.batch_size if step is None else steps_per_second(step)
+        waiting = None if step is None else waiting_share(folder, arguments, step)
+    delivered = statistics.median(result.batches_per_second for result in results)
+    report = {
+        "batch_size": arguments.batch_size,
+        "num_hosts": arguments.num_hosts,
+        "delivered_batches_per_second": round(delivered, 1),
+        "consumed_batches_per_second": round(consumed, 1),
+        "ratio": round(delivered / consumed, 1),
+        "required_ratio": REQUIRED,
+        "passed": delivered >= REQUIRED * consumed,
+        "waiting_share": None if waiting is None else round(waiting, 4),
+        "read_amplification": round(statistics.median(result.read_amplification for result in results), 3),
+        "first_batch_seconds": round(max(result.first_batch_seconds for result in results), 3),
+    }
+    for name, value in report.items():
+        print(f"{name.replace('_', ' '):32}{value}")
+    print(json.dumps(report))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", type=Path, help="a work folder with a prepared dataset")
+    parser.add_argument("--rows-per-second", type=float, help="what the consumer takes, instead of measuring the stand-in")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--num-hosts", type=int, default=1, help="measure the first of so many hosts (default 1)")
+    parser.add_argument("--sequence-length", type=int, default=128, help="of the random dataset")
+    parser.add_argument("--dataset-rows", type=int, default=200_000, help="of the random dataset")
+    parser.add_argument("--block-rows", type=int, default=64, help="of the random dataset")
+    parser.add_argument("--batches", type=int, default=3000, help="delivered in each measurement")
+    parser.add_argument("--repeats", type=int, default=5, help="measurements; the median counts")
+    return parser.parse_args()
+
+
+def write_random_split(folder: Path, num_rows: int, sequence_length: int, block_rows: int) -> None:
+    """Two parts of full rows; ids spread as in text, commoner ones smaller."""
+    special = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+    rows = RowFormat(
+        kind="packed",
+        sequence_length=sequence_length,
+        dtype="uint16",
+        block_rows=block_rows,
+        columns=("tokens",),
+        vocab_size=32_000,
+        special=special,
+    )
+    records = []
+    for number in range(2):
+        draws = Draws(0, Purpose.LAYOUT, number)
+        size = num_rows // 2 * (sequence_length - 2)
+        ids = np.floor(5 + 31_995 ** draws.uniform(size)).astype(np.uint16)
+        ends = np.arange(1, num_rows // 2 + 1) * (sequence_length - 2)
+        layout = lay_packed(Tokens(ids, ends, ends), sequence_length=sequence_length)
+        layout = reorder(layout, draws.permutation(layout.num_rows))
+        counts = Counts(documents=ends.size, tokens=size, characters=size)
+        records.append(write_part(folder, number=number, inputs="", layout=layout, tokens=ids, counts=counts, rows=rows))
+    storage.write_json(folder / "manifest.json", split_manifest("train", {}, rows, records).model_dump(mode="json"))
+
+
+def open_batches(folder: Path, arguments: argparse.Namespace) -> Batches:
+    return Batches(folder, batch_size=arguments.batch_size * arguments.num_hosts, seed=0, num_hosts=arguments.num_hosts)
+
+
+def deliver(folder: Path, arguments: argparse.Namespace) -> Delivery:
+    """The whole pipeline, with nobody doing anything with the batches."""
+    batches = open_batches(folder, arguments)
+    started_at = time.perf_counter()
+    iterator = batches.iterate(0)
+    next(iterator)
+    first = time.perf_counter()
+    for _ in itertools.islice(iterator, arguments.batches):
+        pass
+    ended_at = time.perf_counter()
+    iterator.close()
+    return Delivery(arguments.batches / (ended_at - first), batches.read_amplification, first - started_at)
+
+
+def stand_in(batch_size: int, sequence_length: int) -> Callable[[], None]:
+    """Matrix products with the shapes and the number of bert-mini's training step: each one of the forward pass three times."""
+    tokens = batch_size * sequence_length
+    masked = int(tokens * MASKED)
+    shapes = LAYERS * [(tokens, HIDDEN, 4 * HIDDEN), (tokens, HIDDEN, FEED_FORWARD), (tokens, FEED_FORWARD, HIDDEN)]
+    shapes += [(masked, HIDDEN, HIDDEN), (masked, HIDDEN, VOCABULARY)]
+    operands = {(m, k, n): (np.ones((m, k), np.float32), np.ones((k, n), np.float32)) for m, k, n in shapes}
+
+    def step() -> None:
+        for shape in shapes:
+            left, right = operands[shape]
+            for _ in range(3):
+                np.matmul(left, right)
+
+    return step
+
+
+def steps_per_second(step: Callable[[], None]) -> float:
+    step()
+    times = []
+    for _ in range(5):
+        started_at = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - started_at)
+    return 1 / statistics.median(times)
+
+
+def waiting_share(folder: Path, arguments: argparse.Namespace, step: Callable[[], None], num_steps: int = 50) -> float:
+    """The share of its time that the stand-in waits for batches."""
+    iterator = open_batches(folder, arguments).iterate(0)
+    next(iterator)
+    waited = 0.0
+    started_at = time.perf_counter()
+    for _ in range(num_steps):
+        asked_at = time.perf_counter()
+        next(iterator)
+        waited += time.perf_counter() - asked_at
+        step()
+    total = time.perf_counter() - started_at
+    iterator.close()
+    return waited / total
+
+
+if __name__ == "__main__":
+    main()

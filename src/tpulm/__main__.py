@@ -1,0 +1,6 @@
+"""`python -m tpulm`."""
+
+from tpulm.cli.app import main
+
+if __name__ == "__main__":
+    main()

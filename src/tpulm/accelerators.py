@@ -1,0 +1,132 @@
+"""The catalogue of accelerators: what a TPU type consists of and costs, and the peak speed of a device JAX reports.
+
+The figures, with their sources and their age, are in accelerators.toml beside this file; it is read when first asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal
+
+from tpulm.errors import ConfigError, suggest
+
+ComputeType = Literal["bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A TPU type such as "v3-8": a slice of so many chips on so many hosts. Totals are of the whole slice."""
+
+    name: str
+    generation: str
+    chips: int
+    cores: int
+    devices: int  # as JAX counts them
+    hosts: int
+    hbm_bytes: int
+    peak_flops: float  # bfloat16 FLOP/s
+    hbm_bytes_per_second: float
+    runtime_version: str
+    zones: tuple[str, ...]  # "us-east5-*" stands for every zone of that region
+    dollars_per_hour: float  # on demand
+    spot_dollars_per_hour: float
+    prices_as_of: str
+
+    @property
+    def hbm_bytes_per_device(self) -> int:
+        return self.hbm_bytes // self.devices
+
+    @property
+    def peak_flops_per_device(self) -> float:
+        return self.peak_flops / self.devices
+
+    def hours(self, flops: float, utilization: float) -> float:
+        """How long `flops` floating-point operations take at this fraction of the peak (MFU)."""
+        return flops / (self.peak_flops * utilization) / 3600
+
+
+def find(name: str) -> Accelerator:
+    """The accelerator type of that name. Raises ConfigError, with the nearest names, for one that does not exist."""
+    prefix, _, number = name.strip().lower().rpartition("-")
+    for entry in _catalogue()["tpu"]:
+        if entry["prefix"] == prefix and number.isdecimal() and _exists(entry, int(number)):
+            return _accelerator(entry, int(number))
+    known = names()
+    of_generation = [item for item in known if item.startswith(f"{prefix}-")]
+    hint = f" Known {prefix} types: {', '.join(of_generation)}." if of_generation else suggest(name, known)
+    raise ConfigError(
+        f"no accelerator type is named '{name}'.{hint or ' Known: ' + ', '.join(_smallest_names())} "
+        "The number counts cores in v2-, v3-, v4- and v5p-, and chips in v5litepod- and v6e-."
+    )
+
+
+def names() -> list[str]:
+    """The usual type names, by generation and size."""
+    return [f"{entry['prefix']}-{size}" for entry in _catalogue()["tpu"] for size in entry["sizes"]]
+
+
+def from_device_kind(kind: str, compute_type: ComputeType = "bfloat16") -> float | None:
+    """Peak FLOP/s of one device with JAX's `device_kind`, for matrix products whose operands have that type.
+
+    JAX's default precision is assumed: float32 products run as bfloat16 on a TPU and as TensorFloat-32 on GPUs that have it.
+    None for a CPU, a fraction of a GPU (MIG), and whatever the catalogue does not know.
+    """
+    for entry in _catalogue()["tpu"]:
+        if kind in entry["device_kinds"]:
+            return entry["bf16_tflops"] * 1e12 / entry["devices"]
+    words = set(re.split(r"[\s-]+", kind.lower()))
+    if "mig" in words:
+        return None
+    for entry in _catalogue()["gpu"]:
+        if words.issuperset(entry["words"]):
+            return _gpu_tflops(entry, compute_type) * 1e12
+    return None
+
+
+def _gpu_tflops(entry: dict[str, Any], compute_type: ComputeType) -> float:
+    """A type without units of its own is computed as float32, and float32 as TensorFloat-32 where there are units for it."""
+    float32 = entry.get("tf32_tflops", entry["fp32_tflops"])
+    by_type = {
+        "bfloat16": entry.get("bf16_tflops", float32),
+        "float16": entry.get("fp16_tflops", entry.get("bf16_tflops", float32)),  # where both exist they are equally fast
+        "float32": float32,
+    }
+    return by_type[compute_type]
+
+
+def _exists(entry: dict[str, Any], number: int) -> bool:
+    cube = entry.get("cube")
+    return number in entry["sizes"] or bool(cube and number % cube == 0 and 0 < number <= entry["largest"])
+
+
+def _accelerator(entry: dict[str, Any], number: int) -> Accelerator:
+    chips = number if entry["number_counts"] == "chips" else number // entry["cores"]
+    return Accelerator(
+        name=f"{entry['prefix']}-{number}",
+        generation=entry["generation"],
+        chips=chips,
+        cores=chips * entry["cores"],
+        devices=chips * entry["devices"],
+        hosts=1 if chips in entry["one_host"] else chips // entry["chips_per_host"],
+        hbm_bytes=chips * entry["hbm_gib"] * 2**30,
+        peak_flops=chips * entry["bf16_tflops"] * 1e12,
+        hbm_bytes_per_second=chips * entry["hbm_gigabytes_per_second"] * 1e9,
+        runtime_version=entry["runtime_version"],
+        zones=tuple(entry["zones"]),
+        dollars_per_hour=chips * entry["on_demand"],
+        spot_dollars_per_hour=chips * entry["spot"],
+        prices_as_of=_catalogue()["prices"]["as_of"],
+    )
+
+
+def _smallest_names() -> list[str]:
+    return [f"{entry['prefix']}-{entry['sizes'][0]}" for entry in _catalogue()["tpu"] if entry["sizes"]]
+
+
+@functools.cache
+def _catalogue() -> dict[str, Any]:
+    return tomllib.loads((resources.files("tpulm") / "accelerators.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,97 @@
+"""`tpulm`: the commands, and how an error becomes an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from types import TracebackType
+
+import typer
+
+from tpulm.cli import dataset, recipes, run, stages, tokenizer, use
+from tpulm.cli.terminal import print_error
+from tpulm.errors import Stopped, TpulmError
+from tpulm.storage import storage_error
+
+app = typer.Typer(
+    name="tpulm",
+    help="Raw text in any language in, a pretrained Hugging Face language model out.\n\n"
+    "Begin with 'tpulm quickstart', then 'tpulm run RUN.toml --workdir W' on your own text.\n\n"
+    "Exit codes: 0 done, 2 usage or configuration, 3 bad input data, 4 cloud refused, "
+    "75 stopped after saving (the same command continues), 1 anything else.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(rich_help_panel="The whole path")(run.quickstart)
+app.command(rich_help_panel="The whole path")(run.run)
+app.command(rich_help_panel="The whole path")(recipes.recipes)
+app.add_typer(tokenizer.app, name="tokenizer", rich_help_panel="Single stages")
+app.add_typer(dataset.app, name="dataset", rich_help_panel="Single stages")
+app.command(rich_help_panel="Single stages")(stages.train)
+app.command(rich_help_panel="Single stages")(stages.evaluate)
+app.command(rich_help_panel="Single stages")(stages.export)
+app.command("fill-mask", rich_help_panel="Use a model")(use.fill_mask)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and leave.")
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(installed("tpulm"))
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)
+
+
+def main() -> None:
+    """The console script."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    threading.excepthook = _tell_of_thread
+    sys.excepthook = _tell
+    for library in ("absl", "asyncio"):  # orbax and its tasks log what they then raise
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+    try:
+        app()
+    except SystemExit as leaving:
+        _leave(leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1)
+    except TpulmError as error:
+        print_error(str(error), title="stopped" if isinstance(error, Stopped) else "error")
+        _leave(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(1)
+    except OSError as error:
+        print_error(str(storage_error("use", error.filename or "a file", error)))
+        _leave(1)
+
+
+def _leave(code: int) -> None:
+    """Exit at once where a thread still compiles: ending the interpreter around it would abort the process (code 134)."""
+    if threading.active_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _tell_of_thread(arguments: threading.ExceptHookArgs) -> None:
+    """As usual, but for the threads that save checkpoints: what fails there is raised, and told, by the main thread."""
+    frames = traceback.extract_tb(arguments.exc_traceback)
+    if not any(f"{os.sep}orbax{os.sep}" in frame.filename for frame in frames):
+        threading.__excepthook__(arguments)
+
+
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As usual, but for writes that were under way when a save failed, which tensorstore reports here one by one."""
+    if str(error) != "Event loop is closed" and "in OCDBT database" not in str(error):
+        sys.__excepthook__(kind, error, trace)

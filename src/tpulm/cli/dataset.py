@@ -1,0 +1,131 @@
+"""`tpulm dataset prepare` and `inspect`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, Workfolder, load_run
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from tpulm.config import RunConfig
+    from tpulm.tokenization import Tokenization
+
+app = typer.Typer(help="Rows of token ids: prepare them, look at them.", no_args_is_help=True)
+
+
+@app.command()
+def prepare(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Read the corpus, train or take the tokenizer, and write the rows to W/dataset. Needs no accelerator.
+
+    Can be killed and run again at any time: finished parts are kept.
+    """
+    config = load_run(reference, overrides)
+    from tpulm import preparation, workfolder
+
+    with workfolder.working_in(config, workdir, stage="dataset") as folder, drawn_progress() as progress:
+        preparation.prepare_dataset(config, folder, progress=progress)
+    _show_counts(folder)
+    if as_json:
+        print_json(_counts(folder))
+
+
+@app.command()
+def inspect(
+    workdir: Workfolder,
+    rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 4,
+    split: Annotated[Literal["train", "holdout"], typer.Option(help="Which rows.")] = "train",
+    seed: Annotated[int, typer.Option(help="Which random rows, and which of their tokens are masked.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Counts of W's dataset and a few rows decoded, with the positions that training would mask in colour."""
+    from tpulm import dataset, tokenization, workfolder
+
+    config = workfolder.open_run(workdir)
+    _show_counts(workdir)
+    sampled = dataset.sample_rows(workdir, split, count=rows, seed=seed)
+    if sampled:
+        made = tokenization.load(workdir / "tokenizer")
+        console.print("\n[bold]Rows[/]   [reverse green] masked: what the model must predict [/]\n")
+        for row, text in zip(sampled, _masked(config, made, [row.tokens for row in sampled], seed), strict=True):
+            note = (
+                "" if row.random_next is None else ("  second segment random" if row.random_next else "  second segment next")
+            )
+            console.print(f"[dim]{split} row {row.number} ({row.part}){note}[/]")
+            console.print(text, soft_wrap=True)
+            console.print()
+    if as_json:
+        print_json(_counts(workdir))
+
+
+def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> list[Text]:
+    """Each row as text, the tokens that the objective would choose in colour; padding is counted, not shown."""
+    import jax
+    import numpy as np
+    from rich.text import Text
+
+    from tpulm.objectives import SpecialIds
+    from tpulm.objectives.masking import MaskingLaw, default_budget, mask_rows
+
+    jax.config.update("jax_platforms", "cpu")
+    special = SpecialIds(*(getattr(made.special, name) for name in SpecialIds._fields))
+    settings = config.train.objective
+    law = MaskingLaw(
+        mask_fraction=settings.mask_fraction,
+        max_predictions=settings.max_predictions or default_budget(config.data.sequence_length, settings.mask_fraction),
+        mask_token_fraction=settings.mask_token_fraction,
+        random_token_fraction=settings.random_token_fraction,
+        vocab_size=made.vocab_size,
+        special=special,
+    )
+    ids = np.stack(rows).astype(np.int32)
+    keys = jax.random.split(jax.random.key(seed), len(rows))
+    masked = jax.device_get(mask_rows(jax.numpy.asarray(ids), keys, law))
+    texts = []
+    for row, positions, weights in zip(ids, masked.positions, masked.weights, strict=True):
+        chosen = {int(position) for position, weight in zip(positions, weights, strict=True) if weight}
+        text = Text()
+        for place, token_id in enumerate(row.tolist()):
+            if token_id == special.pad:
+                continue
+            style = "reverse green" if place in chosen else "dim cyan" if token_id in special else ""
+            token = made.token(token_id)
+            if made.is_continuation(token_id):
+                token = token.removeprefix("##")
+            elif place:
+                text.append(" ")
+            text.append(token, style)
+        padding = int((row == special.pad).sum())
+        texts.append(text.append(f"  + {padding} [PAD]", "dim") if padding else text)
+    return texts
+
+
+def _show_counts(workdir) -> None:
+    counts = _counts(workdir)
+    labels = list(next(iter(counts.values())))
+    rows = [(label.replace("_", " "), *(_format(label, counts[split][label]) for split in counts)) for label in labels]
+    print_table("Dataset", rows, header=("", *counts))
+
+
+def _counts(workdir) -> dict[str, dict[str, float]]:
+    from tpulm import dataset
+
+    splits: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
+    found = {}
+    for split in splits:
+        summary = dataset.summarize(workdir, split)._asdict()
+        counts = summary.pop("counts").model_dump()
+        found[split] = {**counts, **summary}
+    return found
+
+
+def _format(label: str, value: float) -> str:
+    if label.endswith(("fraction", "share")):
+        return f"{value:.2%}"
+    if label.endswith("bytes"):
+        return f"{value / 1e6:,.1f} MB"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"

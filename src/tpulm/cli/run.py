@@ -1,0 +1,96 @@
+"""`tpulm run` and `tpulm quickstart`: the whole path."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, load_run
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+
+if TYPE_CHECKING:
+    from tpulm.pipeline import Summary
+
+EXAMPLES = (
+    "Return [MASK] if the object is callable.",
+    "The function raises a [MASK] if the argument is invalid.",
+    "Read a line from the [MASK] and return it as a string.",
+)
+
+
+def run(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Text to model: tokenizer, dataset, pretraining, evaluation, export. Continues whatever is unfinished in W.
+
+    Stop it with Ctrl-C at any time, or kill it: the same command goes on where it was, and computes the same numbers.
+    """
+    config = load_run(reference, overrides)
+    from tpulm import pipeline
+
+    with drawn_progress() as progress:
+        summary = pipeline.run(config, workdir, progress=progress)
+    show_summary(summary)
+    if as_json:
+        print_json(asdict(summary))
+
+
+def quickstart(
+    workdir: Annotated[Path, typer.Option("--workdir", "-w", metavar="W", help="The work folder.")] = Path("tpulm-quickstart"),
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """The whole path in about two minutes: a toy BERT of the documentation that ships with Python.
+
+    Nothing is downloaded. Afterwards W/export is a model that Hugging Face's AutoModelForMaskedLM loads.
+    """
+    config = load_run("quickstart", overrides)
+    from tpulm import pipeline
+
+    with drawn_progress() as progress:
+        summary = pipeline.run(config, workdir, progress=progress)
+    _show_curve(workdir)
+    show_summary(summary)
+
+    from tpulm.convert.huggingface import load_model
+    from tpulm.predict.fill_mask import fill_mask
+
+    answers = fill_mask(load_model(summary.export), EXAMPLES, top=3)
+    rows = [(text, "  ".join(f"{p.token} {p.score:.0%}" for p in best)) for text, best in zip(EXAMPLES, answers, strict=True)]
+    print_table("What the model fills in", rows, header=("text", "best three"))
+    console.print(f"\nNext: [bold]tpulm fill-mask {summary.export} 'Return the [MASK] of the list.'[/]", highlight=False)
+    console.print("Your own text: [bold]tpulm run RUN.toml --workdir W[/], with a run file such as in the README.")
+    if as_json:
+        print_json(asdict(summary))
+
+
+def show_summary(summary: Summary) -> None:
+    """The table at the end of a run."""
+    if summary.nothing_to_do:
+        console.print(f"Nothing to do: {summary.workdir} is complete. Its results:")
+    ratio = summary.eval_accuracy / summary.eval_baseline_accuracy if summary.eval_baseline_accuracy else float("nan")
+    rows = {
+        "steps": f"{summary.steps:,}",
+        "parameters": f"{summary.parameters:,}",
+        "training loss": f"{summary.train_loss:.4f}",
+        "held-out loss": f"{summary.eval_loss:.4f}",
+        "held-out masked accuracy": f"{summary.eval_accuracy:.4f}",
+        "… always the commonest token": f"{summary.eval_baseline_accuracy:.4f}   ({ratio:.1f} times better)",
+        "bits per character": f"{summary.bits_per_character:.4f}",
+        "speed": f"{summary.tokens_per_second:,.0f} tokens/s" + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
+        "stages": ", ".join(f"{name} {state}" for name, state in summary.stages.items()),
+        "export": summary.export,
+    }
+    print_table(summary.name, rows)
+
+
+def _show_curve(workdir: Path) -> None:
+    """The training loss at about ten steps."""
+    from tpulm.train.metrics import read_metrics
+
+    points = [(record.step, record.values["loss"]) for record in read_metrics(workdir) if record.kind == "train"]
+    chosen = [points[round(i * (len(points) - 1) / 9)] for i in range(10)] if len(points) > 10 else points
+    highest = max((loss for _, loss in chosen), default=1.0)
+    rows = [(f"{step:,}", f"{loss:.3f}", "█" * round(40 * loss / highest)) for step, loss in dict(chosen).items()]
+    print_table("Training loss", rows, header=("step", "loss", ""))

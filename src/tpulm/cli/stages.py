@@ -1,0 +1,51 @@
+"""`tpulm train`, `evaluate` and `export`: the later stages of a run, one at a time."""
+
+from __future__ import annotations
+
+from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, Workfolder, load_run
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+
+
+def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Pretrain on the dataset that is already in W ('tpulm dataset prepare'), from the newest checkpoint if there is one."""
+    config = load_run(reference, overrides)
+    from tpulm import pipeline, workfolder
+
+    with workfolder.working_in(config, workdir, stage="train") as folder, drawn_progress() as progress:
+        result = pipeline.train(config, folder, progress=progress)
+    print_table("Training", _readable(result))
+    if as_json:
+        print_json(result)
+
+
+def evaluate(workdir: Workfolder, as_json: AsJson = False) -> None:
+    """Score the newest checkpoint of W on all of its held-out text."""
+    from tpulm import pipeline, workfolder
+
+    config = workfolder.open_run(workdir)
+    with workfolder.working_in(config, workdir, stage="evaluate") as folder, drawn_progress() as progress:
+        result = pipeline.evaluate(config, folder, progress=progress)
+    print_table("Held-out text", _readable(result))
+    if as_json:
+        print_json(result)
+
+
+def export(workdir: Workfolder, as_json: AsJson = False) -> None:
+    """Write the newest checkpoint of W as a Hugging Face folder, W/export."""
+    from tpulm import pipeline, workfolder
+
+    config = workfolder.open_run(workdir)
+    with workfolder.working_in(config, workdir, stage="export") as folder, drawn_progress() as progress:
+        path = pipeline.export(config, folder, progress=progress)
+    console.print(f"exported to [bold]{path}[/]: AutoModelForMaskedLM.from_pretrained('{path}') loads it")
+    if as_json:
+        print_json({"export": str(path)})
+
+
+def _readable(result: dict[str, object]) -> dict[str, str]:
+    def text(value: object) -> str:
+        if isinstance(value, float):
+            return f"{value:,.4f}"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return {name.replace("_", " "): text(value) for name, value in result.items() if value is not None}

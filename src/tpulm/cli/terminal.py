@@ -1,0 +1,54 @@
+"""What the user sees on the terminal: everything human goes to stderr, the one JSON object to stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from tpulm.progress import Progress
+
+console = Console(stderr=True, highlight=False)
+
+
+def print_error(message: str, *, title: str = "error") -> None:
+    colour = "yellow" if title == "stopped" else "red"
+    console.print(f"[bold {colour}]{title}:[/] {escape(message)}", soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout, the last thing a command says."""
+    print(json.dumps(value, ensure_ascii=False))
+    sys.stdout.flush()
+
+
+def print_table(title: str, rows: Mapping[str, str] | Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
+    """Two columns of names and values, or any number of columns under a header."""
+    from rich.table import Table
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", show_header=bool(header), box=None, padding=(0, 2, 0, 0)
+    )
+    lines = list(rows.items()) if isinstance(rows, Mapping) else [tuple(row) for row in rows]
+    for number in range(len(lines[0]) if lines else len(header)):
+        numeric = number > 0 and bool(lines) and all(_is_number(line[number]) for line in lines)
+        table.add_column(header[number] if header else "", justify="right" if numeric and header else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(escape(cell) for cell in line))
+    console.print(table)
+
+
+def _is_number(cell: str) -> bool:
+    return bool(cell) and cell.strip().lstrip("-+")[:1].isdigit()
+
+
+def drawn_progress() -> AbstractContextManager[Progress]:
+    """A `Progress` for the commands: bars on a terminal, a line now and then elsewhere."""
+    from tpulm.cli.bars import drawn
+
+    return drawn(console)

@@ -1,0 +1,57 @@
+"""`tpulm tokenizer train` and `report`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, load_run
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+
+app = typer.Typer(help="Vocabularies: train one, or see how well one fits a text.", no_args_is_help=True)
+
+
+@app.command()
+def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None) -> None:
+    """Read the corpus and train the tokenizer on a random sample of it, into W/tokenizer."""
+    config = load_run(reference, overrides)
+    from tpulm import preparation, workfolder
+
+    with workfolder.working_in(config, workdir, stage="tokenizer") as folder, drawn_progress() as progress:
+        made = preparation.prepare_tokenizer(config, folder, progress=progress)
+    console.print(f"{made.vocab_size:,} tokens in [bold]{folder / 'tokenizer'}[/]")
+
+
+@app.command()
+def report(
+    tokenizer: Annotated[
+        Path, typer.Argument(metavar="TOKENIZER", help="A work folder, an export, a tokenizer.json or a vocab.txt.")
+    ],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files, folders or globs of text.")],
+    text_field: Annotated[str, typer.Option(help="The field or column of jsonl, csv, tsv and parquet files.")] = "text",
+    encoding: Annotated[str, typer.Option(help="Of the files.")] = "utf-8",
+    worst: Annotated[int, typer.Option(min=0, help="How many of the worst documents to show.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """How well a vocabulary fits a text: unknown words, tokens per word, coverage of each script, the worst documents."""
+    from tpulm import corpus, tokenization
+    from tpulm.config import SourceConfig
+    from tpulm.tokenization.report import DOCUMENT_HEADER, SCRIPT_HEADER
+
+    inside = tokenizer / "tokenizer"
+    made = tokenization.load(inside if inside.is_dir() else tokenizer)
+    sources = tuple(SourceConfig(path=str(path), text_field=text_field, encoding=encoding) for path in texts)
+    with drawn_progress() as progress:
+        found = tokenization.report(made, corpus.read_texts(sources), worst=worst, progress=progress)
+    print_table("Tokenizer", found.summary_rows())
+    print_table("Coverage of characters", found.script_rows(), header=SCRIPT_HEADER)
+    if found.unknown_texts:
+        print_table("Unknown texts", [(text, f"{count:,}") for text, count in found.unknown_texts], header=("text", "times"))
+    if worst:
+        print_table("Worst documents", found.document_rows(), header=DOCUMENT_HEADER)
+    if as_json:
+        rates = {name: getattr(found, name) for name in ("unknown_rate", "tokens_per_word", "tokens_per_character")}
+        print_json({**asdict(found), **rates})

@@ -1,0 +1,42 @@
+"""What a run is: frozen models, one per component, and how a run file becomes one.
+
+`load(reference, overrides)` resolves a recipe's name or a run file to a `RunConfig`; `canonical_json` is the one way a
+configuration is written down and compared. Importing this package loads pydantic and nothing heavier.
+"""
+
+from tpulm.config.resolve import canonical_json, differences, from_json, list_recipes, load, recipe_text
+from tpulm.config.schema import (
+    CheckpointConfig,
+    CleaningConfig,
+    CorpusConfig,
+    DataConfig,
+    HardwareConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    RunConfig,
+    SourceConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "CleaningConfig",
+    "CorpusConfig",
+    "DataConfig",
+    "HardwareConfig",
+    "ModelConfig",
+    "ObjectiveConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "SourceConfig",
+    "TokenizerConfig",
+    "TrainConfig",
+    "canonical_json",
+    "differences",
+    "from_json",
+    "list_recipes",
+    "load",
+    "recipe_text",
+]

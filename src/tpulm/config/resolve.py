@@ -1,0 +1,216 @@
+"""From a recipe's name or a run file, and overrides, to a `RunConfig`; and back to canonical JSON."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from tpulm import storage
+from tpulm.config.schema import RunConfig
+from tpulm.errors import ConfigError, suggest
+
+_RECIPES = resources.files("tpulm") / "recipes"
+
+
+def list_recipes() -> list[str]:
+    return sorted(item.name.removesuffix(".toml") for item in _RECIPES.iterdir() if item.name.endswith(".toml"))
+
+
+def recipe_text(name: str) -> str:
+    """The TOML of a recipe, head comment included."""
+    if name not in list_recipes():
+        raise ConfigError(f"no recipe is named '{name}'.{suggest(name, list_recipes())} Known: {', '.join(list_recipes())}.")
+    return (_RECIPES / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def load(reference: str | Path, overrides: Mapping[str, Any] | Sequence[str] = ()) -> RunConfig:
+    """The configuration of a recipe (by name) or of a run file (.toml, or a canonical .json).
+
+    `overrides` are "train.steps=1000" strings, whose right-hand side is read as TOML (or, failing that, as a plain string),
+    or a mapping of dotted names to values. Raises ConfigError, naming the file and the key.
+    """
+    values = _values(str(reference), seen=())
+    for key, value in _parse_overrides(overrides).items():
+        _assign(values, key, value)
+    return _validate(values, str(reference))
+
+
+def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{origin} is not valid JSON: {error}") from error
+    return _validate(values, origin)
+
+
+def canonical_json(config: BaseModel) -> str:
+    """Every field, sorted keys: equal configurations give equal bytes."""
+    return json.dumps(config.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+# How a run is carried out, not what it is: these may differ between the attempts at one run.
+_OPERATIONAL: Any = {"hardware": True, "train": {"checkpoint", "on_nan", "spike_factor"}}
+
+
+def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
+    """Lines "train.steps: 1000 -> 2000" for every field that differs; none for two attempts at the same run."""
+    a, b = (_flatten(config.model_dump(mode="json", exclude=_OPERATIONAL)) for config in (ours, theirs))
+    return [f"{key}: {_show(a.get(key))} -> {_show(b.get(key))}" for key in sorted(a | b) if a.get(key) != b.get(key)]
+
+
+def _show(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        return {k: v for name, item in value.items() for k, v in _flatten(item, f"{prefix}.{name}" if prefix else name).items()}
+    return {prefix: value}
+
+
+def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    """The nested mapping of a recipe or file with what it extends merged below it. `seen`: who extended it, outermost first."""
+    if reference in list_recipes():
+        text, folder = recipe_text(reference), None
+    else:
+        path = storage.as_path(reference)
+        if not path.is_file():
+            known = list_recipes()
+            by = f" ({seen[-1]} extends it)" if seen else ""
+            raise ConfigError(
+                f"'{reference}' is neither a file nor a recipe{by}.{suggest(reference, known)} Recipes: {', '.join(known)}."
+            )
+        reference = str(path.resolve())
+        text, folder = storage.read_bytes(path), path.parent.resolve()
+    if reference in seen:
+        raise ConfigError(f"'extends' goes in a circle: {' -> '.join((*seen, reference))}; remove one of them")
+    values = _parse(text, reference)
+    _absolute_paths(values, folder)
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise ConfigError(f"{reference}: extends must be the name of a recipe or a file, not {base!r}")
+    if base not in list_recipes() and folder is not None:
+        base = str(folder / base)
+    return _merge(_values(base, (*seen, reference)), values)
+
+
+def _parse(text: str | bytes, origin: str) -> dict[str, Any]:
+    try:
+        decoded = text if isinstance(text, str) else text.decode("utf-8-sig")  # some editors begin a file with a mark
+        values = json.loads(decoded) if origin.endswith(".json") else tomllib.loads(decoded)
+    except ValueError as error:  # TOMLDecodeError, JSONDecodeError and UnicodeDecodeError are all ValueErrors
+        raise ConfigError(f"{origin}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{origin}: a run is an object of settings, not {type(values).__name__}")
+    return values
+
+
+def _absolute_paths(values: dict[str, Any], folder: Path | None) -> None:
+    """Make relative paths in a file relative to that file."""
+
+    def absolute(path: Any) -> Any:
+        if not isinstance(path, str) or not path or "://" in path:
+            return path
+        return str((folder or Path.cwd()) / Path(path).expanduser())
+
+    corpus = values.get("corpus")
+    if isinstance(corpus, dict) and "sources" in corpus:
+        sources = corpus["sources"]
+        sources = [sources] if isinstance(sources, str) else sources
+        if isinstance(sources, list):
+            corpus["sources"] = [
+                {**item, "path": absolute(item["path"])} if isinstance(item, dict) and "path" in item
+                else absolute(item)
+                for item in sources
+            ]  # fmt: skip
+    tokenizer = values.get("tokenizer")
+    if isinstance(tokenizer, dict) and "path" in tokenizer:
+        tokenizer["path"] = absolute(tokenizer["path"])
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    if isinstance(overrides, Mapping):
+        return dict(overrides)
+    parsed: dict[str, Any] = {}
+    for item in overrides:
+        key, equals, text = item.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {item}: write it as --set name.of.field=value, for instance --set train.steps=1000")
+        try:
+            parsed[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed[key.strip()] = text.strip()
+    return parsed
+
+
+def _assign(values: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    wrapped: Any = {last: value}
+    for name in reversed(parents):
+        wrapped = {name: wrapped}
+    _absolute_paths(wrapped, None)
+    place = values
+    for name in parents:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {key}: '{name}' is a value, not a group of settings")
+        wrapped = wrapped[name]
+    place[last] = wrapped[last]
+
+
+def _validate(values: dict[str, Any], origin: str) -> RunConfig:
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(item) for item in error.errors(include_url=False)]
+        raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
+
+
+def _explain(item: Any) -> str:
+    location = [str(part) for part in item["loc"]]
+    name = ".".join(location)
+    if item["type"] == "extra_forbidden":
+        group = _group(location[:-1])
+        known = list(group.model_fields) if group else []
+        hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
+        return f"unknown setting '{name}'.{hint}"
+    message = item["msg"].removeprefix("Value error, ")
+    if not location:
+        return message
+    given = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {item['input']!r})"
+    return f"{name}: {message}{given}"
+
+
+def _group(path: Sequence[str]) -> type[BaseModel] | None:
+    """The settings class that a dotted path leads to."""
+    group: type[BaseModel] | None = RunConfig
+    for name in path:
+        if group is None:
+            return None
+        if name.isdigit():
+            continue
+        field = group.model_fields.get(name)
+        group = None if field is None else _settings_class(field.annotation)
+    return group
+
+
+def _settings_class(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := _settings_class(item))), None)

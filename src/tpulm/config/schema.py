@@ -1,0 +1,231 @@
+"""The settings of a run. Every model is frozen and refuses unknown keys; a function takes the one it needs.
+
+Counts are whole numbers, fractions lie in [0, 1], and units are in the names. "none" unsets a setting that may be None.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_by_name(cls, values: Any) -> Any:
+        """TOML has no null: "none" unsets a setting that may be unset."""
+        if not isinstance(values, dict):
+            return values
+        may_be_unset = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
+        return {name: None if value == "none" and name in may_be_unset else value for name, value in values.items()}
+
+
+class SourceConfig(Settings):
+    """One place text comes from: a file, a folder, or a glob (`**` descends)."""
+
+    path: str = ""  # relative to the run file; may stay empty only for format "python"
+    format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "python"] = "auto"  # auto: by the file's name
+    documents: Literal["line", "paragraph", "file"] = "line"  # text only: a document a line, between blank lines, or a file
+    text_field: str = "text"  # jsonl key (dots descend) or csv/tsv/parquet column
+    encoding: str = "utf-8"
+    on_error: Literal["stop", "skip"] = "stop"  # bad bytes or records: an error, or left out and counted
+    weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # copies of each training document; 0.5 keeps half of them
+
+    @model_validator(mode="after")
+    def _path_given(self) -> Self:
+        if not self.path and self.format != "python":
+            raise ValueError("path is missing: name a file, a folder or a glob such as 'reviews/*.txt.gz'")
+        return self
+
+
+class CleaningConfig(Settings):
+    """What is done to each document before anything else sees it. What is left out is counted by reason."""
+
+    unicode_form: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "NFC"
+    whitespace: Literal["keep", "collapse"] = "collapse"  # collapse: runs of blanks become one space; line ends stay
+    min_characters: NonNegative = 1
+    max_characters: Positive | None = None  # longer documents are left out
+    max_repeats: Annotated[int, Field(ge=2)] | None = None  # "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ" with 3
+
+
+class CorpusConfig(Settings):
+    sources: tuple[SourceConfig, ...] = ()
+    cleaning: CleaningConfig = CleaningConfig()
+    deduplicate: bool = True  # exact duplicates of the cleaned text
+    max_documents: Positive | None = None  # demo mode: the first documents, and no further reading
+    max_bytes: Positive | None = None  # demo mode: the first bytes of text (UTF-8, after decoding)
+    sample_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # a random share, chosen by hash
+    holdout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01  # kept from training, chosen by hash
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _plain_paths(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = [value]
+        if isinstance(value, (list, tuple)):
+            return tuple({"path": item} if isinstance(item, str) else item for item in value)
+        return value
+
+
+class TokenizerConfig(Settings):
+    """Trained on a random sample of the corpus, or taken from `path` (vocab.txt or tokenizer.json)."""
+
+    path: str | None = None
+    algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"  # bpe works on bytes; unigram falls back to bytes
+    vocab_size: Annotated[int, Field(ge=1, le=2_000_000)] = 32_000
+    lowercase: bool = False
+    strip_accents: bool = False
+    split_cjk: bool = True  # each Chinese character a word of its own (wordpiece only)
+    min_frequency: Positive = 2  # of a word or a merge
+    unused_slots: NonNegative = 0  # [unused0], [unused1], … for later use
+    sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # at most this much text is used for training
+
+
+class DataConfig(Settings):
+    """How documents become rows of `sequence_length` token ids."""
+
+    sequence_length: Annotated[int, Field(ge=8, le=65_536)] = 128
+    rows: Literal["segments", "packed"] = "segments"
+    next_sentence: bool = False  # segments only: half of the rows get a random second segment, as in BERT
+    short_fraction: Fraction = 0.1  # segments only: rows that aim at a random shorter length
+    single_segment_fraction: Fraction = 0.1  # segments only, without next_sentence: rows of one segment
+    # text of one part of the dataset: the unit of restart and of memory
+    part_bytes: Annotated[int, Field(ge=10_000)] = 32_000_000
+    block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows read and shuffled together
+    seed: NonNegative = 0
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        if self.next_sentence and self.rows != "segments":
+            raise ValueError(f"next_sentence needs rows = 'segments', not '{self.rows}'")
+        return self
+
+
+class ModelConfig(Settings):
+    architecture: Literal["bert"] = "bert"
+    num_layers: Positive = 12
+    hidden_size: Positive = 768
+    num_heads: Positive = 12
+    intermediate_size: Positive = 3072
+    embedding_size: Positive | None = None  # None: hidden_size
+    max_positions: Positive = 512
+    token_types: Positive = 2
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    norm_position: Literal["post", "pre"] = "post"  # post: as published; pre: steadier for deep models
+    norm_epsilon: PositiveFloat = 1e-12
+    activation: Literal["gelu_tanh", "gelu", "relu"] = "gelu_tanh"  # gelu_tanh: google's BERT; gelu: exact erf
+    initializer_range: PositiveFloat = 0.02
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+        if self.architecture == "bert" and self.embedding_size not in (None, self.hidden_size):
+            raise ValueError(f"bert has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}")
+        return self
+
+
+class ObjectiveConfig(Settings):
+    """Masked language modelling. 15 % masked, of these 80 % [MASK], 10 % random, 10 % unchanged (BERT, section 3.1)."""
+
+    kind: Literal["mlm"] = "mlm"
+    mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
+    evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # so that runs compare
+    max_predictions: Positive | None = None  # a row; None: what mask_fraction needs of a full row
+    mask_token_fraction: Fraction = 0.8
+    random_token_fraction: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        if self.mask_token_fraction + self.random_token_fraction > 1.0 + 1e-9:
+            raise ValueError("mask_token_fraction and random_token_fraction add up to more than 1")
+        return self
+
+
+class OptimizerConfig(Settings):
+    """AdamW with the details of the original BERT: no bias correction, epsilon 1e-6, no decay on norms and biases."""
+
+    name: Literal["adamw", "lamb"] = "adamw"
+    learning_rate: PositiveFloat = 1e-4
+    schedule: Literal["linear", "cosine", "rsqrt", "constant", "wsd"] = "linear"  # wsd: warmup, stable, linear decay
+    warmup_steps: NonNegative | None = None  # None: 10,000 as in BERT, but at most a tenth of the steps
+    warmup_kind: Literal["replace", "multiply"] = "replace"  # replace: google's BERT; multiply: ELECTRA
+    decay_steps: NonNegative | None = None  # wsd: length of the last phase; None: a tenth of the steps
+    end_fraction: Fraction = 0.0  # of learning_rate, at the last step (linear, cosine, wsd)
+    beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
+    epsilon: PositiveFloat = 1e-6
+    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
+    bias_correction: bool = False
+    clip_norm: PositiveFloat | None = 1.0  # of the global gradient
+
+
+class CheckpointConfig(Settings):
+    """When checkpoints are made and which are kept; a stop on request always makes one."""
+
+    every_minutes: PositiveFloat | None = 10.0
+    every_steps: Positive | None = None
+    keep: Annotated[int, Field(ge=2)] = 3  # the last ones; never fewer than two, so that one may be damaged
+    keep_every_steps: Positive | None = None  # these stay for good
+
+
+class TrainConfig(Settings):
+    steps: Positive = 1_000_000
+    batch_size: Positive = 256  # rows, over all devices
+    seed: NonNegative = 0
+    optimizer: OptimizerConfig = OptimizerConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on TPU and GPU, float32 on a CPU
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log_every_steps: Positive = 100
+    evaluate_every_steps: Positive | None = None  # None: a tenth of the steps; always at the end
+    evaluation_rows: Positive = 4096  # of the holdout, at most, during training; all of it at the end
+    on_nan: Literal["stop", "skip"] = "stop"  # skip: go back to the last checkpoint and leave the batch out, counted
+    # a logged loss this many times the lowest so far counts as NaN does
+    spike_factor: Annotated[float, Field(gt=1.0)] | None = 3.0
+
+
+class HardwareConfig(Settings):
+    """How the work is laid out on devices. Not part of a run's identity: it may differ between attempts."""
+
+    data: Positive | Literal["auto"] = "auto"  # devices along the mesh axis that splits the batch
+    fsdp: Positive = 1  # … that splits batch and parameters
+    tensor: Positive = 1  # … that splits the layers' inner dimensions
+    microbatch_size: Positive | None = None  # rows a device computes at once; None: all of its share
+    remat: Literal["none", "dots", "full"] = "none"  # what is computed again in the backward pass instead of kept
+    unroll: bool | Literal["auto"] = "auto"  # layers as straight code (auto: on a CPU) or as a loop
+
+
+class RunConfig(Settings):
+    """A whole run, as written to W/run.json."""
+
+    name: str = "run"
+    description: str = ""
+    language: str | None = None  # a BCP 47 tag for the model card, such as "ko"
+    corpus: CorpusConfig = CorpusConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    hardware: HardwareConfig = HardwareConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        length, positions = self.data.sequence_length, self.model.max_positions
+        if length > positions:
+            raise ValueError(f"data.sequence_length {length} exceeds model.max_positions {positions}; raise the latter")
+        if self.data.rows == "segments" and self.model.token_types < 2:
+            raise ValueError("rows = 'segments' need model.token_types = 2")
+        warmup_steps = self.train.optimizer.warmup_steps or 0
+        if warmup_steps > self.train.steps:
+            raise ValueError(f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}")
+        return self

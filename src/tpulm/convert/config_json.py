@@ -1,0 +1,105 @@
+"""Hugging Face's config.json of a BERT, and our `ModelConfig` from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from tpulm.config import ModelConfig
+from tpulm.errors import DataError, suggest
+
+# Pre-norm is the layout of Megatron's BERT: the same tensors with the norms elsewhere.
+MODEL_TYPES = {"post": "bert", "pre": "megatron-bert"}
+_CLASSES = {"post": "Bert", "pre": "MegatronBert"}
+# Theirs for ours; the first of several is what we write.
+_ACTIVATIONS = {"gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu": ("gelu", "gelu_python"), "relu": ("relu",)}
+# Our setting: their key.
+_FIELDS = {
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "token_types": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_epsilon": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+# What these keys must say, where they stand at all, for the model to be one of ours.
+_REQUIRED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+
+
+class Described(NamedTuple):
+    """What a config.json says of a model; `vocab_size` is without any padding of ours."""
+
+    config: ModelConfig
+    vocab_size: int
+
+
+def to_config_json(config: ModelConfig, *, vocab_size: int, pad_token_id: int, next_sentence: bool) -> dict[str, Any]:
+    """The mapping of config.json. With a next-sentence head the class is …ForPreTraining, which …ForMaskedLM can load too."""
+    head = "ForPreTraining" if next_sentence else "ForMaskedLM"
+    return {
+        "architectures": [_CLASSES[config.norm_position] + head],
+        "model_type": MODEL_TYPES[config.norm_position],
+        "vocab_size": vocab_size,
+        "pad_token_id": pad_token_id,
+        "hidden_act": _ACTIVATIONS[config.activation][0],
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+        **{theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()},
+    }
+
+
+def from_config_json(values: Any, *, origin: str) -> Described:
+    """Raises DataError naming the key, the value found and what is supported."""
+    if not isinstance(values, Mapping):
+        raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
+    model_type = _get(values, "model_type", origin)
+    norm_position = next((ours for ours, theirs in MODEL_TYPES.items() if theirs == model_type), None)
+    if norm_position is None:
+        raise DataError(
+            f"model_type {model_type!r} is not supported; expected {' or '.join(map(repr, MODEL_TYPES.values()))}",
+            location=origin,
+        )
+    for key, expected in _REQUIRED.items():
+        if values.get(key, expected) != expected:
+            raise DataError(f"{key} is {values[key]!r}; only {expected!r} is supported", location=origin)
+    hidden_act = _get(values, "hidden_act", origin)
+    activation = next((ours for ours, theirs in _ACTIVATIONS.items() if hidden_act in theirs), None)
+    if activation is None:
+        known = [name for theirs in _ACTIVATIONS.values() for name in theirs]
+        raise DataError(f"hidden_act {hidden_act!r} is not supported; known: {', '.join(known)}", location=origin)
+    fields = {ours: _get(values, theirs, origin) for ours, theirs in _FIELDS.items()}
+    vocab_size = _get(values, "vocab_size", origin)
+    if not isinstance(vocab_size, int) or vocab_size < 1:
+        raise DataError(f"vocab_size must be a positive whole number, not {vocab_size!r}", location=origin)
+    try:
+        config = ModelConfig.model_validate({**fields, "norm_position": norm_position, "activation": activation})
+    except ValidationError as error:
+        raise DataError(_explain(error), location=origin) from error
+    return Described(config, vocab_size)
+
+
+def _get(values: Mapping[str, Any], key: str, origin: str) -> Any:
+    if key not in values:
+        raise DataError(f"the key '{key}' is missing.{suggest(key, values)}", location=origin)
+    return values[key]
+
+
+def _explain(error: ValidationError) -> str:
+    def line(item: Any) -> str:
+        ours = str(item["loc"][0]) if item["loc"] else ""
+        message = item["msg"].removeprefix("Value error, ")
+        return f"{_FIELDS.get(ours, ours)} is {item['input']!r}: {message}" if ours else message
+
+    return "; ".join(line(item) for item in error.errors(include_url=False))

@@ -1,0 +1,182 @@
+"""A model as a Hugging Face folder, and back: model.safetensors, config.json, the tokenizer's files, README.md; no torch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from tpulm import storage, tokenization
+from tpulm.config import ModelConfig, TokenizerConfig
+from tpulm.convert.config_json import from_config_json, to_config_json
+from tpulm.convert.model_card import CardFacts, write_card
+from tpulm.convert.names import from_theirs, has_next_sentence, names, tidy, to_theirs
+from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
+from tpulm.models.bert import Bert, spec
+from tpulm.nn.params import named_leaves
+from tpulm.tokenization import Tokenization
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+TOKENIZERS = ("tokenizer.json", "vocab.txt")  # either is enough
+TOKENIZER_CONFIG = "tokenizer_config.json"
+_STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
+
+
+class LoadedModel(NamedTuple):
+    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `models.bert.spec` says.
+
+    `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier).
+    """
+
+    params: Bert
+    config: ModelConfig
+    vocab_size: int
+    tokenization: Tokenization
+    next_sentence: bool
+    dropped: tuple[str, ...] = ()
+
+
+def save_model(
+    folder: str | Path,
+    params: Bert,
+    config: ModelConfig,
+    *,
+    vocab_size: int,
+    tokenization_folder: str | Path,
+    pad_token_id: int,
+    card: CardFacts | None = None,
+) -> Path:
+    """Write the folder under a temporary name and put it in its place in one step; a folder already there is replaced.
+
+    `params` may be on devices; `vocab_size` is the tokenizer's, to which the padded vocabulary is cut. Tensors that another one
+    repeats (the decoder) are not stored, as transformers expects. Raises TpulmError when a parameter is not finite.
+    """
+    target = storage.as_path(folder)
+    next_sentence = params.next_sentence is not None
+    params = jax.device_get(params)
+    _check_finite(params)
+    tensors = to_theirs(
+        params,
+        spec(config, vocab_size=vocab_size, next_sentence=next_sentence),
+        names(config.norm_position, next_sentence=next_sentence),
+        vocab_size=vocab_size,
+    )
+    description = to_config_json(config, vocab_size=vocab_size, pad_token_id=pad_token_id, next_sentence=next_sentence)
+    with _built_aside(target) as temporary:
+        _copy_tokenizer(storage.as_path(tokenization_folder), temporary, max_positions=config.max_positions)
+        storage.write_json(temporary / CONFIG, description)
+        storage.write_atomic(temporary / WEIGHTS, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+        if card is not None:
+            write_card(temporary, card)
+    return target
+
+
+@contextlib.contextmanager
+def _built_aside(target: Path) -> Iterator[Path]:
+    """An empty folder beside `target` that takes its place when the block ends well, and is removed when it does not."""
+    temporary = target.with_name(f".{target.name}{storage.TEMPORARY_SUFFIX}")
+    storage.remove(temporary)
+    try:
+        yield storage.make_folder(temporary)
+        storage.publish(temporary, target)
+    except BaseException:
+        with contextlib.suppress(StorageError):
+            storage.remove(temporary)
+        raise
+
+
+def load_model(path: str | Path) -> LoadedModel:
+    """The model of a Hugging Face folder, or of a work folder's export.
+
+    Raises ConfigError when the path is no model, DataError when its files contradict each other.
+    """
+    folder = model_folder(path)
+    described = from_config_json(storage.read_json(folder / CONFIG), origin=str(folder / CONFIG))
+    origin = str(folder / WEIGHTS)
+    kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
+    next_sentence = has_next_sentence(kept.tensors)
+    params = from_theirs(
+        kept.tensors,
+        spec(described.config, vocab_size=described.vocab_size, next_sentence=next_sentence),
+        names(described.config.norm_position, next_sentence=next_sentence),
+        vocab_size=described.vocab_size,
+        origin=origin,
+    )
+    tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
+    if tokenizer.vocab_size > described.vocab_size:
+        raise DataError(
+            f"the vocabulary has {tokenizer.vocab_size} tokens, but the model only {described.vocab_size} "
+            f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
+            location=str(folder),
+        )
+    return LoadedModel(params, described.config, described.vocab_size, tokenizer, next_sentence, kept.dropped)
+
+
+def model_folder(path: str | Path) -> Path:
+    """The folder that holds the model: `path` itself, or its export where `path` is a work folder. Raises ConfigError."""
+    given = storage.as_path(path)
+    if not storage.exists(given):
+        raise ConfigError(f"{given}: no such folder; name the folder of a model, or a work folder with an export")
+    if not given.is_dir():
+        raise ConfigError(f"{given} is a file; name the folder that holds {CONFIG} and {WEIGHTS}")
+    folder = given
+    if storage.exists(given / "run.json"):
+        folder = given / "export"
+        if not storage.exists(folder / CONFIG):
+            raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
+    missing = [name for name in (CONFIG, WEIGHTS) if not storage.exists(folder / name)]
+    if not any(storage.exists(folder / name) for name in TOKENIZERS):
+        missing.append(" or ".join(TOKENIZERS))
+    if missing:
+        hint = ""
+        if WEIGHTS in missing and storage.exists(folder / "pytorch_model.bin"):
+            hint = (
+                f"; pytorch_model.bin is not read: load it with transformers and save_pretrained() it, which writes {WEIGHTS}"
+            )
+        raise ConfigError(f"{folder} is not a model: {', '.join(missing)} missing{hint}")
+    return folder
+
+
+def _vocabulary_settings(folder: Path) -> TokenizerConfig:
+    """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
+    path = folder / TOKENIZER_CONFIG
+    settings = storage.read_json(path) if storage.exists(path) else {}
+    lowercase = settings.get("do_lower_case", True)
+    strip_accents = settings.get("strip_accents")
+    return TokenizerConfig(
+        lowercase=lowercase,
+        strip_accents=lowercase if strip_accents is None else strip_accents,
+        split_cjk=settings.get("tokenize_chinese_chars", True),
+    )
+
+
+def _read_tensors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with storage.explain("read", path):
+            return safetensors.numpy.load_file(path)
+    except SafetensorError as error:
+        raise DataError(f"not a whole safetensors file ({error}); copy or export it again", location=str(path)) from error
+
+
+def _check_finite(params: Bert) -> None:
+    broken = [name for name, leaf in named_leaves(params).items() if not np.isfinite(leaf).all()]
+    if broken:
+        raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")
+
+
+def _copy_tokenizer(source: Path, target: Path, *, max_positions: int) -> None:
+    """All files of the tokenizer's folder; transformers is told there how long a text the model takes."""
+    with storage.explain("read", source):
+        files = sorted(file for file in source.iterdir() if file.is_file() and file.name != _STAGE_MANIFEST)
+    for file in files:
+        if file.name == TOKENIZER_CONFIG:
+            storage.write_json(target / file.name, {**storage.read_json(file), "model_max_length": max_positions})
+        else:
+            storage.write_atomic(target / file.name, storage.read_bytes(file))

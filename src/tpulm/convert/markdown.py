@@ -1,0 +1,29 @@
+"""The little Markdown that a model card is written in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = ()) -> str:
+    """A table; the columns numbered in `right` are aligned there, the others left."""
+    ruler = ["-:" if column in right else "-" for column in range(len(head))]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in (head, ruler, *rows))
+
+
+def code(text: str) -> str:
+    """Inline code, fenced by more backticks than stand in a row in the text."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in text else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def quote(text: str) -> str:
+    """A quoted string, valid in YAML, JSON and Python."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

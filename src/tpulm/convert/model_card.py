@@ -1,0 +1,291 @@
+"""The README.md of an exported model, with the front matter that the Hugging Face hub reads, and the picture of its loss.
+
+Every figure comes from `CardFacts`; a section whose facts are absent is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tpulm import storage
+from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
+from tpulm.convert.curve import Line, Point, draw
+from tpulm.convert.markdown import code, quote, table
+from tpulm.models.bert import padded_vocab_size, spec
+from tpulm.nn.params import count
+
+CARD = "README.md"
+CURVE = "curve.svg"
+CURVE_ROWS = 12  # of the table
+LONGEST_TITLE = 36  # letters of a name that fit above the picture, beside its legend
+Row = tuple[str, str]
+
+
+def write_card(folder: str | Path, facts: CardFacts) -> None:
+    """Write README.md and, where a curve is known, curve.svg into the folder of a model."""
+    target = storage.as_path(folder)
+    lines = _lines(facts)
+    if lines:
+        name = facts.name if len(facts.name) <= LONGEST_TITLE else facts.name[: LONGEST_TITLE - 1] + "…"
+        picture = draw(lines, title=f"Loss of {name}", x_label="step", y_label="loss (nats)")
+        storage.write_atomic(target / CURVE, picture)
+    storage.write_atomic(target / CARD, render(facts))
+
+
+def render(facts: CardFacts) -> str:
+    """The text of README.md."""
+    sections = [
+        _front_matter(facts),
+        f"# {facts.name}",
+        facts.description,
+        _introduction(facts),
+        _usage(facts),
+        _examples(facts.examples, facts.mask_token),
+        _training_data(facts),
+        _training(facts),
+        _curve(facts),
+        _scores(facts.scores, next_sentence=facts.config.data.next_sentence),
+        _limitations(facts),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _front_matter(facts: CardFacts) -> str:
+    """YAML; quoted strings are written as JSON, which YAML contains."""
+    quoted = [("language", facts.language), ("license", facts.license), ("mask_token", facts.mask_token)]
+    lines = ["---", *(f"{key}: {quote(value)}" for key, value in quoted if value)]
+    lines += ["library_name: transformers", "pipeline_tag: fill-mask"]
+    lines += ["tags:", *(f"- {tag}" for tag in ("bert", "masked-language-model", "pretrained-from-scratch", "tpulm"))]
+    if facts.examples:
+        lines += ["widget:", *(f"- text: {quote(example.text)}" for example in facts.examples)]
+    return "\n".join([*lines, "---"])
+
+
+def _introduction(facts: CardFacts) -> str:
+    model, data = facts.config.model, facts.config.data
+    task = "masked-language modelling" + (" and next-sentence prediction" if data.next_sentence else "")
+    size = num_parameters(model, facts.vocab_size, next_sentence=data.next_sentence)
+    made_with = "tpulm" + (f" {facts.version}" if facts.version else "")
+    return (
+        f"A {_architecture(model)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
+        f"hidden size {model.hidden_size:,}, {_plural(model.num_heads, 'attention head')}, and a vocabulary of "
+        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {task} for {_plural(facts.steps, 'step')} "
+        f"with {made_with}."
+    )
+
+
+def _architecture(model: ModelConfig) -> str:
+    return "BERT" if model.norm_position == "post" else "pre-norm BERT (Hugging Face's Megatron-BERT)"
+
+
+def num_parameters(config: ModelConfig, vocab_size: int, *, next_sentence: bool) -> int:
+    """How many numbers the exported tensors hold: those of the spec less the rows that pad its vocabulary."""
+    padding = padded_vocab_size(vocab_size) - vocab_size
+    per_token = config.hidden_size + 1  # its embedding and its output bias
+    return count(spec(config, vocab_size=vocab_size, next_sentence=next_sentence)) - padding * per_token
+
+
+def _usage(facts: CardFacts) -> str:
+    text = facts.examples[0].text if facts.examples else f"… {facts.mask_token} …"
+    return f"""## How to use
+
+```python
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model={quote(facts.name)})  # the name or path of the folder that holds this file
+for answer in fill({quote(text)}):
+    print(f"{{answer['score']:.3f}}  {{answer['sequence']}}")
+```
+
+`AutoModelForMaskedLM` and `AutoModel` load the weights, `AutoTokenizer` the tokenizer."""
+
+
+def _examples(examples: Sequence[Example], mask_token: str) -> str:
+    if not examples:
+        return ""
+    width = max(len(example.answers) for example in examples)
+    rows = [
+        (
+            code(example.text),
+            *(f"{code(token)} {score:.3f}" for token, score in example.answers),
+            *[""] * (width - len(example.answers)),
+        )
+        for example in examples
+    ]
+    head = ("Text", *(f"{_ordinal(i)} answer" for i in range(1, width + 1)))
+    return f"What this model answers for {code(mask_token)}, with its probability:\n\n{table(head, rows)}"
+
+
+def _training_data(facts: CardFacts) -> str:
+    rows = [*_corpus_rows(facts.corpus), *_dataset_rows(facts.dataset, facts)]
+    return f"## Training data\n\n{table(('Count', 'Value'), rows, right=(1,))}" if rows else ""
+
+
+def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
+    if corpus is None:
+        return []
+    rows = [("documents read", f"{corpus.documents:,}")]
+    rows += [(f"left out: {reason}", f"{count:,}") for reason, count in sorted(corpus.skipped.items()) if count]
+    counts = [
+        ("exact duplicates left out", corpus.duplicates),
+        ("documents trained on", corpus.training_documents),
+        ("documents held out", corpus.holdout_documents),
+        ("characters", corpus.characters),
+    ]
+    return rows + [(name, f"{count:,}") for name, count in counts if count is not None]
+
+
+def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
+    if dataset is None:
+        return []
+    length = facts.config.data.sequence_length
+    rows = [("tokens", f"{dataset.tokens:,}"), (f"training rows of {length:,} tokens", f"{dataset.rows:,}")]
+    if dataset.holdout_rows is not None:
+        rows.append(("held-out rows", f"{dataset.holdout_rows:,}"))
+    if dataset.padding_fraction is not None:
+        rows.append(("padding", _percent(dataset.padding_fraction)))
+    if dataset.tokens_per_character is not None:
+        rows.append(("tokens per character", f"{dataset.tokens_per_character:.3f}"))
+    if dataset.rows:
+        rows.append(("passes over the rows", f"{facts.steps * facts.config.train.batch_size / dataset.rows:.2f}"))
+    return rows
+
+
+def _training(facts: CardFacts) -> str:
+    done = [("steps done", f"{facts.steps:,}")]
+    if facts.hardware:
+        done.append(("hardware", facts.hardware))
+    if facts.training_seconds is not None:
+        done.append(("time", _duration(facts.training_seconds)))
+    if facts.tokens_per_second is not None:
+        done.append(("tokens per second", f"{facts.tokens_per_second:,.0f}"))
+    rows = [*done, *((code(name), code(value)) for name, value in settings(facts.config))]
+    return f"## Training\n\n{table(('Setting', 'Value'), rows)}"
+
+
+def settings(config: RunConfig) -> list[Row]:
+    """What decides a model, as dotted names and values of a run file; where texts lie is nobody's business."""
+    groups = {
+        "corpus": config.corpus.model_dump(mode="json", exclude={"sources"}),
+        "tokenizer": _tokenizer_settings(config.tokenizer),
+        "data": config.data.model_dump(mode="json", exclude={"part_bytes", "block_rows"}),
+        "model": config.model.model_dump(mode="json"),
+        "train": config.train.model_dump(mode="json", include={"steps", "batch_size", "seed", "optimizer", "objective"}),
+    }
+    return [(name, json.dumps(value, ensure_ascii=False)) for name, value in _flatten(groups) if value is not None]
+
+
+def _tokenizer_settings(config: TokenizerConfig) -> dict[str, Any]:
+    if config.path is not None:
+        return {"path": Path(config.path).name}
+    return config.model_dump(mode="json", exclude={"path"})
+
+
+def _flatten(values: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in values.items():
+        name = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, dict):
+            yield from _flatten(value, name)
+        else:
+            yield name, value
+
+
+def _lines(facts: CardFacts) -> list[Line]:
+    lines = [Line("training", facts.training_curve), Line("held-out", facts.holdout_curve, dots=len(facts.holdout_curve) <= 30)]
+    finite = [line._replace(points=tuple(p for p in line.points if math.isfinite(p.value))) for line in lines]
+    return [line for line in finite if line.points]
+
+
+def _curve(facts: CardFacts) -> str:
+    lines = _lines(facts)
+    if not lines:
+        return ""
+    rows = [(f"{step:,}", *(_value_at(line.points, step) for line in lines)) for step in _steps_shown(lines)]
+    head = ("Step", *(f"{line.label} loss".capitalize() for line in lines))
+    losses = table(head, rows, right=range(len(head)))
+    return f"## Loss\n\n![Loss over the steps of training]({CURVE})\n\n{losses}"
+
+
+def _steps_shown(lines: Sequence[Line]) -> list[int]:
+    """About `CURVE_ROWS` steps, the first and the last among them, and where possible those that every line has."""
+    steps = [{point.step for point in line.points} for line in lines]
+    every, shared = sorted(set.union(*steps)), sorted(set.intersection(*steps))
+    chosen = shared if len(shared) > 1 else every
+    if len(chosen) > CURVE_ROWS:
+        chosen = [chosen[round(i * (len(chosen) - 1) / (CURVE_ROWS - 1))] for i in range(CURVE_ROWS)]
+    return sorted({every[0], *chosen, every[-1]})
+
+
+def _value_at(points: Sequence[Point], step: int) -> str:
+    return next((f"{point.value:.3f}" for point in points if point.step == step), "")
+
+
+def _scores(scores: Scores | None, *, next_sentence: bool) -> str:
+    if scores is None:
+        return ""
+    loss_is = "mean cross-entropy of the predicted tokens, in nats"
+    rows = [
+        ("loss", f"{scores.loss:.4f}", loss_is + (", plus that of the next-sentence head" if next_sentence else "")),
+        ("accuracy", _percent(scores.accuracy), "share of the predicted tokens whose likeliest answer is right"),
+        (
+            "baseline accuracy",
+            _percent(scores.baseline_accuracy),
+            "the share that always answering the commonest would get right",
+        ),
+    ]
+    if scores.bits_per_character is not None:
+        meaning = "masked-token loss / ln 2 × tokens / characters: comparable between vocabularies at one mask fraction"
+        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", meaning))
+    if scores.next_sentence_accuracy is not None:
+        rows.append(("next-sentence accuracy", _percent(scores.next_sentence_accuracy), "share of the rows judged rightly"))
+    held_out = f"{scores.rows:,} rows of held-out text" if scores.rows is not None else "held-out text"
+    scored = table(("Score", "Value", "Meaning"), rows, right=(1,))
+    return f"## Held-out scores\n\nOn {held_out}, after step {scores.step:,}:\n\n{scored}"
+
+
+def _limitations(facts: CardFacts) -> str:
+    config = facts.config
+    points = [
+        f"It reads at most {config.model.max_positions:,} tokens at once and was trained on rows of "
+        f"{config.data.sequence_length:,}.",
+        "It has learned from its training texts and repeats their errors, opinions and gaps; these have not been measured.",
+        "It fills gaps and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
+    ]
+    if facts.scores is not None:
+        points.append("Only exact copies of held-out documents were kept out of training: near copies flatter the scores.")
+    if config.tokenizer.lowercase and not config.tokenizer.path:
+        points.append("Its tokenizer lower-cases: it does not tell upper case from lower.")
+    if not facts.license:
+        points.append("No licence is stated: it depends on the training texts, of whose licences nothing is recorded here.")
+    return "## Limitations\n\n" + "\n".join(f"- {point}" for point in points)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def _ordinal(number: int) -> str:
+    return f"{number}" + {1: "st", 2: "nd", 3: "rd"}.get(number, "th")
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} million" if count >= 1_000_000 else f"{count:,}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f} %"
+
+
+def _duration(seconds: float) -> str:
+    """90 -> "1 min 30 s"; 100,000 -> "27 h 47 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

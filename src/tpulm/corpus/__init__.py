@@ -1,0 +1,28 @@
+"""From files of raw text to clean documents that are read a random part at a time.
+
+`scatter` reads every source once and leaves W/corpus; `read_part` and `sample_texts` read it back. Files and their formats are
+in `sources` and `readers`, cleaning in `cleaning`, what a document's hash decides in `identity`.
+"""
+
+from tpulm.corpus.changes import verify
+from tpulm.corpus.direct import read_texts
+from tpulm.corpus.manifest import CorpusManifest, Counts, InputRecord, load_manifest
+from tpulm.corpus.parts import Part, read_part, sample_texts
+from tpulm.corpus.scatter import has_spill, remove_spill, scatter
+from tpulm.corpus.sentences import split_sentences
+
+__all__ = [
+    "CorpusManifest",
+    "Counts",
+    "InputRecord",
+    "Part",
+    "has_spill",
+    "load_manifest",
+    "read_part",
+    "read_texts",
+    "remove_spill",
+    "sample_texts",
+    "scatter",
+    "split_sentences",
+    "verify",
+]

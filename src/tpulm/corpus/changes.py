@@ -1,0 +1,64 @@
+"""Whether a work folder's corpus is still the one that a configuration and the files on disk describe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tpulm.config import CorpusConfig, RunConfig, differences
+from tpulm.corpus.manifest import CorpusManifest, reading_settings
+from tpulm.corpus.piece import is_unchanged
+from tpulm.corpus.sources import InputFile, find_files
+from tpulm.errors import ConfigError, WorkFolderMismatch
+
+
+def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.PathLike[str], *, part_bytes: int) -> None:
+    """Raise WorkFolderMismatch if the settings or the files differ from those that made the manifest.
+
+    A corpus none of whose files can be found any more is no mismatch: the work folder may have moved to another machine.
+    Nor is another version of Python, with other text of its own. Paths are not compared, contents are.
+    """
+    try:
+        files = find_files(config.sources)
+    except ConfigError:
+        if any(Path(record.path).exists() for record in manifest.inputs if record.path):
+            raise
+        files = None
+    found = list(_settings_changes(manifest, config, part_bytes))
+    if files is not None:
+        found.extend(_file_changes(manifest, config, files))
+    if found:
+        shown = [*found[:10], f"and {len(found) - 10} more"] if len(found) > 10 else found
+        raise WorkFolderMismatch(
+            f"{os.fspath(workdir)} was begun with another corpus (there -> now):\n"
+            + "".join(f"  {line}\n" for line in shown)
+            + "Use another --workdir, or delete this one to begin again."
+        )
+
+
+def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes: int) -> Iterator[str]:
+    # The sources are compared file by file: where they lie does not matter, nor by which pattern they are named.
+    theirs, ours = (RunConfig(corpus=item.model_copy(update={"sources": ()})) for item in (manifest.config, config))
+    yield from differences(theirs, ours)
+    if manifest.part_bytes != part_bytes:
+        yield f"data.part_bytes: {manifest.part_bytes} -> {part_bytes}"
+
+
+def _file_changes(manifest: CorpusManifest, config: CorpusConfig, files: Sequence[InputFile]) -> Iterator[str]:
+    records = manifest.inputs
+    if manifest.limit_reached:
+        files = files[: len(records)]
+    if len(files) != len(records):
+        before, now = {record.path for record in records}, {file.path for file in files}
+        yield f"number of files: {len(records)} -> {len(files)}"
+        yield from (f"new: {path}" for path in sorted(now - before))
+        yield from (f"gone: {path}" for path in sorted(before - now))
+        return
+    for record, file in zip(records, files, strict=True):
+        theirs = reading_settings(manifest.config, record.source, record)
+        ours = reading_settings(config, file.source, file)
+        name = file.path if file.path == record.path else f"{file.path} (was {record.path})"
+        yield from (f"{name}, {key}: {theirs.get(key)} -> {ours.get(key)}" for key in ours if theirs.get(key) != ours.get(key))
+        if theirs == ours and file.format != "python" and not is_unchanged(record, file):
+            yield f"{file.name}: its content is not what it was (was {record.bytes} bytes, is {file.bytes})"

@@ -1,0 +1,25 @@
+"""Reading sources as they are, without a work folder: for looking at text, not for training on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tpulm.config import SourceConfig
+from tpulm.corpus.bytestream import ByteStream
+from tpulm.corpus.faults import Faults
+from tpulm.corpus.readers import read_documents
+from tpulm.corpus.sources import find_files
+
+
+def read_texts(sources: Sequence[SourceConfig]) -> Iterator[list[str]]:
+    """The documents of the sources in order, neither cleaned nor de-duplicated, in batches of about a megabyte.
+
+    Raises as `scatter` does for what is not there or cannot be read.
+    """
+    for file in find_files(sources):
+        source = sources[file.source]
+        faults = Faults(source.on_error)
+        faults.name = file.name
+        stream = ByteStream(file.path, file.compression, faults, lambda amount: None)
+        for batch in read_documents(file, source, stream, faults, lambda amount: None):
+            yield batch.documents()

@@ -1,0 +1,49 @@
+"""Input that cannot be used: an error, or left out and counted, as the source's `on_error` says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, Literal
+
+from tpulm.errors import DataError
+
+# Why a document, or the rest of a file, is not in the corpus. The first group is faults of the input and stops the run unless
+# on_error = "skip"; the second is what the cleaning settings ask for.
+Reason = Literal[
+    "undecodable", "nul_character", "not_unicode", "too_large", "not_json", "no_field", "not_text", "malformed_row",
+    "broken_file",
+    "empty", "too_short", "too_long", "sampled_out",
+]  # fmt: skip
+
+# One document, one line, one field: more than this is taken for a mistake (a file without line ends), and bounds memory.
+MAX_DOCUMENT_BYTES: Final = 32 << 20
+
+
+class Faults:
+    """Counts what one piece of the corpus leaves out; in "stop" mode a fault of the input raises DataError instead."""
+
+    def __init__(self, on_error: Literal["stop", "skip"], name: str = ""):
+        self.on_error = on_error
+        self.name = name  # the file being read
+        self.skipped: Counter[str] = Counter()
+
+    @property
+    def stops(self) -> bool:
+        return self.on_error == "stop"
+
+    def add(self, reason: Reason, message: str, place: str) -> None:
+        """One unusable record at `place` ("line 7"). Raises DataError in "stop" mode."""
+        if self.stops:
+            left_out = (
+                "the readable part of such files is used"
+                if reason == "broken_file"
+                else "such records are left out and counted"
+            )
+            raise DataError(f'{message} With on_error = "skip" {left_out}.', location=f"{self.name}, {place}")
+        self.skipped[reason] += 1
+
+
+def shorten(text: str, limit: int = 60, *, quoted: bool = True) -> str:
+    """A text from the user's data as a message can show it."""
+    shown = repr(text[:limit]) if quoted else text[:limit]
+    return f"{shown}…" if len(text) > limit else shown

@@ -1,0 +1,79 @@
+"""What a document's hash decides: its part, and, by bits that do not depend on those, holdout, sample and copies.
+
+A key is the 16-byte blake2b digest of the cleaned UTF-8 text, read as two big-endian 64-bit halves. Documents are kept in
+the order of their keys, and a part is a range of the first half. Every other choice compares a mix of the second half with a
+threshold; each purpose mixes with its own constant, so the choices are independent of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import numpy as np
+
+DIGEST_BYTES: Final = 16
+RANGE: Final = 1 << 64
+
+
+class Purpose(IntEnum):
+    HOLDOUT = 1
+    TOKENIZER_SAMPLE = 2
+    CORPUS_SAMPLE = 3
+    WEIGHT = 4
+
+
+class Keys(NamedTuple):
+    """The two halves, uint64 [N] each."""
+
+    high: np.ndarray
+    low: np.ndarray
+
+    def take(self, index: np.ndarray | slice) -> Keys:
+        return Keys(self.high[index], self.low[index])
+
+    def order(self) -> np.ndarray:
+        """The permutation that sorts; equal keys keep their order."""
+        return np.lexsort((self.low, self.high))
+
+
+def keys_of(documents: Sequence[bytes]) -> Keys:
+    digests = b"".join([blake2b(document, digest_size=DIGEST_BYTES).digest() for document in documents])
+    halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+    return Keys(halves[:, 0], halves[:, 1])
+
+
+def draw(keys: Keys, purpose: Purpose) -> np.ndarray:
+    """A number for each document, uniform in [0, 2**64): the second half, mixed by SplitMix64 (Steele et al., 2014)."""
+    golden = 0x9E3779B97F4A7C15
+    mixed = keys.low + np.uint64(purpose * golden % RANGE)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def below(draws: np.ndarray, threshold: int) -> np.ndarray:
+    """draws < threshold, for a threshold in [0, 2**64] (the last does not fit the type)."""
+    return np.ones(len(draws), bool) if threshold >= RANGE else draws < np.uint64(threshold)
+
+
+def threshold_of(fraction: float) -> int:
+    """The threshold that a share of `fraction` of all draws lies below."""
+    return min(RANGE, int(fraction * RANGE))
+
+
+def part_range(part: int, num_parts: int) -> tuple[int, int]:
+    """The first halves of a part's keys lie in [low, high)."""
+    return -(-part * RANGE // num_parts), -(-(part + 1) * RANGE // num_parts)
+
+
+def holdout_threshold(fraction: float, smallest: int, largest: int) -> int:
+    """Documents whose holdout draw lies below this are held out.
+
+    `smallest` and `largest` are the extreme draws of the corpus. With at least two different documents the one with the
+    smallest draw is always held out and the one with the largest is always trained on, so neither side of a tiny corpus is
+    empty. A single document is trained on.
+    """
+    return min(max(threshold_of(fraction), smallest + 1), largest) if smallest < largest else 0

@@ -1,0 +1,139 @@
+"""What the corpus stage leaves behind for good: what was read, what was kept, and where the spill is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from tpulm import storage
+from tpulm.config import CorpusConfig
+from tpulm.corpus.sources import InputFile
+from tpulm.corpus.spill import Run
+from tpulm.errors import StorageError
+
+FORMAT_VERSION: Final = 1
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class InputRecord(Record):
+    """One file as it was read."""
+
+    path: str
+    source: int
+    format: str
+    compression: str | None
+    encoding: str
+    bytes: int  # of the raw file
+    read_bytes: int  # fewer when a limit ended the reading
+    sha256: str  # of the bytes read
+    modified_ns: int  # not part of the corpus's identity
+
+
+class Counts(Record):
+    """Of documents kept, exact duplicates included; and of those left out, by reason."""
+
+    documents: int = 0
+    bytes: int = 0
+    characters: int = 0
+    skipped: dict[str, int] = {}
+
+    def __add__(self, other: Counts) -> Counts:
+        reasons = sorted({*self.skipped, *other.skipped})
+        return Counts(
+            documents=self.documents + other.documents,
+            bytes=self.bytes + other.bytes,
+            characters=self.characters + other.characters,
+            skipped={reason: self.skipped.get(reason, 0) + other.skipped.get(reason, 0) for reason in reasons},
+        )
+
+
+class PieceRecord(Record):
+    """A stretch of files of one source, and its spill."""
+
+    settings: str  # hash of everything but the files that its content depends on
+    inputs: tuple[InputRecord, ...]
+    counts: Counts
+    runs: tuple[Run, ...]
+    smallest_draw: int  # holdout draws of its documents; see identity.holdout_threshold
+    largest_draw: int
+    limit_reached: bool
+
+    @property
+    def source(self) -> int:
+        return self.inputs[0].source
+
+
+class PieceSpill(Record):
+    source: int
+    runs: tuple[Run, ...]
+
+
+class CorpusManifest(Record):
+    format_version: int
+    config: CorpusConfig
+    part_bytes: int
+    inputs: tuple[InputRecord, ...]
+    counts: Counts
+    num_parts: int
+    holdout_below: int  # the threshold of holdout draws
+    limit_reached: bool  # max_documents or max_bytes ended the reading
+    pieces: tuple[PieceSpill, ...]
+    fingerprint: str  # of all that determines the documents: file contents in order and settings, no paths and no times
+
+
+def pieces_folder(workdir: str | os.PathLike[str]) -> Path:
+    return storage.as_path(workdir) / "corpus" / "pieces"
+
+
+def spill_path(workdir: str | os.PathLike[str], piece: int) -> Path:
+    return pieces_folder(workdir) / f"{piece:06d}.spill"
+
+
+def manifest_path(workdir: str | os.PathLike[str]) -> Path:
+    return storage.as_path(workdir) / "corpus" / "manifest.json"
+
+
+def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
+    """The manifest, or None where the corpus stage has not finished."""
+    path = manifest_path(workdir)
+    if not storage.exists(path):
+        return None
+    value = storage.read_json(path)
+    version = value.get("format_version")
+    if version != FORMAT_VERSION:
+        raise StorageError(
+            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION}; begin in a new work folder"
+        )
+    return CorpusManifest.model_validate(value)
+
+
+def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts: Counts) -> str:
+    value = {
+        "format_version": FORMAT_VERSION,
+        "inputs": [
+            {**reading_settings(config, record.source, record), "bytes": record.read_bytes, "sha256": record.sha256}
+            for record in inputs
+        ],
+        "settings": config.model_dump(mode="json", exclude={"sources"}),
+        "counts": counts.model_dump(mode="json"),
+    }
+    return hash_json(value)
+
+
+def reading_settings(config: CorpusConfig, source: int, file: InputFile | InputRecord) -> dict[str, Any]:
+    """What decides how the bytes of a file become documents, and how often they count."""
+    names = {"text": {"documents"}, "python": set()}.get(file.format, {"text_field"})
+    settings = config.sources[source].model_dump(mode="json", include={*names, "on_error", "weight"})
+    return {**settings, "format": file.format, "compression": file.compression, "encoding": file.encoding}
+
+
+def hash_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,86 @@
+"""Parquet: a document a row, in the string column `text_field`; dots descend into structs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tpulm import storage
+from tpulm.corpus.bytestream import ByteStream
+from tpulm.corpus.faults import Faults
+from tpulm.corpus.records import Batch, Batcher
+from tpulm.errors import DataError, suggest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS = 1024  # decoded at once
+
+
+def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterator[Batch]:
+    """Raises DataError for a file without the column, or whose column holds no strings, whatever `on_error` says."""
+    import pyarrow as pa  # half a second to import, and few corpora need it
+    import pyarrow.compute as compute
+    import pyarrow.parquet as parquet
+
+    batcher = Batcher(faults, place=lambda row: f"row {row}")
+    row = 0
+    stream.exhaust()
+    with storage.open_read(stream.path) as source:
+        try:
+            file = parquet.ParquetFile(source, pre_buffer=False)
+            path = _check_column(file.schema_arrow, text_field, faults)
+            for rows in file.iter_batches(_ROWS, columns=[text_field], use_threads=False):
+                column = rows.column(0)
+                if len(path) > 1:
+                    column = compute.call_function("struct_field", [column], compute.StructFieldOptions(path[1:]))
+                for number, value in enumerate(_strings(column), row):
+                    if isinstance(value, str):
+                        batcher.add(value, number)
+                    elif value is None:
+                        faults.add("not_text", f"'{text_field}' is null; leave such rows out of the file.", f"row {number}")
+                    else:
+                        faults.add(
+                            "undecodable", f"'{text_field}' is not UTF-8 (byte {value.start} of the text).", f"row {number}"
+                        )
+                row += rows.num_rows
+                yield from batcher.full()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            faults.add("broken_file", f"not a whole Parquet file ({error}). Copy it again.", f"after row {row}")
+    yield from batcher.flush()
+
+
+def _check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str]:
+    """The names from a top-level column down to the strings."""
+    import pyarrow as pa
+
+    path = [text_field] if text_field in schema.names else text_field.split(".")
+    fields: Any = schema
+    kind: Any = None
+    for name in path:
+        names = list(fields.names)
+        if name not in names:
+            raise DataError(
+                f"there is no column '{text_field}'.{suggest(name, names)} The columns: {', '.join(names)}. Set text_field.",
+                location=faults.name,
+            )
+        kind = fields.field(name).type
+        fields = kind if pa.types.is_struct(kind) else pa.schema([])
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
+        raise DataError(f"column '{text_field}' holds {kind}, not strings; set text_field.", location=faults.name)
+    return path
+
+
+def _strings(column: Any) -> Iterator[str | UnicodeDecodeError | None]:
+    """Each value; the error itself for one that is not UTF-8, which Arrow does not check."""
+    try:
+        yield from column.to_pylist()
+        return
+    except UnicodeDecodeError:
+        pass
+    for value in column:
+        try:
+            yield value.as_py()
+        except UnicodeDecodeError as error:
+            yield error

@@ -1,0 +1,141 @@
+"""Reading the spill back: a part, which is a random share of the corpus, or a sample of all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, part_range, threshold_of
+from tpulm.corpus.manifest import CorpusManifest, spill_path
+from tpulm.corpus.spill import Slice, SpillReader
+from tpulm.errors import DataError
+
+
+class Part(NamedTuple):
+    """Documents in the order of their hashes, which is random but always the same."""
+
+    train: list[str]  # with weights applied: all first copies, then all second copies, …
+    holdout: list[str]
+    duplicates: int  # documents that were exact copies of one before them
+    left_out: int  # training documents that a weight below one dropped
+    added: int  # copies that weights above one added
+
+
+def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: int) -> Part:
+    """Part number `part` of `manifest.num_parts`. Memory is bounded by `part_bytes` (and one document).
+
+    Of exact duplicates the first in the order of the sources counts, and with it that source's weight. A weight of 2.3 gives
+    two copies of each training document and a third of those that their hash chooses; held-out documents are never copied.
+    """
+    slices, weights = _slices(workdir, manifest, *part_range(part, manifest.num_parts))
+    documents = [document for item in slices for document in item.documents()]
+    keys, order, repeat = _merged([item.keys for item in slices])
+    duplicates = 0
+    if manifest.config.deduplicate:
+        first = repeat == 0
+        duplicates = len(order) - int(first.sum())
+        keys, order, repeat = keys.take(first), order[first], repeat[first]
+    held = below(draw(keys, Purpose.HOLDOUT), manifest.holdout_below)
+    holdout = [documents[index] for index in order[held].tolist()]
+    keys, order, repeat = keys.take(~held), order[~held], repeat[~held]
+    weight = np.repeat(np.array(weights, np.float64), np.array([len(item.ends) for item in slices], np.int64))[order]
+    copies = _copies(keys, weight)
+    # All first copies in the order of keys, then all second ones: copies of a document are far apart.
+    places = np.repeat(np.arange(len(order)), copies)
+    number = np.arange(len(places)) - np.repeat(np.cumsum(copies) - copies, copies) + repeat[places]
+    chosen = order[places[np.argsort(number, kind="stable")]]
+    return Part(
+        train=[documents[index] for index in chosen.tolist()],
+        holdout=holdout,
+        duplicates=duplicates,
+        left_out=int((copies == 0).sum()),
+        added=int(np.maximum(copies - 1, 0).sum()),
+    )
+
+
+def sample_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_bytes: int) -> Iterator[list[str]]:
+    """Training documents, each once and without regard to weights, at most `max_bytes` of UTF-8, a list for each part.
+
+    Chosen by hash from the whole corpus: all of it if it is small enough. Raises DataError if not even one document fits.
+    """
+    threshold = _sample_threshold(workdir, manifest, max_bytes)
+    for part in range(manifest.num_parts):
+        slices, _ = _slices(workdir, manifest, *part_range(part, manifest.num_parts))
+        chosen = [np.flatnonzero(_in_sample(item.keys, manifest, threshold)) for item in slices]
+        _, order, repeat = _merged([item.keys.take(index) for item, index in zip(slices, chosen, strict=True)])
+        documents = [text for item, index in zip(slices, chosen, strict=True) for text in item.some_documents(index)]
+        if documents:
+            yield [documents[index] for index in order[repeat == 0].tolist()]
+
+
+def _slices(
+    workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int = 0, high: int = RANGE
+) -> tuple[list[Slice], list[float]]:
+    """The slices of a range of keys, in the order of the sources, and the weight of each."""
+    slices: list[Slice] = []
+    weights: list[float] = []
+    for index, piece in enumerate(manifest.pieces):
+        found = list(SpillReader(spill_path(workdir, index), piece.runs).slices(low, high))
+        slices.extend(found)
+        weights.extend([manifest.config.sources[piece.source].weight] * len(found))
+    return slices, weights
+
+
+def _merged(keys: list[Keys]) -> tuple[Keys, np.ndarray, np.ndarray]:
+    """Sorted keys, the order that sorts them, and how many equal keys come before each."""
+    joined = Keys(*(np.concatenate([np.zeros(0, np.uint64), *half]) for half in zip(*keys, strict=True)) if keys else _NO_KEYS)
+    order = joined.order()
+    joined = joined.take(order)
+    new = np.ones(len(order), bool)
+    new[1:] = (joined.high[1:] != joined.high[:-1]) | (joined.low[1:] != joined.low[:-1])
+    positions = np.arange(len(order))
+    return joined, order, positions - np.maximum.accumulate(np.where(new, positions, 0))
+
+
+_NO_KEYS = Keys(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+
+
+def _copies(keys: Keys, weight: np.ndarray) -> np.ndarray:
+    whole = np.floor(weight)
+    uniform = (draw(keys, Purpose.WEIGHT) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (whole + (uniform < weight - whole)).astype(np.int64)
+
+
+def _in_sample(keys: Keys, manifest: CorpusManifest, threshold: int) -> np.ndarray:
+    held = below(draw(keys, Purpose.HOLDOUT), manifest.holdout_below)
+    return below(draw(keys, Purpose.TOKENIZER_SAMPLE), threshold) & ~held
+
+
+def _sample_threshold(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_bytes: int) -> int:
+    """The largest threshold of sample draws below which documents have at most `max_bytes`."""
+    if manifest.counts.bytes <= max_bytes:
+        return RANGE
+    share = 1.25 * max_bytes / manifest.counts.bytes  # a little more, since held-out and repeated documents do not count
+    while True:
+        draws, ends = _smallest_draws(workdir, manifest, min(RANGE, threshold_of(share)))
+        fitting = int(np.searchsorted(ends, max_bytes, "right"))
+        if fitting < len(draws):
+            if not fitting:
+                raise DataError(f"no document fits in a sample of {max_bytes:,} bytes; raise tokenizer.sample_bytes")
+            return int(draws[fitting])
+        if share >= 1.0:
+            return RANGE
+        share *= 2.0
+
+
+def _smallest_draws(workdir: str | os.PathLike[str], manifest: CorpusManifest, threshold: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted sample draws below `threshold`, one a different document, and the bytes of all documents up to each.
+
+    Reads keys and lengths of the whole corpus, a run at a time, and no text.
+    """
+    all_draws, all_lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    for index, piece in enumerate(manifest.pieces):
+        for item in SpillReader(spill_path(workdir, index), piece.runs).slices():
+            chosen = _in_sample(item.keys, manifest, threshold)
+            all_draws.append(draw(item.keys, Purpose.TOKENIZER_SAMPLE)[chosen])
+            all_lengths.append(item.lengths()[chosen])
+    draws, first = np.unique(np.concatenate(all_draws), return_index=True)
+    return draws, np.cumsum(np.concatenate(all_lengths)[first])

@@ -1,0 +1,214 @@
+"""A piece of the corpus: a few files of one source, read, cleaned and spilled by one process, and the unit of restart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from itertools import compress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tpulm import interrupt, storage
+from tpulm.config import CorpusConfig
+from tpulm.corpus.bytestream import ByteStream
+from tpulm.corpus.cleaning import Cleaner
+from tpulm.corpus.faults import Faults
+from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of, threshold_of
+from tpulm.corpus.manifest import FORMAT_VERSION, Counts, InputRecord, PieceRecord, hash_json, reading_settings, spill_path
+from tpulm.corpus.readers import read_documents
+from tpulm.corpus.records import Batch
+from tpulm.corpus.sources import InputFile
+from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
+from tpulm.errors import DataError
+
+_PIECE_BYTES: Final = 64 << 20  # of text; many small files share a piece, a large file is one
+
+
+class Limits(NamedTuple):
+    """How much of the corpus is still wanted when a piece begins; None: all of it."""
+
+    documents: int | None = None
+    bytes: int | None = None
+
+    def after(self, counts: Counts) -> Limits:
+        documents = None if self.documents is None else self.documents - counts.documents
+        return Limits(documents, None if self.bytes is None else self.bytes - counts.bytes)
+
+    @property
+    def reached(self) -> bool:
+        return self.documents == 0 or self.bytes == 0
+
+
+class Piece(NamedTuple):
+    number: int
+    files: tuple[InputFile, ...]  # of one source
+    config: CorpusConfig
+    workdir: str
+    limits: Limits = Limits()
+
+    @property
+    def spill(self) -> Path:
+        return spill_path(self.workdir, self.number)
+
+    @property
+    def record(self) -> Path:
+        return self.spill.with_suffix(".json")
+
+    @property
+    def text_bytes(self) -> int:
+        """A guess."""
+        return sum(expected_text_bytes(file) for file in self.files)
+
+    def settings(self) -> str:
+        """A hash of what the spill depends on besides the bytes of the files."""
+        reading = [reading_settings(self.config, file.source, file) for file in self.files]
+        cleaning = self.config.cleaning.model_dump(mode="json")
+        return hash_json([FORMAT_VERSION, reading, cleaning, self.config.sample_fraction, self.limits])
+
+
+def expected_text_bytes(file: InputFile) -> int:
+    return file.bytes * (4 if file.compression else 1)
+
+
+def cut_into_pieces(files: Iterable[InputFile], config: CorpusConfig, workdir: str) -> list[Piece]:
+    groups: list[list[InputFile]] = []
+    room = 0
+    for file in files:
+        size = expected_text_bytes(file)
+        if not groups or groups[-1][0].source != file.source or size > room:
+            groups.append([])
+            room = _PIECE_BYTES
+        groups[-1].append(file)
+        room -= size
+    return [Piece(number, tuple(group), config, workdir) for number, group in enumerate(groups)]
+
+
+def finished(piece: Piece) -> PieceRecord | None:
+    """The record of a piece that an earlier attempt finished, if its files and settings are still the same."""
+    if not (storage.exists(piece.record) and storage.exists(piece.spill)):
+        return None
+    value = storage.read_json(piece.record)
+    if value.get("settings") != piece.settings():
+        return None
+    record = PieceRecord.model_validate(value)
+    if piece.spill.stat().st_size != spill_bytes(record.runs):
+        return None
+    # A limit may have ended the reading before the last files.
+    if len(record.inputs) != len(piece.files) and not record.limit_reached:
+        return None
+    return record if all(map(is_unchanged, record.inputs, piece.files)) else None
+
+
+def is_unchanged(record: InputRecord, file: InputFile) -> bool:
+    """Whether a file still has the bytes that were read: by size and time if they are the same, else by its hash."""
+    if file.format == "python":
+        return record.sha256 == file.sha256
+    if (record.path, record.bytes, record.modified_ns) == (file.path, file.bytes, file.modified_ns):
+        return True
+    read_in_full = record.read_bytes == record.bytes
+    if (file.bytes != record.bytes) if read_in_full else (file.bytes < record.read_bytes):
+        return False
+    return _hash_beginning(file.path, record.read_bytes) == record.sha256
+
+
+def _hash_beginning(path: str, size: int) -> str:
+    digest = hashlib.sha256()
+    with storage.open_read(path) as stream, storage.explain("read", path):
+        while size and (data := stream.read(min(size, 1 << 20))):
+            digest.update(data)
+            size -= len(data)
+    return digest.hexdigest()
+
+
+def scatter_piece(piece: Piece, advance: Callable[[float], None] = lambda amount: None) -> PieceRecord:
+    """Read the files once and write the spill, then its record. `advance` is told the raw bytes read."""
+    source = piece.config.sources[piece.files[0].source]
+    faults = Faults(source.on_error)
+    inputs: list[InputRecord] = []
+    with new_spill(piece.spill) as spill:
+        keeper = _Keeper(piece, spill, faults)
+        for file in piece.files:
+            faults.name = file.name
+            stream = ByteStream(file.path, file.compression, faults, advance)
+            for batch in read_documents(file, source, stream, faults, advance):
+                interrupt.check("files that were read to their end need not be read again")
+                keeper.keep(batch)
+                if keeper.limit_reached:
+                    break
+            inputs.append(_input_record(file, stream, keeper.limit_reached))
+            if keeper.limit_reached:
+                break
+    record = keeper.record(tuple(inputs))
+    storage.write_json(piece.record, record.model_dump(mode="json"))
+    return record
+
+
+def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> InputRecord:
+    if file.format == "python":
+        read_bytes, sha256 = file.bytes, file.sha256
+    else:
+        read_bytes, sha256 = stream.read_bytes, stream.sha256()
+    if read_bytes != file.bytes and not limit_reached:
+        raise DataError(
+            f"it had {file.bytes} bytes at first and {read_bytes} when read: let nothing write to it", location=file.name
+        )
+    return InputRecord.model_validate(file._asdict() | {"read_bytes": read_bytes, "sha256": sha256})
+
+
+class _Keeper:
+    """Takes batches to the spill: cleaned, sampled, up to the limits; and counts."""
+
+    def __init__(self, piece: Piece, spill: SpillWriter, faults: Faults):
+        self._piece = piece
+        self._spill = spill
+        self._faults = faults
+        self._cleaner = Cleaner(piece.config.cleaning)
+        self._counts = Counts()
+        self._draws = (RANGE - 1, 0)
+        self.limit_reached = piece.limits.reached
+
+    def keep(self, batch: Batch) -> None:
+        documents, characters = self._cleaner.clean(batch, self._faults.skipped)
+        if not documents:
+            return
+        keys = keys_of(documents)
+        fraction = self._piece.config.sample_fraction
+        if fraction < 1.0:
+            chosen = below(draw(keys, Purpose.CORPUS_SAMPLE), threshold_of(fraction))
+            self._faults.skipped["sampled_out"] += int((~chosen).sum())
+            documents, characters, keys = list(compress(documents, chosen.tolist())), characters[chosen], keys.take(chosen)
+        sizes = np.fromiter(map(len, documents), np.int64, len(documents))
+        count = self._fitting(sizes)
+        if count < len(documents):
+            documents, characters, sizes, keys = documents[:count], characters[:count], sizes[:count], keys.take(slice(count))
+        if not count:
+            return
+        self._spill.add(documents, keys)
+        draws = draw(keys, Purpose.HOLDOUT)
+        self._draws = (min(self._draws[0], int(draws.min())), max(self._draws[1], int(draws.max())))
+        self._counts += Counts(documents=count, bytes=int(sizes.sum()), characters=int(characters.sum()))
+
+    def _fitting(self, sizes: np.ndarray) -> int:
+        """How many of the next documents the limits allow."""
+        left = self._piece.limits.after(self._counts)
+        count = len(sizes)
+        if left.documents is not None:
+            count = min(count, left.documents)
+            self.limit_reached |= count == left.documents
+        if left.bytes is not None:
+            count = min(count, int(np.searchsorted(np.cumsum(sizes), left.bytes, "right")))
+            self.limit_reached |= count < len(sizes) or int(sizes.sum()) == left.bytes
+        return count
+
+    def record(self, inputs: tuple[InputRecord, ...]) -> PieceRecord:
+        return PieceRecord(
+            settings=self._piece.settings(),
+            inputs=inputs,
+            counts=self._counts + Counts(skipped=dict(self._faults.skipped)),
+            runs=tuple(self._spill.runs),
+            smallest_draw=self._draws[0],
+            largest_draw=self._draws[1],
+            limit_reached=self.limit_reached,
+        )

@@ -1,0 +1,170 @@
+"""The corpus stage: every source is read once, and its documents are spilled where parts can be cut from them.
+
+Killed at any moment and run again, it reads only the pieces that were not finished, and the result is the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tpulm import storage
+from tpulm.config import CorpusConfig
+from tpulm.corpus.changes import verify
+from tpulm.corpus.identity import RANGE, holdout_threshold
+from tpulm.corpus.manifest import (
+    FORMAT_VERSION,
+    CorpusManifest,
+    Counts,
+    PieceRecord,
+    PieceSpill,
+    fingerprint_of,
+    load_manifest,
+    manifest_path,
+    pieces_folder,
+    spill_path,
+)
+from tpulm.corpus.piece import Limits, Piece, cut_into_pieces, finished, scatter_piece
+from tpulm.corpus.sources import find_files
+from tpulm.errors import DataError
+from tpulm.progress import SILENT, Progress
+from tpulm.workers import count_cores, run_tasks
+
+_WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; a second's work on one core, as long as starting a pool takes
+
+
+def scatter(
+    config: CorpusConfig,
+    workdir: str | os.PathLike[str],
+    *,
+    part_bytes: int,
+    workers: int | None = None,
+    progress: Progress = SILENT,
+) -> CorpusManifest:
+    """Fill W/corpus; where that was finished before, only check that nothing changed since.
+
+    What was finished may have lost its documents to `remove_spill` (see `has_spill`): they are not read again, since the
+    dataset has them. Raises ConfigError for sources that are not there, DataError for input that cannot be used or an empty
+    corpus, and WorkFolderMismatch if the folder holds another corpus. `workers` does not change the result.
+    """
+    manifest = load_manifest(workdir)
+    if manifest is not None:
+        verify(manifest, config, workdir, part_bytes=part_bytes)
+        return manifest
+    files = find_files(config.sources)
+    pieces = cut_into_pieces(files, config, os.fspath(workdir))
+    _remove_leftovers(storage.make_folder(pieces_folder(workdir)), pieces)
+    progress.start("Reading the corpus", sum(file.bytes for file in files), "B")
+    limited = config.max_documents is not None or config.max_bytes is not None
+    records = _one_after_another(pieces, config, progress) if limited else _all(pieces, workers, progress)
+    counts = sum((record.counts for record in records), Counts())
+    _report(counts, progress)
+    if not counts.documents:
+        raise DataError(_empty(config, counts))
+    inputs = tuple(file for record in records for file in record.inputs)
+    manifest = CorpusManifest(
+        format_version=FORMAT_VERSION,
+        config=config,
+        part_bytes=part_bytes,
+        inputs=inputs,
+        counts=counts,
+        num_parts=max(1, -(-counts.bytes // part_bytes)),
+        holdout_below=holdout_threshold(
+            config.holdout_fraction,
+            min((record.smallest_draw for record in records), default=RANGE - 1),
+            max((record.largest_draw for record in records), default=0),
+        ),
+        limit_reached=any(record.limit_reached for record in records),
+        pieces=tuple(PieceSpill(source=record.source, runs=record.runs) for record in records),
+        fingerprint=fingerprint_of(config, inputs, counts),
+    )
+    storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"))
+    return manifest
+
+
+def has_spill(workdir: str | os.PathLike[str], manifest: CorpusManifest) -> bool:
+    """Whether the documents are still there."""
+    return all(storage.exists(spill_path(workdir, index)) for index in range(len(manifest.pieces)))
+
+
+def remove_spill(workdir: str | os.PathLike[str]) -> None:
+    """Delete the documents, which nobody needs once the dataset is complete; the manifest stays."""
+    storage.remove(pieces_folder(workdir))
+
+
+def _remove_leftovers(folder: Path, pieces: Sequence[Piece]) -> None:
+    """Half-written files of a killed attempt, and pieces that this corpus does not have."""
+    expected = {path.name for piece in pieces for path in (piece.spill, piece.record)}
+    with storage.explain("read", folder):
+        leftovers = [path for path in folder.iterdir() if path.name not in expected]
+    for path in leftovers:
+        storage.remove(path)
+
+
+def _all(pieces: Sequence[Piece], workers: int | None, progress: Progress) -> list[PieceRecord]:
+    records: dict[int, PieceRecord] = {}
+    waiting: list[Piece] = []
+    for piece in pieces:
+        record = finished(piece)
+        if record is None:
+            waiting.append(piece)
+        else:
+            records[piece.number] = record
+            progress.advance(_raw_bytes(piece))
+    workers = min(workers or count_cores(), len(waiting))
+    if workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES:
+        largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
+        for number, record in run_tasks(_numbered, [(piece,) for piece in largest_first], workers=workers):
+            records[number] = record
+            progress.advance(_raw_bytes(pieces[number]))
+    else:
+        for piece in waiting:
+            records[piece.number] = scatter_piece(piece, progress.advance)
+    return [records[piece.number] for piece in pieces]
+
+
+def _numbered(piece: Piece) -> tuple[int, PieceRecord]:
+    return piece.number, scatter_piece(piece)
+
+
+def _one_after_another(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
+    """With a limit, how much of a piece is read depends on the pieces before it."""
+    limits = Limits(config.max_documents, config.max_bytes)
+    records: list[PieceRecord] = []
+    for piece in pieces:
+        piece = piece._replace(limits=limits)
+        record = finished(piece)
+        if record is None:
+            record = scatter_piece(piece, progress.advance)
+        else:
+            progress.advance(_raw_bytes(piece))
+        records.append(record)
+        limits = limits.after(record.counts)
+        if record.limit_reached:
+            break
+    return records
+
+
+def _raw_bytes(piece: Piece) -> int:
+    return sum(file.bytes for file in piece.files)
+
+
+def _report(counts: Counts, progress: Progress) -> None:
+    if counts.skipped:
+        reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
+        progress.note(f"{counts.documents:,} documents kept; left out: {reasons}")
+
+
+def _empty(config: CorpusConfig, counts: Counts) -> str:
+    if config.max_bytes is not None and not counts.skipped:
+        return f"the corpus is empty: its first document is larger than corpus.max_bytes = {config.max_bytes:,}; raise that"
+    names = ", ".join(source.path or source.format for source in config.sources)
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
+    found = (
+        f"all documents were left out: {reasons}. Check corpus.cleaning"
+        if reasons
+        else "no text was found. Check corpus.sources"
+    )
+    return f"the corpus is empty: {found} ({names})"

@@ -1,0 +1,90 @@
+"""Sentences, by rule: Korean, Japanese, Chinese and English well, other languages by their marks, and line ends.
+
+The segments of BERT are made of these, so a boundary too few or too many costs little, while speed counts: one compiled
+expression finds candidates, and one is looked at in Python only where a full stop may belong to an abbreviation.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_CLOSING = r"\"'”’»」』）)］\]｝}〉》】〕〗"
+_MARKS = ".!?…。！？｡"
+_LOWER = "a-zà-öø-ÿα-ωа-яё"
+
+# After the first of a run of marks (only there, or long runs would take quadratic time), by kind:
+# - full-width: no space needed; not within 「…。」と, where the sentence goes on after the quotation;
+# - Korean without the space: 재밌어요.진짜, after a syllable that ends sentences, or after "!" and "?";
+# - Latin: white space, and no small letter after it;
+# - of other scripts: nothing;
+# - a line end, unless a small letter shows that the line was only wrapped.
+_CANDIDATE: Final = re.compile(
+    rf"""
+    [{_MARKS}．।॥؟۔።։།\n] (?<![{_MARKS}][{_MARKS}])
+    (?:
+        (?: (?<=[。！？｡]) [{_MARKS}]*+ | [{_MARKS}]++ (?<=[。！？｡]) )
+        (?: [{_CLOSING}]++ (?![とっ、，]) | (?![{_CLOSING}]) ) \s*+
+      | (?: (?<=[다요죠까네음임함됨]\.) | (?<=[가-힣][!?]) ) [.!?~]*+ (?=[가-힣])
+      | (?<=[.!?…]) [.!?…]*+ [{_CLOSING}]*+ (?: [^\S\n]*+ \n \s*+ | [^\S\n]++ (?![{_LOWER},;:)\]]) )
+      | (?<=．) [{_CLOSING}]*+ (?![0-9０-９A-Za-zＡ-Ｚａ-ｚ]) \s*+
+      | (?<=[।॥؟۔።։།]) [।॥؟۔።։།]*+ [{_CLOSING}]*+ \s*+
+      | (?<=\n) [^\S\n]*+ (?: \n \s*+ | (?![{_LOWER}]) )
+    )
+    """,
+    re.VERBOSE,
+)
+
+# Polite endings that close a Korean sentence even where its writer left out the full stop.
+_KOREAN_ENDING: Final = re.compile(r"(?:니다|[어아해네세에예군까게데지나래대]요) +(?=[가-힣A-Za-z0-9\"'“‘(])")
+
+_ABBREVIATIONS: Final = frozenset({
+    "mr", "mrs", "ms", "messrs", "mme", "mlle", "dr", "prof", "st", "sr", "jr", "gen", "col", "lt", "sgt", "capt", "cmdr",
+    "maj", "rev", "hon", "pres", "gov", "sen", "rep", "mt", "ft", "vs", "cf", "al", "viz", "ca", "approx",
+})  # fmt: skip
+_BEFORE_NUMBERS: Final = frozenset({
+    "no", "nos", "vol", "vols", "p", "pp", "fig", "figs", "eq", "eqs", "sec", "ch", "chap", "art", "par",
+    "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
+})  # fmt: skip
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences in order, without the white space around them. Nothing but white space is lost."""
+    sentences: list[str] = []
+    begin = 0
+    for match in _CANDIDATE.finditer(text):
+        mark, end = match.span()
+        if text[mark] == "." and not _ends_sentence(text, begin, mark, end):
+            continue
+        _append(sentences, text[begin:end].strip())
+        begin = end
+    _append(sentences, text[begin:].strip())
+    return sentences
+
+
+def _append(sentences: list[str], sentence: str) -> None:
+    if "요 " in sentence or "니다 " in sentence:
+        begin = 0
+        for match in _KOREAN_ENDING.finditer(sentence):
+            sentences.append(sentence[begin : match.end()].rstrip())
+            begin = match.end()
+        sentence = sentence[begin:]
+    if sentence:
+        sentences.append(sentence)
+
+
+def _ends_sentence(text: str, begin: int, mark: int, end: int) -> bool:
+    """Whether the full stop at `mark` ends a sentence, and not an abbreviation, an initial or a list's number."""
+    before = text[mark - 1 : mark]
+    if not (before.isascii() and before.isalnum()):
+        return True
+    word_begin = max(text.rfind(" ", begin, mark), text.rfind("\n", begin, mark), begin - 1) + 1
+    word = text[word_begin:mark].lstrip("\"'“‘([")
+    if before.isdigit():
+        return not (word.isdigit() and word_begin == begin)
+    if len(word) == 1:
+        return False
+    if "." in word:  # U.S., e.g.; but not "example.com."
+        return any(len(letters) > 1 for letters in word.split("."))
+    word = word.lower()
+    return not (word in _ABBREVIATIONS or (word in _BEFORE_NUMBERS and text[end : end + 1].isdigit()))

@@ -1,0 +1,181 @@
+"""From the sources of a configuration to the files they mean, in an order that depends on names alone.
+
+A folder stands for all files below it, a glob for what it matches (`**` descends); hidden files are ignored. Files of one
+source come in the order of their names, sources in the order they are written. A file that is reached twice is refused:
+which weight and format it should have would be a guess.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from tpulm import storage
+from tpulm.config import SourceConfig
+from tpulm.corpus.bytestream import Compression
+from tpulm.corpus.codec import find_codec
+from tpulm.corpus.python_text import hash_python_files, list_python_files
+from tpulm.errors import ConfigError, suggest
+
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "python"]
+
+_COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
+_FORMATS: Final[dict[str, Format]] = {
+    ".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".raw": "text", ".tokens": "text",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".jl": "jsonl", ".json": "jsonl",
+    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
+_ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
+
+
+class InputFile(NamedTuple):
+    """One file to read, and how."""
+
+    path: str  # "" for the text that ships with Python
+    source: int  # index in the configuration
+    format: Format
+    compression: Compression | None
+    encoding: str  # Python's name for it
+    bytes: int
+    modified_ns: int
+    sha256: str = ""  # known beforehand for Python's text only
+
+    @property
+    def name(self) -> str:
+        return self.path or "the text that ships with Python"
+
+
+def find_files(sources: Sequence[SourceConfig]) -> list[InputFile]:
+    """Every file of every source. Raises ConfigError for what is missing, matches nothing, or is reached twice."""
+    if not sources:
+        raise ConfigError(
+            "corpus.sources is empty: name at least one file, folder or glob, for instance sources = ['text/*.txt']"
+        )
+    files: list[InputFile] = []
+    reached: dict[str, InputFile] = {}
+    for index, source in enumerate(sources):
+        codec = find_codec(source.encoding)
+        if source.format == "python":
+            files.append(_python_text(source, index))
+            continue
+        for path in _paths(source.path):
+            with storage.explain("read", path):
+                status = Path(path).stat()
+            file = InputFile(path, index, *_kind(path, source), codec.name, status.st_size, status.st_mtime_ns)
+            other = reached.setdefault(os.path.realpath(path), file)
+            if other is not file:
+                raise ConfigError(_reached_twice(other, file, sources))
+            files.append(file)
+    return files
+
+
+def _python_text(source: SourceConfig, index: int) -> InputFile:
+    if source.path:
+        raise ConfigError(f"corpus.sources[{index}]: format 'python' reads Python's own text; leave out path '{source.path}'")
+    files = list_python_files()
+    total = sum(file.path.stat().st_size for file in files)
+    return InputFile("", index, "python", None, "utf-8", total, 0, hash_python_files(files))
+
+
+def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[SourceConfig]) -> str:
+    where = [f"sources[{file.source}] ('{sources[file.source].path}')" for file in (first, second)]
+    also = "" if first.path == second.path else f", as {second.path}"
+    return (
+        f"{first.path} is reached twice: by {where[0]}{also and f' as {first.path}'} and by {where[1]}{also}. "
+        "Its text would count twice; change corpus.sources so that each file belongs to one of them."
+    )
+
+
+def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
+    """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) is text."""
+    name = Path(path)
+    compression = _COMPRESSIONS.get(name.suffix.lower())
+    suffix = (name.with_suffix("") if compression else name).suffix.lower()
+    if source.format in ("auto", "python"):
+        plain = not suffix or suffix[1:].isdigit()
+        form = "text" if plain else _FORMATS.get(suffix)
+        if form is None and suffix in _ARCHIVES:
+            raise ConfigError(f"{path} is an archive; unpack it and name the files in it")
+        if form is None:
+            raise ConfigError(
+                f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet) for "
+                f"this source, or use a glob that leaves the file out. Known suffixes: {', '.join(_FORMATS)}."
+            )
+    else:
+        form = source.format
+    if form == "parquet" and compression:
+        raise ConfigError(
+            f"{path}: Parquet compresses by itself and is not read through {compression}; decompress the file first"
+        )
+    return form, compression
+
+
+def _paths(pattern: str) -> list[str]:
+    path = storage.as_path(pattern)
+    with storage.explain("read", path):
+        if path.is_file():
+            return [str(path)]
+        if path.is_dir():
+            found = sorted(_below(path), key=lambda item: Path(item).parts)
+            if not found:
+                raise ConfigError(
+                    f"the folder {path} holds no files (hidden ones are ignored); put text into it or name another"
+                )
+            return found
+        if path.exists():
+            raise ConfigError(f"{path} is neither a file nor a folder; copy its text to a file first")
+        if glob.has_magic(str(path)):
+            return _matching(path)
+    raise ConfigError(f"there is no file or folder {path}.{_near(path)}")
+
+
+def _matching(pattern: Path) -> list[str]:
+    matches = glob.glob(str(pattern), recursive=True)  # noqa: PTH207  Path.glob matches hidden files
+    files = {match for match in matches if Path(match).is_file()}
+    if "**" not in pattern.parts:
+        for match in matches:
+            if Path(match).is_dir():
+                files.update(_below(Path(match)))
+    if not files:
+        raise ConfigError(f"{pattern} matches no file.{_near(pattern)}")
+    return sorted(files, key=lambda item: Path(item).parts)
+
+
+def _below(folder: Path) -> Iterator[str]:
+    """The files in a folder and its folders, hidden ones aside. Links are followed."""
+    visited: set[str] = set()
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        real = os.path.realpath(place)
+        if real in visited:
+            raise ConfigError(
+                f"the folder {place} is reached twice, through a link; remove the link or name the folders one by one"
+            )
+        visited.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.startswith("."):
+                continue
+            path = Path(place, name)
+            if not path.is_file():
+                raise ConfigError(f"{path} is not a file that can be read (a link to nothing?); remove it or use a glob")
+            yield str(path)
+
+
+def _near(path: Path) -> str:
+    """What there is instead: the nearest name, else some names in the folder, else the last folder that exists."""
+    parent = next(folder for folder in (*path.parents, Path()) if folder.is_dir() and not glob.has_magic(str(folder)))
+    wanted = path.relative_to(parent).parts[0] if path.is_relative_to(parent) else path.name
+    names = sorted(item.name for item in parent.iterdir() if not item.name.startswith("."))
+    hint = "" if glob.has_magic(wanted) else suggest(wanted, names)
+    if hint:
+        return f" In {parent}:{hint}"
+    if not names:
+        return f" The folder {parent} is empty."
+    return f" {parent} holds {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}."

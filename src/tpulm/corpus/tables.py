@@ -1,0 +1,96 @@
+"""csv and tsv: a header, then a document a row, in the column `text_field`.
+
+csv follows RFC 4180: a field in double quotes may hold commas, line ends and doubled quotes. tsv follows its IANA registration:
+a line is a row, a tab ends a field, and quotes are characters like any other, as in GLUE or NSMC files.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, shorten
+from tpulm.corpus.lines import Lines
+from tpulm.corpus.records import Batch, Batcher
+from tpulm.errors import DataError, suggest
+
+
+def read_table(stretches: Iterable[Lines], kind: Literal["csv", "tsv"], text_field: str, faults: Faults) -> Iterator[Batch]:
+    """Raises DataError for a header without the column, whatever `on_error` says."""
+    rows = _csv_rows(stretches, faults) if kind == "csv" else _tsv_rows(stretches)
+    header = next((cells for _, cells in rows if cells), None)
+    if header is None:
+        return
+    column = _column(header, text_field, kind, faults)
+    batcher = Batcher(faults)
+    for number, cells in rows:
+        if len(cells) == len(header):
+            batcher.add(cells[column], number)
+            yield from batcher.full()
+        elif not cells:
+            faults.skipped["empty"] += 1
+        else:
+            faults.add("malformed_row", _ragged(cells, header), f"line {number}")
+    yield from batcher.flush()
+
+
+def _csv_rows(stretches: Iterable[Lines], faults: Faults) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    reader = csv.reader(_with_ends(stretches), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            faults.add(
+                "malformed_row", f'{error}; quotes within a quoted field are doubled: "he said ""no""".', f"line {number}"
+            )
+        else:
+            yield number, cells
+
+
+def _with_ends(stretches: Iterable[Lines]) -> Iterator[str]:
+    for lines in stretches:
+        *whole, last = lines.text.split("\n")
+        for line in whole:
+            yield f"{line}\n"
+        if last:
+            yield last
+
+
+def _tsv_rows(stretches: Iterable[Lines]) -> Iterator[tuple[int, list[str]]]:
+    for lines in stretches:
+        for number, line in enumerate(lines.split(), lines.first):
+            yield number, line.split("\t") if line else []
+
+
+def _column(header: list[str], text_field: str, kind: str, faults: Faults) -> int:
+    if header.count(text_field) == 1:
+        return header.index(text_field)
+    location = f"{faults.name}, line 1"
+    if text_field in header:
+        raise DataError(
+            f"the header has {header.count(text_field)} columns named '{text_field}'; rename all but one.", location=location
+        )
+    columns = ", ".join(repr(name) for name in header)
+    separator = next((name for mark, name in (("\t", "tabs"), (";", "semicolons"), ("|", "bars")) if mark in header[0]), None)
+    advice = ""
+    if len(header) == 1 and separator == "tabs":
+        advice = " Its fields seem to be separated by tabs: set format = 'tsv'."
+    elif len(header) == 1 and separator:
+        advice = f" Its fields seem to be separated by {separator}; only commas (csv) and tabs (tsv) are read."
+    elif len(header) == 1 and kind == "tsv" and "," in header[0]:
+        advice = " Its fields seem to be separated by commas: set format = 'csv'."
+    raise DataError(
+        f"the header has no column '{text_field}'.{suggest(text_field, header)} "
+        f"Its columns: {shorten(columns, 200, quoted=False)}.{advice} "
+        "The first row must be the header; set text_field to the column with the text.",
+        location=location,
+    )
+
+
+def _ragged(cells: list[str], header: list[str]) -> str:
+    return f"{len(cells)} fields ({shorten(' | '.join(cells), quoted=False)}), but the header has {len(header)}."

@@ -1,0 +1,99 @@
+"""Plain text: a document a line, a document between blank lines, or a document a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal
+
+from tpulm.corpus.bytestream import ByteStream
+from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults
+from tpulm.corpus.lines import Lines
+from tpulm.corpus.records import Batch, Batcher
+
+# One or more lines that hold nothing but blanks; a form feed or U+2028 does not end a line.
+_BLANK_LINES: Final = re.compile(r"^(?:[^\S\n]*+\n)++", re.MULTILINE)
+
+
+def read_text(
+    stretches: Iterable[Lines], documents: Literal["line", "paragraph", "file"], stream: ByteStream, faults: Faults
+) -> Iterator[Batch]:
+    """`stretches` are of `stream`; a last document that broken compression has cut off is left out."""
+    match documents:
+        case "line":
+            return _each_line(stretches, faults)
+        case "paragraph":
+            return _each_paragraph(stretches, stream, faults)
+        case "file":
+            return _whole_file(stretches, stream, faults)
+
+
+def _each_line(stretches: Iterable[Lines], faults: Faults) -> Iterator[Batch]:
+    for lines in stretches:
+        if not lines.suspect:
+            yield Batch(lines.joined(), "\n")
+            continue
+        batcher = Batcher(faults)
+        for number, line in enumerate(lines.split(), lines.first):
+            batcher.add(line, number)
+        yield from batcher.flush()
+
+
+def _each_paragraph(stretches: Iterable[Lines], stream: ByteStream, faults: Faults) -> Iterator[Batch]:
+    batcher = Batcher(faults)
+    open_paragraph = _OpenDocument(faults)
+    for lines in stretches:
+        position, number = 0, lines.first
+        for gap in _BLANK_LINES.finditer(lines.text):
+            open_paragraph.extend(lines.text[position : gap.start()], number)
+            open_paragraph.close(batcher)
+            number += lines.text.count("\n", position, gap.end())
+            position = gap.end()
+        open_paragraph.extend(lines.text[position:], number)
+        yield from batcher.full()
+    if not stream.torn:
+        open_paragraph.close(batcher)
+    yield from batcher.flush()
+
+
+def _whole_file(stretches: Iterable[Lines], stream: ByteStream, faults: Faults) -> Iterator[Batch]:
+    batcher = Batcher(faults)
+    document = _OpenDocument(faults)
+    for lines in stretches:
+        document.extend(lines.text, lines.first)
+    if not stream.torn:
+        document.close(batcher)
+    yield from batcher.flush()
+
+
+class _OpenDocument:
+    """A document that may go on in the next stretch."""
+
+    def __init__(self, faults: Faults):
+        self._faults = faults
+        self._parts: list[str] = []
+        self._characters = 0
+        self._first = 1
+        self._dropped = False
+
+    def extend(self, text: str, number: int) -> None:
+        if not text or self._dropped:
+            return
+        if not self._parts:
+            self._first = number
+        self._parts.append(text)
+        self._characters += len(text)
+        if self._characters > MAX_DOCUMENT_BYTES:
+            self._faults.add("too_large", _TOO_LARGE, f"line {self._first}")
+            self._parts, self._characters, self._dropped = [], 0, True
+
+    def close(self, batcher: Batcher) -> None:
+        if self._parts:
+            batcher.add("".join(self._parts), self._first)
+        self._parts, self._characters, self._dropped = [], 0, False
+
+
+_TOO_LARGE = (
+    f"a document longer than {MAX_DOCUMENT_BYTES >> 20} MiB. A document that long is of no use; "
+    "set documents = 'line' or 'paragraph', or cut the file up."
+)

@@ -1,0 +1,28 @@
+"""From documents to rows of token ids on disk, and from there to batches.
+
+`prepare` builds W/dataset from the scattered corpus; `Batches` and `evaluation_batches` read it. Which tokens make a row is in
+`segments` and `packing`, how rows lie on disk in `store`, in which order training sees them in `order`.
+"""
+
+from tpulm.dataset.batches import Batches
+from tpulm.dataset.evaluation import evaluation_batches
+from tpulm.dataset.inspect import SampledRow, Summary, sample_rows, summarize
+from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
+from tpulm.dataset.prepare import prepare, verify
+
+__all__ = [
+    "Batches",
+    "Counts",
+    "DatasetManifest",
+    "RowFormat",
+    "SampledRow",
+    "SplitManifest",
+    "Summary",
+    "evaluation_batches",
+    "load_manifest",
+    "load_split",
+    "prepare",
+    "sample_rows",
+    "summarize",
+    "verify",
+]

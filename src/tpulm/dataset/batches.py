@@ -1,0 +1,132 @@
+"""Batches for training, as a function of the step: no state to save, and any place found at once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm import storage
+from tpulm.dataset.blocks import BlockReader
+from tpulm.dataset.manifest import SplitManifest, load_split
+from tpulm.dataset.order import Order, Run
+from tpulm.errors import ConfigError, DataError
+
+_READ_THREADS = 2
+_PREFETCHED_BATCHES = 16
+_FOREVER = 1 << 62
+
+
+class Batches:
+    """The endless stream of batches of one split; this host's share of it.
+
+    Cursor c covers samples [c·B, (c+1)·B) of an endless stream of epochs; a batch may span two. Host h of H gets the h-th of
+    H equal slices of each batch, so that the hosts' slices, joined, are the same for any H. A host reads the blocks its slices
+    touch: if a slice is smaller than a block, some blocks are read by several hosts, which `read_amplification` shows.
+    """
+
+    def __init__(self, folder: str | Path, *, batch_size: int, seed: int, host_index: int = 0, num_hosts: int = 1):
+        if batch_size < 1 or batch_size % num_hosts:
+            raise ConfigError(
+                f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}"
+            )
+        if not 0 <= host_index < num_hosts:
+            raise ConfigError(f"host_index {host_index} is not below num_hosts {num_hosts}")
+        self.manifest: SplitManifest = load_split(folder)
+        if not self.manifest.counts.rows:
+            raise DataError("no rows", location=str(folder))
+        self.batch_size = batch_size
+        self._share = batch_size // num_hosts
+        self._host_index = host_index
+        keep = 16 + (_PREFETCHED_BATCHES + _READ_THREADS) * (2 + self._share // self.manifest.rows.block_rows)
+        self._reader = BlockReader(storage.as_path(folder), self.manifest, keep=keep)
+        self._order = Order(self._reader.blocks, seed)
+
+    @property
+    def num_rows(self) -> int:
+        return self._order.num_rows
+
+    @property
+    def sequence_length(self) -> int:
+        return self.manifest.rows.sequence_length
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.manifest.rows.columns
+
+    @property
+    def read_amplification(self) -> float:
+        """Rows read over rows delivered, so far."""
+        return self._reader.rows_read / max(1, self._reader.rows_delivered)
+
+    def batch(self, cursor: int) -> dict[str, np.ndarray]:
+        """This host's rows: {"tokens": [B/H, L] as stored, "next_sentence": int8 [B/H] if the dataset has it}."""
+        first = cursor * self.batch_size + self._host_index * self._share
+        return self._reader.rows(self._order.runs(first, first + self._share))
+
+    def row_indices(self, cursor: int) -> np.ndarray:
+        """int64 [B]: which rows of the dataset, counted through its parts, the batch of all hosts holds."""
+        runs = self._order.runs(cursor * self.batch_size, (cursor + 1) * self.batch_size)
+        return np.concatenate([self._rows_of(run) for run in runs])
+
+    def iterate(
+        self, start_cursor: int, *, skipped: Sequence[tuple[int, int]] = ()
+    ) -> Generator[tuple[int, dict[str, np.ndarray]], None, None]:
+        """(cursor, batch) from `start_cursor` on, without end, read ahead by threads; closing the iterator stops them.
+
+        `skipped` holds ranges [first, last) of cursors to leave out.
+        """
+        import grain  # here, because it brings JAX along: 1.6 s, which only training should pay
+
+        options = grain.ReadOptions(num_threads=_READ_THREADS, prefetch_buffer_size=_PREFETCHED_BATCHES)
+        steps = _Steps(self, start_cursor, _windows(skipped, start_cursor))
+        iterator = iter(grain.MapDataset.source(steps).to_iter_dataset(options))
+        try:
+            for step in iterator:
+                yield step.cursor, step.batch
+        finally:
+            iterator.close()
+
+    def _rows_of(self, run: Run) -> np.ndarray:
+        return self._reader.blocks.first_row[run.block] + np.arange(run.offset, run.offset + run.num_rows)
+
+
+class _Step(NamedTuple):
+    cursor: int
+    batch: dict[str, np.ndarray]
+
+
+class _Steps:
+    """A Grain source whose element is one step's host batch."""
+
+    def __init__(self, batches: Batches, start_cursor: int, windows: list[tuple[int, int]]):
+        self._batches = batches
+        self._start_cursor = start_cursor
+        self._windows = windows
+
+    def __len__(self) -> int:
+        return _FOREVER
+
+    def __getitem__(self, index: int) -> _Step:
+        cursor = self._start_cursor + int(index)
+        for first, last in self._windows:
+            if cursor >= first:
+                cursor += last - first
+        return _Step(cursor, self._batches.batch(cursor))
+
+    def __repr__(self) -> str:
+        return f"_Steps(start_cursor={self._start_cursor})"
+
+
+def _windows(skipped: Sequence[tuple[int, int]], start_cursor: int) -> list[tuple[int, int]]:
+    """The ranges that lie at or after the start, in order, without overlaps."""
+    windows: list[tuple[int, int]] = []
+    reached = start_cursor
+    for first, last in sorted(skipped):
+        first = max(first, reached)
+        if first < last:
+            windows.append((first, last))
+            reached = last
+    return windows

@@ -1,0 +1,101 @@
+"""One part of the corpus becomes one part of each split. The same function serves a process pool and a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from tpulm import corpus, tokenization
+from tpulm.config import DataConfig
+from tpulm.corpus import CorpusManifest
+from tpulm.dataset.draws import Draws, Purpose
+from tpulm.dataset.encode import encode_documents
+from tpulm.dataset.manifest import SPLITS, PartRecord, RowFormat, dataset_folder
+from tpulm.dataset.packing import lay_packed
+from tpulm.dataset.part import write_part
+from tpulm.dataset.rows import EMPTY, Layout, Tokens, reorder
+from tpulm.dataset.segments import lay_segments
+from tpulm.tokenization import Tokenization
+
+
+class PartTask(NamedTuple):
+    workdir: str
+    number: int
+    config: DataConfig
+    tokenization_path: str
+    inputs: str  # digest of inputs.json
+    rows: RowFormat
+
+
+def build_part(task: PartTask) -> dict[str, PartRecord]:
+    """Read, tokenize, lay out, shuffle and write part `task.number` of both splits; the records by split."""
+    with _without_cycle_search():
+        return _build_part(task)
+
+
+def _build_part(task: PartTask) -> dict[str, PartRecord]:
+    part = corpus.read_part(task.workdir, _corpus_manifest(task.workdir), task.number)
+    tokenizer = _tokenization(task.tokenization_path)
+    folder = dataset_folder(task.workdir)
+    by_weight = {"left_out_by_weight": part.left_out, "added_by_weight": part.added}
+    of_part = {"train": {"duplicates": part.duplicates, **by_weight}, "holdout": {}}
+    records = {}
+    for place, (split, documents) in enumerate(zip(SPLITS, (part.train, part.holdout), strict=True)):
+        numbers = (task.number, place)
+        sentences = task.config.rows == "segments"
+        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype)
+        documents.clear()
+        layout = _lay(tokens, task.config, Draws(task.config.seed, Purpose.LAYOUT, *numbers))
+        rows = Draws(task.config.seed, Purpose.ROW_ORDER, *numbers).permutation(layout.num_rows)
+        records[split] = write_part(
+            folder / split,
+            number=task.number,
+            inputs=task.inputs,
+            layout=reorder(layout, rows),
+            tokens=tokens.ids,
+            counts=counts.model_copy(update=of_part[split]),
+            rows=task.rows,
+        )
+    return records
+
+
+def _lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
+    if not tokens.ids.size:
+        return EMPTY
+    if config.rows == "packed":
+        return lay_packed(tokens, sequence_length=config.sequence_length)
+    return lay_segments(
+        tokens,
+        sequence_length=config.sequence_length,
+        short_fraction=config.short_fraction,
+        single_segment_fraction=config.single_segment_fraction,
+        next_sentence=config.next_sentence,
+        draws=draws,
+    )
+
+
+@contextlib.contextmanager
+def _without_cycle_search() -> Iterator[None]:
+    """Python's collector off: it would walk over the part's lists again and again, a sixth of the time, and find no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@lru_cache(maxsize=1)
+def _tokenization(path: str) -> Tokenization:
+    return tokenization.load(path)
+
+
+@lru_cache(maxsize=1)
+def _corpus_manifest(workdir: str) -> CorpusManifest:
+    manifest = corpus.load_manifest(workdir)
+    assert manifest is not None, "prepare() got the manifest from this folder"
+    return manifest

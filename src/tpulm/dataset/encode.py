@@ -1,0 +1,82 @@
+"""From documents to token ids with the ends of sentences and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm.corpus import split_sentences
+from tpulm.dataset.manifest import Counts
+from tpulm.dataset.rows import Tokens
+from tpulm.tokenization import Tokenization
+
+_CHARACTERS_AT_ONCE = 1_000_000
+
+
+class EncodedDocuments(NamedTuple):
+    tokens: Tokens
+    counts: Counts  # of text and tokens; rows are yet to come
+
+
+def encode_documents(documents: list[str], tokenization: Tokenization, *, sentences: bool, dtype: np.dtype) -> EncodedDocuments:
+    """The documents in their order; with `sentences` each is split into sentences, else it counts as one."""
+    ids: list[np.ndarray] = [np.empty(0, dtype)]
+    lengths: list[np.ndarray] = [np.empty(0, np.int64)]
+    sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
+    num_bytes = 0
+    for batch in _batches(documents):
+        split = [_sentences(document) for document in batch] if sentences else [[document] for document in batch]
+        encoded = tokenization.encode(list(chain.from_iterable(split)))
+        ids.append(encoded.ids.astype(dtype))
+        lengths.append(encoded.lengths.astype(np.int64))
+        sentence_counts.append(np.fromiter(map(len, split), np.int64, len(split)))
+        num_bytes += len("".join(batch).encode())
+    all_ids = np.concatenate(ids)
+    ends = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
+    tokens = Tokens(all_ids, _rising(ends), _rising(document_ends))
+    counts = Counts(
+        documents=len(documents),
+        empty_documents=len(documents) - tokens.document_ends.size,
+        bytes=num_bytes,
+        characters=sum(map(len, documents)),
+        tokens=all_ids.size,
+        unknown_tokens=int(np.count_nonzero(all_ids == tokenization.special.unknown)),
+    )
+    return EncodedDocuments(tokens, counts)
+
+
+def _sentences(document: str) -> list[str]:
+    """The sentences, each with the white space before it: to some tokenizers " word" and "word" are not the same."""
+    stripped = split_sentences(document)
+    if len(stripped) <= 1:
+        return [document]
+    sentences = []
+    position = 0
+    for sentence in stripped:
+        end = document.index(sentence, position) + len(sentence)
+        sentences.append(document[position:end])
+        position = end
+    return sentences
+
+
+def _batches(documents: list[str]) -> Iterator[list[str]]:
+    """Consecutive documents, about `_CHARACTERS_AT_ONCE` a batch."""
+    batch: list[str] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document)
+        if characters >= _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _rising(ends: np.ndarray) -> np.ndarray:
+    """The ends without those of empty pieces."""
+    return ends[np.flatnonzero(np.diff(ends, prepend=0))]

@@ -1,0 +1,53 @@
+"""Batches for evaluation: every row once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tpulm import storage
+from tpulm.dataset.blocks import BlockReader
+from tpulm.dataset.manifest import load_split
+from tpulm.dataset.order import Run
+from tpulm.errors import ConfigError, DataError
+
+
+def evaluation_batches(
+    folder: str | Path, *, batch_size: int, max_rows: int | None = None, host_index: int = 0, num_hosts: int = 1
+) -> Iterator[dict[str, np.ndarray]]:
+    """This host's slices of batches of `batch_size` rows over the first `max_rows` rows (all, if None).
+
+    Parts and their rows are random samples already, so the first rows are one too. The last batch is filled up with rows of
+    nothing but [PAD] (and next_sentence 0), which carry no weight; every host gets the same number of batches.
+    """
+    if batch_size < 1 or batch_size % num_hosts:
+        raise ConfigError(f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}")
+    manifest = load_split(folder)
+    num_rows = manifest.counts.rows if max_rows is None else min(max_rows, manifest.counts.rows)
+    if not num_rows:
+        raise DataError("no rows", location=str(folder))
+    share = batch_size // num_hosts
+    reader = BlockReader(storage.as_path(folder), manifest, keep=2 + share // manifest.rows.block_rows)
+    starts = reader.blocks.first_row
+    for first in range(0, num_rows, batch_size):
+        begin = first + host_index * share
+        end = max(begin, min(begin + share, num_rows))
+        blocks = range(int(np.searchsorted(starts, begin, "right")) - 1, int(np.searchsorted(starts, end, "left")))
+        runs = [_overlap(int(starts[block]), int(reader.blocks.num_rows[block]), block, begin, end) for block in blocks]
+        batch = reader.rows(runs if begin < end else [])
+        yield {name: _filled(rows, share, manifest.rows.special.pad if name == "tokens" else 0) for name, rows in batch.items()}
+
+
+def _overlap(first_row: int, num_rows: int, block: int, begin: int, end: int) -> Run:
+    """The rows of the block that lie in [begin, end)."""
+    offset = max(begin - first_row, 0)
+    return Run(block, offset, min(end - first_row, num_rows) - offset)
+
+
+def _filled(rows: np.ndarray, count: int, value: int) -> np.ndarray:
+    if len(rows) == count:
+        return rows
+    filling = np.full((count - len(rows), *rows.shape[1:]), value, rows.dtype)
+    return np.concatenate([rows, filling])

@@ -1,0 +1,77 @@
+"""What `tpulm dataset inspect` shows, as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tpulm import storage
+from tpulm.dataset.blocks import BlockReader
+from tpulm.dataset.draws import Draws, Purpose
+from tpulm.dataset.manifest import Counts, load_split
+from tpulm.dataset.order import Run
+from tpulm.errors import DataError
+
+
+class SampledRow(NamedTuple):
+    number: int  # counted through the split's parts
+    part: str
+    tokens: np.ndarray  # [L]
+    random_next: bool | None  # None where the dataset has no next_sentence
+
+
+class Summary(NamedTuple):
+    """One line of a table each; fractions are of all slots, shares of content tokens."""
+
+    counts: Counts
+    parts: int
+    disk_bytes: int
+    bytes_per_token: float
+    tokens_per_row: float
+    padding_fraction: float
+    unknown_share: float
+    tokens_per_character: float
+
+
+def summarize(workdir: str | Path, split: Literal["train", "holdout"]) -> Summary:
+    """The counts of a split and what follows from them, from its manifest alone."""
+    manifest = load_split(_split_folder(workdir, split))
+    counts = manifest.counts
+    disk_bytes = sum(found.bytes for part in manifest.parts for found in part.objects.values())
+    return Summary(
+        counts=counts,
+        parts=len(manifest.parts),
+        disk_bytes=disk_bytes,
+        bytes_per_token=disk_bytes / max(1, counts.tokens),
+        tokens_per_row=counts.tokens / max(1, counts.rows),
+        padding_fraction=manifest.padding_fraction,
+        unknown_share=counts.unknown_tokens / max(1, counts.tokens),
+        tokens_per_character=manifest.tokens_per_character,
+    )
+
+
+def sample_rows(workdir: str | Path, split: Literal["train", "holdout"], *, count: int, seed: int = 0) -> list[SampledRow]:
+    """`count` different rows (all, if there are fewer), chosen evenly by the seed, in the order of the dataset."""
+    folder = _split_folder(workdir, split)
+    manifest = load_split(folder)
+    reader = BlockReader(folder, manifest, keep=1)
+    total = manifest.counts.rows
+    places = Draws(seed, Purpose.INSPECTION).uniform(4 * count + 16) * total
+    chosen = np.arange(total) if total <= 2 * count else np.unique(places.astype(np.int64))
+    order = Draws(seed, Purpose.INSPECTION, 1).permutation(chosen.size)
+    rows = []
+    for number in np.sort(chosen[order[:count]]).tolist():
+        block = int(np.searchsorted(reader.blocks.first_row, number, "right")) - 1
+        row = reader.rows([Run(block, number - int(reader.blocks.first_row[block]), 1)])
+        random_next = bool(row["next_sentence"][0]) if "next_sentence" in row else None
+        rows.append(SampledRow(number, reader.part_of(block).name, row["tokens"][0], random_next))
+    return rows
+
+
+def _split_folder(workdir: str | Path, split: str) -> Path:
+    folder = storage.as_path(workdir) / "dataset" / split
+    if not storage.exists(folder / "manifest.json"):
+        raise DataError("no dataset has been prepared here; run `tpulm dataset prepare` first", location=str(folder))
+    return folder

@@ -1,0 +1,202 @@
+"""What a prepared dataset says of itself: counts, checksums, and what it was made from.
+
+W/dataset/inputs.json                     what every part is made from, written first
+W/dataset/{train,holdout}/part-00000/     part.json and the arrays; complete as soon as it exists
+W/dataset/{train,holdout}/manifest.json   a split: everything needed to read it
+W/dataset/manifest.json                   the whole, written last
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tpulm import storage
+from tpulm.errors import StorageError
+
+FORMAT_VERSION = 1
+SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
+COLUMNS = {"tokens": "tokens.zarr", "next_sentence": "next_sentence.zarr"}
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Counts(Record):
+    """Of a part or a split. Content tokens are those of the text, without [CLS], [SEP] and [PAD], each counted once."""
+
+    documents: int = 0  # without exact duplicates; copies by weight included
+    duplicates: int = 0  # left out; those of the holdout are counted with train
+    left_out_by_weight: int = 0
+    added_by_weight: int = 0
+    empty_documents: int = 0  # nothing in them is a token; among `documents`, in no row
+    bytes: int = 0  # UTF-8
+    characters: int = 0
+    tokens: int = 0  # content tokens
+    unknown_tokens: int = 0
+    copied_tokens: int = 0  # in random second segments: they stand in the rows once more
+    rows: int = 0
+    random_next_rows: int = 0
+    padding: int = 0  # slots of the rows
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields})
+
+
+class ObjectRecord(Record):
+    bytes: int
+    sha256: str
+
+
+class PartRecord(Record):
+    """One part of a split; `objects` by path inside the part's folder."""
+
+    format_version: int = FORMAT_VERSION
+    inputs: str  # digest of inputs.json
+    number: int
+    counts: Counts
+    objects: dict[str, ObjectRecord]
+
+    @property
+    def name(self) -> str:
+        return part_name(self.number)
+
+
+class SpecialIds(Record):
+    pad: int
+    unknown: int
+    cls: int
+    sep: int
+    mask: int
+
+
+class RowFormat(Record):
+    """The shape of the arrays, the same in all parts."""
+
+    kind: Literal["segments", "packed"]
+    sequence_length: int
+    dtype: Literal["uint16", "uint32"]
+    block_rows: int
+    columns: tuple[str, ...]
+    vocab_size: int
+    special: SpecialIds
+
+    @property
+    def token_dtype(self) -> np.dtype:
+        return np.dtype(self.dtype)
+
+    def column_shape(self, column: str) -> tuple[int, ...]:
+        return (self.sequence_length,) if column == "tokens" else ()
+
+    def column_dtype(self, column: str) -> np.dtype:
+        return self.token_dtype if column == "tokens" else np.dtype(np.int8)
+
+
+class SplitManifest(Record):
+    format_version: int = FORMAT_VERSION
+    split: Literal["train", "holdout"]
+    inputs: dict[str, Any]
+    rows: RowFormat
+    counts: Counts
+    padding_fraction: float
+    tokens_per_character: float
+    parts: tuple[PartRecord, ...]
+
+
+class DatasetManifest(Record):
+    """Both splits; `corpus` repeats the corpus's own counts: what was read, and what was left out and why."""
+
+    format_version: int = FORMAT_VERSION
+    inputs: dict[str, Any]
+    fingerprint: str  # of the inputs and of every object
+    corpus: dict[str, Any]
+    train: SplitManifest
+    holdout: SplitManifest
+
+
+def part_name(number: int) -> str:
+    return f"part-{number:05d}"
+
+
+def dataset_folder(workdir: str | Path) -> Path:
+    return storage.as_path(workdir) / "dataset"
+
+
+def digest(value: Any) -> str:
+    """sha256 of the value's canonical JSON."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def split_manifest(
+    split: Literal["train", "holdout"], inputs: dict[str, Any], rows: RowFormat, parts: Iterable[PartRecord]
+) -> SplitManifest:
+    parts = tuple(sorted(parts, key=lambda part: part.number))
+    counts = sum((part.counts for part in parts), Counts())
+    slots = counts.rows * rows.sequence_length
+    return SplitManifest(
+        split=split,
+        inputs=inputs,
+        rows=rows,
+        counts=counts,
+        padding_fraction=counts.padding / max(1, slots),
+        tokens_per_character=counts.tokens / max(1, counts.characters),
+        parts=parts,
+    )
+
+
+def fingerprint(inputs: dict[str, Any], splits: Iterable[SplitManifest]) -> str:
+    objects = {
+        f"{split.split}/{part.name}/{path}": found.sha256
+        for split in splits
+        for part in split.parts
+        for path, found in part.objects.items()
+    }
+    return digest({"inputs": inputs, "objects": objects})
+
+
+def write_manifest(manifest: DatasetManifest, workdir: str | Path) -> None:
+    """The splits, then the whole: a dataset is complete when W/dataset/manifest.json exists."""
+    folder = dataset_folder(workdir)
+    for split in (manifest.train, manifest.holdout):
+        storage.write_json(folder / split.split / "manifest.json", split.model_dump(mode="json"))
+    whole = manifest.model_dump(mode="json", exclude={"train": {"parts"}, "holdout": {"parts"}})
+    storage.write_json(folder / "manifest.json", whole)
+
+
+def load_manifest(workdir: str | Path) -> DatasetManifest | None:
+    """The manifest of a complete dataset, or None."""
+    path = dataset_folder(workdir) / "manifest.json"
+    if not storage.exists(path):
+        return None
+    whole = storage.read_json(path)
+    for split in SPLITS:
+        whole[split] = load_split(path.parent / split)
+    return parse(DatasetManifest, whole, path)
+
+
+def load_split(folder: str | Path) -> SplitManifest:
+    """The manifest of W/dataset/train or W/dataset/holdout."""
+    path = storage.as_path(folder) / "manifest.json"
+    return parse(SplitManifest, storage.read_json(path), path)
+
+
+def parse(record: type[Any], value: Any, path: Path) -> Any:
+    version = value.get("format_version") if isinstance(value, dict) else None
+    if version != FORMAT_VERSION:
+        raise StorageError(
+            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION}; prepare again in a new work folder"
+        )
+    try:
+        return record.model_validate(value)
+    except ValidationError as error:
+        raise StorageError(
+            f"{path} is damaged or was edited ({error.errors()[0]['msg']}); prepare the dataset again"
+        ) from error

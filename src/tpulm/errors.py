@@ -1,0 +1,87 @@
+"""Every error tpulm raises on purpose, and the exit code each one ends a command with.
+
+    TpulmError                      1   anything not listed below
+    ├── ConfigError                 2   a setting, an option or a run file is wrong
+    │   ├── WorkFolderMismatch      2   the work folder belongs to another configuration or other inputs
+    │   └── MissingExtra            2   an optional dependency is not installed
+    ├── DataError                   3   the user's text, labels or vocabulary cannot be used
+    ├── CloudRefused                4   permission, quota or budget
+    ├── StorageError                1   a file or object could not be read or written (disk full, read-only, …)
+    ├── CheckpointError             1   no checkpoint could be restored
+    ├── TrainingDiverged            1   the loss became NaN or jumped
+    └── Stopped                    75   stopped on request after saving; the same command continues
+
+A message says what happened, the value found and the value expected, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_OK = 0
+EXIT_STOPPED = 75
+
+
+class TpulmError(Exception):
+    """Base of the tree; `exit_code` is what a command returns, `kind` what a failure record is filed under."""
+
+    exit_code = 1
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+
+class ConfigError(TpulmError):
+    """A setting, an option or a run file is wrong."""
+
+    exit_code = 2
+
+
+class WorkFolderMismatch(ConfigError):
+    """The work folder was begun with another configuration or other inputs."""
+
+
+class MissingExtra(ConfigError):
+    """An optional dependency is not installed; the message names the extra."""
+
+
+class DataError(TpulmError):
+    """The user's data cannot be used. `location` is "file, line 7" or as near as is known."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, location: str | None = None):
+        super().__init__(f"{location}: {message}" if location else message)
+        self.location = location
+
+
+class CloudRefused(TpulmError):
+    """The cloud said no: permission, quota or budget."""
+
+    exit_code = 4
+
+
+class StorageError(TpulmError):
+    """A file or object could not be read or written."""
+
+
+class CheckpointError(TpulmError):
+    """No checkpoint could be restored, or one belongs to something else."""
+
+
+class TrainingDiverged(TpulmError):
+    """The loss became NaN or jumped; the message names step, rows and the last good checkpoint."""
+
+
+class Stopped(TpulmError):
+    """Stopped on request (Ctrl-C, SIGTERM) after saving; running the same command again continues."""
+
+    exit_code = EXIT_STOPPED
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """ " Did you mean 'x'?" (with the leading space) when a known name is near, else ""."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{near[0]}'?" if near else ""

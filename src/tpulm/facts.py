@@ -1,0 +1,85 @@
+"""What a work folder knows of the model it made, gathered for the model card."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tpulm import dataset
+from tpulm.config import RunConfig
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Scores
+from tpulm.convert.curve import Point
+from tpulm.tokenization import Tokenization
+from tpulm.train.metrics import read_metrics
+from tpulm.workfolder import read_result
+
+
+def gather(config: RunConfig, workdir: Path, *, step: int, tokenizer: Tokenization) -> CardFacts:
+    """From the manifests, the metrics and the results in `workdir`; what is not there stays unknown."""
+    trained, scores = (read_result(workdir, name) for name in ("train", "evaluation"))
+    curves: dict[str, list[Point]] = {"train": [], "evaluation": []}
+    for record in read_metrics(workdir):
+        curves[record.kind].append(Point(record.step, record.values["loss"]))
+    if scores and scores["step"] == step:
+        curves["evaluation"] = [point for point in curves["evaluation"] if point.step != step]
+        curves["evaluation"].append(Point(step, scores["loss"]))
+    return CardFacts(
+        name=config.name,
+        config=config,
+        vocab_size=tokenizer.vocab_size,
+        mask_token=tokenizer.token(tokenizer.special.mask),
+        steps=step,
+        description=config.description,
+        language=config.language,
+        corpus=_corpus(workdir),
+        dataset=_dataset(workdir),
+        training_curve=tuple(curves["train"]),
+        holdout_curve=tuple(curves["evaluation"]),
+        scores=_scores(scores, step),
+        hardware=None if trained is None else f"{trained['devices']} x {trained['device_kind']}",
+        tokens_per_second=None if trained is None else trained["tokens_per_second"],
+        version=version("tpulm"),
+    )
+
+
+def _corpus(workdir: Path) -> CorpusFacts | None:
+    made = dataset.load_manifest(workdir)
+    if made is None:
+        return None
+    skipped: dict[str, int] = made.corpus["skipped"]
+    return CorpusFacts(
+        documents=made.corpus["documents"] + sum(skipped.values()),
+        skipped=skipped,
+        duplicates=made.train.counts.duplicates + made.holdout.counts.duplicates,
+        training_documents=made.train.counts.documents,
+        holdout_documents=made.holdout.counts.documents,
+        characters=made.corpus["characters"],
+    )
+
+
+def _dataset(workdir: Path) -> DatasetFacts | None:
+    made = dataset.load_manifest(workdir)
+    if made is None:
+        return None
+    return DatasetFacts(
+        rows=made.train.counts.rows,
+        tokens=made.train.counts.tokens,
+        holdout_rows=made.holdout.counts.rows,
+        padding_fraction=made.train.padding_fraction,
+        tokens_per_character=made.train.tokens_per_character,
+    )
+
+
+def _scores(found: dict[str, Any] | None, step: int) -> Scores | None:
+    if found is None or found["step"] != step:
+        return None
+    return Scores(
+        step=step,
+        loss=found["loss"],
+        accuracy=found["accuracy"],
+        baseline_accuracy=found["baseline_accuracy"],
+        bits_per_character=found["bits_per_character"],
+        next_sentence_accuracy=found.get("next_sentence_accuracy"),
+        rows=found["rows"],
+    )

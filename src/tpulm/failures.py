@@ -1,0 +1,37 @@
+"""A typed record of each failure, left in the work folder for whoever comes after: a person, a script, a supervisor.
+
+No record after a process has ended means that the infrastructure failed (a kill, a lost machine), not the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+
+from tpulm import storage
+from tpulm.errors import StorageError, TpulmError
+
+
+def record_failure(workdir: Path, error: BaseException, *, stage: str | None, step: int | None = None) -> None:
+    """Write W/failures/TIME.json: kind, message, exit code, stage, step, host, process, time (seconds since 1970).
+
+    A folder that cannot be written to leaves no record: the error itself, which the caller raises, says why.
+    """
+    known = isinstance(error, TpulmError)
+    now = time.time()
+    record = {
+        "kind": error.kind if known else type(error).__name__,
+        "message": str(error),
+        "exit_code": error.exit_code if known else 1,
+        "stage": stage,
+        "step": step,
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "time": round(now, 3),
+    }
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    with contextlib.suppress(StorageError):
+        storage.write_json(workdir / "failures" / f"{stamp}-{os.getpid()}.json", record)

@@ -1,0 +1,61 @@
+"""Stopping on request: Ctrl-C and SIGTERM become one flag that long work looks at between two pieces.
+
+A second Ctrl-C stops at once. Work finds out by `requested()`, or by `check()`, which raises `Stopped`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from tpulm.errors import Stopped
+
+_requested = threading.Event()
+_name = ""
+
+
+def requested() -> bool:
+    return _requested.is_set()
+
+
+def check(what_is_safe: str = "finished work is kept") -> None:
+    """Raise `Stopped` if a stop was requested; `what_is_safe` completes the message."""
+    if _requested.is_set():
+        raise Stopped(f"stopped by {_name}; {what_is_safe}. Run the same command again to continue.")
+
+
+def reason() -> str:
+    """The name of the signal that asked, or ""."""
+    return _name
+
+
+@contextlib.contextmanager
+def handled() -> Iterator[None]:
+    """Inside the block SIGTERM and Ctrl-C only set the flag, which the outermost such block clears when it ends.
+
+    Does nothing outside the main thread.
+    """
+    global _name
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, _on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if _on_signal not in previous.values():
+            _requested.clear()
+            _name = ""
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    global _name
+    if _requested.is_set() and number == signal.SIGINT:
+        raise KeyboardInterrupt
+    _name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[signal.Signals(number)]
+    _requested.set()

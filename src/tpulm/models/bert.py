@@ -1,0 +1,160 @@
+"""BERT: an encoder with a masked-language-model head and, optionally, next-sentence prediction.
+
+Post-norm is the published model (Devlin et al. 2019; Hugging Face's BertForPreTraining). Pre-norm has the layout of Hugging
+Face's MegatronBert: no norm after the embeddings, a norm before each branch, and a final norm (Shoeybi et al. 2019, section 3).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from tpulm.config import ModelConfig
+from tpulm.nn.dropout import dropout, site_seeds, token_seeds, words_at
+from tpulm.nn.layers import Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize
+from tpulm.nn.params import TruncatedNormal, param, parameters, zeros
+from tpulm.nn.transformer import Execution, Layer, Randomness, apply_stack, stack_spec
+
+VOCABULARY_MULTIPLE = 128  # the vocabulary's size in the parameters is rounded up to this, for even tiles and shards
+
+
+@parameters
+class Embeddings:
+    tokens: Float[Array, "V D"]
+    positions: Float[Array, "S D"]
+    types: Float[Array, "T D"]
+    norm: Norm | None  # post-norm only
+
+
+@parameters
+class MaskedHead:
+    dense: Dense
+    norm: Norm
+    output_bias: Float[Array, " V"]  # the decoder's kernel is embeddings.tokens
+
+
+@parameters
+class NextSentenceHead:
+    pooler: Dense
+    output: Dense  # [D, 2]; class 1 is "a random second segment"
+
+
+@parameters
+class Bert:
+    embeddings: Embeddings
+    layers: Layer  # every leaf stacked on a leading axis N
+    final_norm: Norm | None  # pre-norm only
+    masked_head: MaskedHead
+    next_sentence: NextSentenceHead | None
+
+
+def padded_vocab_size(vocab_size: int) -> int:
+    return -(-vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+
+def spec(config: ModelConfig, *, vocab_size: int, next_sentence: bool) -> Bert:
+    """The tree of `ParamSpec`; `vocab_size` is the tokenizer's, padded here."""
+    init = TruncatedNormal(config.initializer_range)
+    size, padded = config.hidden_size, padded_vocab_size(vocab_size)
+    post = config.norm_position == "post"
+    return Bert(
+        embeddings=Embeddings(
+            tokens=param((padded, size), ("vocab", "embed"), init),
+            positions=param((config.max_positions, size), ("positions", "embed"), init),
+            types=param((config.token_types, size), ("types", "embed"), init),
+            norm=norm_spec(size) if post else None,
+        ),
+        layers=stack_spec(config),
+        final_norm=None if post else norm_spec(size),
+        masked_head=MaskedHead(
+            dense=dense_spec((size, size), ("embed", None), init),
+            norm=norm_spec(size, None),
+            output_bias=param((padded,), ("vocab",), zeros, decay=False),
+        ),
+        next_sentence=NextSentenceHead(
+            pooler=dense_spec((size, size), ("embed", None), init),
+            output=dense_spec((size, 2), (None, None), init),
+        )
+        if next_sentence
+        else None,
+    )
+
+
+class Tokens(NamedTuple):
+    """What the encoder reads; `segments` confines attention (padding is -1)."""
+
+    ids: Int[Array, "B L"]
+    segments: Int[Array, "B L"]
+    types: Int[Array, "B L"]
+    positions: Int[Array, "B L"] | None  # None: 0, 1, 2, … in every row
+
+
+def encode(
+    params: Bert, tokens: Tokens, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
+) -> Float[Array, "B L D"]:
+    """The last layer's hidden states."""
+    rows, length = tokens.ids.shape
+    below = None
+    with jax.named_scope("embed"):
+        x = _embed(params.embeddings, tokens, config=config)
+        if randomness is not None:
+            here, below_key = jax.random.split(randomness.key)
+            below = Randomness(below_key, randomness.rows)
+            words = words_at(site_seeds(here, ()), token_seeds(randomness.rows, length), (rows * length, 1))
+            x = dropout(x, rate=config.dropout, words=words)
+        x = x.astype(execution.dtype)
+    x = apply_stack(params.layers, x, tokens.segments, config=config, execution=execution, randomness=below)
+    if params.final_norm is not None:
+        x = normalize(params.final_norm, x, epsilon=config.norm_epsilon)
+    return x.reshape(rows, length, -1)
+
+
+def _embed(params: Embeddings, tokens: Tokens, *, config: ModelConfig) -> Float[Array, "R D"]:
+    positions = tokens.positions
+    if positions is None:  # gathered all the same: the gradient of a broadcast is a sum over rows, which is slower on a CPU
+        positions = jnp.broadcast_to(jnp.arange(tokens.ids.shape[1], dtype=jnp.int32)[None, :], tokens.ids.shape)
+    x = jnp.take(params.tokens, tokens.ids.reshape(-1), axis=0, mode="clip")
+    x = x + jnp.take(params.positions, positions.reshape(-1), axis=0, mode="clip")
+    x = x + jnp.take(params.types, tokens.types.reshape(-1), axis=0, mode="clip")
+    return x if params.norm is None else normalize(params.norm, x, epsilon=config.norm_epsilon)
+
+
+def masked_logits(
+    params: Bert, hidden: Float[Array, "*B D"], *, config: ModelConfig, execution: Execution, vocab_size: int
+) -> Float[Array, "*B V"]:
+    """Float32 logits over the padded vocabulary; entries past `vocab_size` are -1e9, so that they are never predicted."""
+    head = params.masked_head
+    with jax.named_scope("masked_head"):
+        x = hidden.reshape(-1, hidden.shape[-1])
+        x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
+        x = normalize(head.norm, x, epsilon=config.norm_epsilon)
+        table = params.embeddings.tokens.astype(execution.dtype)
+        logits = jnp.einsum("rd,vd->rv", x, table, preferred_element_type=jnp.float32)
+        real = jnp.arange(table.shape[0]) < vocab_size
+        logits = add_bias(logits, jnp.where(real, head.output_bias, jnp.float32(-1e9)))
+        return logits.reshape(*hidden.shape[:-1], -1)
+
+
+def next_sentence_logits(
+    params: NextSentenceHead, hidden: Float[Array, "B L D"], *, execution: Execution
+) -> Float[Array, "B 2"]:
+    """Float32 logits; class 1 says that the second segment is a random one."""
+    with jax.named_scope("next_sentence_head"):
+        pooled = jnp.tanh(dense(params.pooler, hidden[:, 0], dtype=execution.dtype))
+        return dense(params.output, pooled, dtype=execution.dtype).astype(jnp.float32)
+
+
+def forward_flops(
+    config: ModelConfig, *, sequence_length: int, predictions: int, vocab_size: int, next_sentence: bool
+) -> float:
+    """Of the matrix products of one row's forward pass (a multiply-add is two), with `predictions` gathered positions."""
+    size, inner, length = config.hidden_size, config.intermediate_size, sequence_length
+    projections = 2 * length * (4 * size * size + 2 * size * inner)
+    scores_and_mixing = 2 * 2 * length * length * size
+    head = 2 * predictions * (size * size + size * vocab_size)
+    pooler = 2 * (size * size + 2 * size) if next_sentence else 0
+    return float(config.num_layers * (projections + scores_and_mixing) + head + pooler)

@@ -1,0 +1,9 @@
+"""Building blocks of models, in plain JAX: parameters described by specs, and free functions over them.
+
+One alphabet of axes is used in annotations, einsum strings and comments everywhere below nn, models and objectives:
+
+    B batch (rows)        L sequence             M sequence of the keys     R all tokens, B * L
+    D model               H heads                K head size
+    F feed-forward        V vocabulary           P predicted positions of a row
+    N layers (stacked)    S positions embedded   T token types            C classes
+"""

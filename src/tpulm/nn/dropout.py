@@ -1,0 +1,75 @@
+"""Dropout whose mask is a pure function of a key, a row's seed and the place in the row.
+
+The mask is a hash of counters, computed where it is used: it fuses into its consumer, is never kept for the backward pass,
+and does not depend on how arrays are split over devices or rows over micro-batches. (Keys of JAX's "rbg" kind cost more, and
+their bits change with the rows that are computed together; docs/experiments.md has the comparison.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, UInt32
+
+
+class DropoutWords(NamedTuple):
+    """Two words for each token of an array and one place in the model; size 1 in the axes over which elements are numbered."""
+
+    first: UInt32[Array, "..."]
+    second: UInt32[Array, "..."]
+
+
+def row_seeds(row_keys: Array) -> UInt32[Array, "B 2"]:
+    """Two words for each row from its key (threefry, one a row)."""
+    return jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(row_keys)
+
+
+def token_seeds(rows: UInt32[Array, "B 2"], length: int) -> UInt32[Array, "B L 2"]:
+    """Two words for each token from its row's and its position."""
+    position = jnp.arange(length, dtype=jnp.uint32)[None, :, None]
+    return mix(rows[:, None, :] ^ position, rows[:, None, ::-1])
+
+
+def site_seeds(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "... 2"]:
+    """Two words for each of `shape` places where dropout is applied."""
+    return jax.random.bits(key, (*shape, 2), jnp.uint32)
+
+
+def words_at(site: UInt32[Array, "2"], tokens: UInt32[Array, "*B 2"], shape: tuple[int, ...]) -> DropoutWords:
+    """The words of one place, in the shape they are to be broadcast from."""
+    first = mix(tokens[..., 0] ^ site[0], jnp.broadcast_to(site[1], tokens.shape[:-1]))
+    second = mix(tokens[..., 1] ^ site[1], jnp.broadcast_to(site[0], tokens.shape[:-1]))
+    return DropoutWords(first.reshape(shape), second.reshape(shape))
+
+
+def mix(x: Array, between: Array | None = None) -> Array:
+    """A bijection of 32-bit words with little bias: "lowbias32" of C. Wellons' hash-prospector; `between` keys its middle."""
+    x = x ^ (x >> jnp.uint32(16))
+    x = x * jnp.uint32(0x7FEB352D)
+    if between is not None:
+        x = x ^ between
+    x = x ^ (x >> jnp.uint32(15))
+    x = x * jnp.uint32(0x846CA68B)
+    return x ^ (x >> jnp.uint32(16))
+
+
+def random_bits(words: DropoutWords, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
+    """32 random bits for each element of an array of `shape`; a token must not have more than 2**32 elements."""
+    numbered = tuple(size if own == 1 else 1 for size, own in zip(shape, words.first.shape, strict=True))
+    counter, stride = jnp.zeros(numbered, jnp.uint32), 1
+    for axis in reversed(range(len(shape))):
+        if numbered[axis] > 1:
+            counter = counter + jax.lax.broadcasted_iota(jnp.uint32, numbered, axis) * jnp.uint32(stride)
+            stride *= numbered[axis]
+    return mix(counter ^ words.first, words.second)
+
+
+def dropout(x: Float[Array, "..."], *, rate: float, words: DropoutWords | None) -> Float[Array, "..."]:
+    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate); without words, x as it is."""
+    if words is None or rate == 0.0:
+        return x
+    keep = random_bits(words, x.shape) >= jnp.uint32(round(rate * 2**32))
+    return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))

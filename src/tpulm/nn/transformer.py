@@ -1,0 +1,139 @@
+"""A stack of equal transformer layers, post-norm or pre-norm."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int, UInt32
+
+from tpulm.config import ModelConfig
+from tpulm.nn.attention import Attention, attend, attention_spec
+from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, token_seeds, words_at
+from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
+from tpulm.nn.params import TruncatedNormal, parameters, stack
+
+Remat = Literal["none", "dots", "full"]
+
+
+class Execution(NamedTuple):
+    """How a model is computed: none of it changes what is computed, rounding aside."""
+
+    dtype: DTypeLike  # of activations and matrix products
+    remat: Remat  # kept for the backward pass: everything, matrix products only, or only the layers' inputs
+    unroll: bool  # layers as straight code, or as a loop
+
+
+class Randomness(NamedTuple):
+    """What dropout draws from: one key for the step, two words for each row."""
+
+    key: Array
+    rows: UInt32[Array, "B 2"]
+
+
+@parameters
+class Layer:
+    attention: Attention
+    attention_norm: Norm  # post: after the branch is added; pre: before the branch
+    up: Dense  # [D, F]
+    down: Dense  # [F, D]
+    feed_forward_norm: Norm
+
+
+def layer_spec(config: ModelConfig) -> Layer:
+    init = TruncatedNormal(config.initializer_range)
+    size, inner = config.hidden_size, config.intermediate_size
+    return Layer(
+        attention=attention_spec(size, config.num_heads, init),
+        attention_norm=norm_spec(size),
+        up=dense_spec((size, inner), ("embed", "feed_forward"), init),
+        down=dense_spec((inner, size), ("feed_forward", "embed"), init),
+        feed_forward_norm=norm_spec(size),
+    )
+
+
+def stack_spec(config: ModelConfig) -> Layer:
+    return stack(layer_spec(config), config.num_layers)
+
+
+def apply_layer(
+    params: Layer,
+    x: Float[Array, "R D"],
+    segments: Int[Array, "B L"],
+    words: LayerWords | None,
+    *,
+    config: ModelConfig,
+    execution: Execution,
+) -> Float[Array, "R D"]:
+    pre = config.norm_position == "pre"
+    dtype = execution.dtype
+    words = words or LayerWords(None, None, None)
+
+    def norm(norm_params: Norm, y: Array) -> Array:
+        with jax.named_scope("norm"):
+            return normalize(norm_params, y, epsilon=config.norm_epsilon)
+
+    with jax.named_scope("attention"):
+        branch = norm(params.attention_norm, x) if pre else x
+        branch = attend(
+            params.attention, branch, segments, dtype=dtype, dropout_rate=config.attention_dropout, words=words.weights
+        )
+        x = x + dropout(branch, rate=config.dropout, words=words.attention)
+        x = x if pre else norm(params.attention_norm, x)
+    with jax.named_scope("feed_forward"):
+        branch = norm(params.feed_forward_norm, x) if pre else x
+        branch = activation(config.activation)(dense(params.up, branch, dtype=dtype))
+        branch = dense(params.down, branch, dtype=dtype)
+        x = x + dropout(branch, rate=config.dropout, words=words.feed_forward)
+        return x if pre else norm(params.feed_forward_norm, x)
+
+
+class LayerWords(NamedTuple):
+    """What the three places in a layer where dropout is applied draw from."""
+
+    weights: DropoutWords | None  # for [B, H, L, M]
+    attention: DropoutWords | None  # for [R, D]
+    feed_forward: DropoutWords | None  # for [R, D]
+
+
+def apply_stack(
+    params: Layer,
+    x: Float[Array, "R D"],
+    segments: Int[Array, "B L"],
+    *,
+    config: ModelConfig,
+    execution: Execution,
+    randomness: Randomness | None,
+) -> Float[Array, "R D"]:
+    """All layers in turn; each draws its own dropout masks from `randomness` (None: no dropout)."""
+    rows, length = segments.shape
+    sites = tokens = None
+    if randomness is not None:
+        sites = site_seeds(randomness.key, (config.num_layers, len(LayerWords._fields)))
+        tokens = token_seeds(randomness.rows, length)
+
+    def step(x: Array, layer_and_sites: tuple[Layer, Array | None]) -> tuple[Array, None]:
+        layer, layer_sites = layer_and_sites
+        words = None
+        if layer_sites is not None and tokens is not None:
+            words = LayerWords(
+                weights=words_at(layer_sites[0], tokens, (rows, 1, length, 1)),
+                attention=words_at(layer_sites[1], tokens, (rows * length, 1)),
+                feed_forward=words_at(layer_sites[2], tokens, (rows * length, 1)),
+            )
+        return apply_layer(layer, x, segments, words, config=config, execution=execution), None
+
+    match execution.remat:
+        case "full":
+            step = jax.checkpoint(step, prevent_cse=False)
+        case "dots":
+            policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            step = jax.checkpoint(step, prevent_cse=False, policy=policy)
+        case "none":
+            pass
+    unroll = config.num_layers if execution.unroll else 1
+    with jax.named_scope("layers"):
+        x, _ = jax.lax.scan(step, x, (params, sites), unroll=unroll)
+    return x

@@ -1,0 +1,46 @@
+"""What a model is trained to do: batches, losses and metrics, behind one interface."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+from jax.typing import DTypeLike
+
+from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
+from tpulm.nn.transformer import Execution
+from tpulm.objectives.interface import LossAndSums, Objective, SpecialIds
+from tpulm.objectives.mlm import MaskedLanguageModel
+
+__all__ = ["LossAndSums", "Objective", "SpecialIds", "make"]
+
+
+def make(
+    model: ModelConfig,
+    objective: ObjectiveConfig,
+    hardware: HardwareConfig,
+    *,
+    sequence_length: int,
+    row_kind: Literal["segments", "packed"],
+    next_sentence: bool,
+    vocab_size: int,
+    special: SpecialIds,
+    compute_dtype: DTypeLike,
+    evaluation: bool = False,
+) -> Objective:
+    """The objective of a run; with `evaluation`, the masked share is `evaluation_mask_fraction`, so that runs compare.
+
+    Raises ConfigError when rows, vocabulary and model do not fit together.
+    """
+    unroll = jax.default_backend() == "cpu" if hardware.unroll == "auto" else hardware.unroll
+    return MaskedLanguageModel(
+        model=model,
+        objective=objective,
+        execution=Execution(dtype=compute_dtype, remat=hardware.remat, unroll=unroll),
+        sequence_length=sequence_length,
+        row_kind=row_kind,
+        next_sentence=next_sentence,
+        vocab_size=vocab_size,
+        special=special,
+        mask_fraction=objective.evaluation_mask_fraction if evaluation else objective.mask_fraction,
+    )

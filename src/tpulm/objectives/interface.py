@@ -1,0 +1,62 @@
+"""What an objective offers to the trainer: the only things the training step, the loop and the evaluation know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from jax import Array
+
+
+class SpecialIds(NamedTuple):
+    """Ids of the tokenizer's special tokens, as plain integers."""
+
+    pad: int
+    unknown: int
+    cls: int
+    sep: int
+    mask: int
+
+
+class LossAndSums(NamedTuple):
+    """`loss` is this part's share of the global weighted mean; `sums` add up over parts, and `metrics` reads them."""
+
+    loss: Array  # float32 scalar
+    sums: dict[str, Array]  # float32 scalars
+
+
+class Objective(Protocol):
+    """Everything is computed from rows of token ids, on the device.
+
+    A step is: `inputs = prepare(batch, row_keys)` for the global batch, `totals(inputs)`, then `loss` of each micro-batch (any
+    split of the rows of `inputs`, all with the same totals and the same dropout key): losses, gradients and sums add up to
+    those of the whole batch. Masks, sampling and dropout depend on a row's key and the step's key, never on how rows are split.
+    """
+
+    @property
+    def spec(self) -> Any:
+        """The tree of `ParamSpec`."""
+        ...
+
+    @property
+    def flops_per_row(self) -> float:
+        """Of matrix products, forward and backward, for one row; recomputation and padding of the vocabulary not counted."""
+        ...
+
+    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> Any:
+        """Inputs, a pytree of arrays whose first axis is the rows; `row_keys` are typed threefry keys [B]."""
+        ...
+
+    def totals(self, inputs: Any) -> dict[str, Array]:
+        """The denominators: weights summed over the rows given, float32 scalars."""
+        ...
+
+    def loss(self, params: Any, inputs: Any, totals: Mapping[str, Array], *, dropout_key: Array | None) -> LossAndSums: ...
+
+    def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """On the host: means from sums accumulated over any number of batches; always with "loss"."""
+        ...
+
+    def label_counts(self, inputs: Any) -> Array:
+        """How often each token of the vocabulary is a label in `inputs`, float32 [V]: what always guessing one would score."""
+        ...

@@ -1,0 +1,89 @@
+"""Which tokens a masked language model must predict, and what it sees in their place.
+
+The law is that of google's BERT (`create_pretraining_data.py`; Devlin et al. 2019, section 3.1 and appendix A.1):
+
+- A row of `length` tokens (padding not counted, [CLS] and [SEP] counted) has min(P, max(1, round(length * mask_fraction)))
+  predictions, rounded half to even; fewer only if it has fewer candidates.
+- Candidates are all tokens but [PAD], [CLS] and [SEP]; every set of that many candidates is equally likely (drawn without
+  replacement).
+- Each chosen token is independently replaced by [MASK] (80 %), by a token drawn uniformly from the vocabulary without its
+  special tokens (10 %; theirs includes them), or stays (10 %); the model must predict the original in all three cases.
+
+Theirs is drawn when the data is made, up to ten times a row (`dupe_factor`); here it is drawn anew each time a row is seen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from tpulm.objectives.interface import SpecialIds
+
+
+class MaskingLaw(NamedTuple):
+    mask_fraction: float
+    max_predictions: int  # P, the fixed budget of a row
+    mask_token_fraction: float
+    random_token_fraction: float
+    vocab_size: int
+    special: SpecialIds
+
+
+class MaskedRows(NamedTuple):
+    """Entries of `weights` are 1 for a prediction and 0 for an unused place (whose position, label are 0)."""
+
+    ids: Int[Array, "B L"]  # what the model sees
+    positions: Int[Array, "B P"]
+    labels: Int[Array, "B P"]
+    weights: Float[Array, "B P"]
+
+
+def default_budget(sequence_length: int, mask_fraction: float) -> int:
+    """The predictions a full row needs."""
+    return max(1, round(sequence_length * mask_fraction))
+
+
+def mask_rows(ids: Int[Array, "B L"], keys: Array, law: MaskingLaw) -> MaskedRows:
+    """Draws the predictions of each row from its own key (typed threefry keys [B]), whatever rows it is computed with."""
+    with jax.named_scope("mask"):
+        return jax.vmap(lambda row, key: _mask_row(row, key, law))(ids, keys)
+
+
+def _mask_row(ids: Int[Array, " L"], key: Array, law: MaskingLaw) -> MaskedRows:
+    special = law.special
+    length = ids.shape[0]
+    budget = min(law.max_predictions, length)
+    choice_key, kind_key, token_key = jax.random.split(key, 3)
+
+    candidate = (ids != special.pad) & (ids != special.cls) & (ids != special.sep)
+    wanted = np.array([min(budget, max(1, round(n * law.mask_fraction))) for n in range(length + 1)], np.int32)
+    tokens = jnp.sum((ids != special.pad).astype(jnp.int32))
+    number = jnp.minimum(jnp.asarray(wanted)[tokens], jnp.sum(candidate.astype(jnp.int32)))
+
+    lottery = jax.random.bits(choice_key, (length,), jnp.uint32) >> jnp.uint32(1)
+    lottery = jnp.where(candidate, lottery.astype(jnp.int32), -1)
+    _, drawn = jax.lax.top_k(lottery, budget)
+    used = jnp.arange(budget) < number
+    positions = jnp.where(used, drawn, 0)
+    labels = jnp.where(used, ids[positions], 0)
+
+    kind = jax.random.uniform(kind_key, (budget,), jnp.float32)
+    random_tokens = _ordinary_tokens(token_key, budget, law)
+    seen = jnp.where(kind < law.mask_token_fraction + law.random_token_fraction, random_tokens, labels)
+    seen = jnp.where(kind < law.mask_token_fraction, jnp.int32(special.mask), seen)
+    masked = ids.at[jnp.where(used, drawn, length)].set(seen, mode="drop")
+    return MaskedRows(masked, positions, labels, used.astype(jnp.float32))
+
+
+def _ordinary_tokens(key: Array, number: int, law: MaskingLaw) -> Int[Array, " P"]:
+    """Uniform over the vocabulary without its special tokens (and without its padding)."""
+    specials = sorted(set(law.special))
+    tokens = jax.random.randint(key, (number,), 0, law.vocab_size - len(specials), jnp.int32)
+    for special in specials:  # ascending: each moves what lies at or above it up by one
+        tokens = tokens + (tokens >= special).astype(jnp.int32)
+    return tokens

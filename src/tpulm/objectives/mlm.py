@@ -1,0 +1,154 @@
+"""Masked language modelling, with next-sentence prediction where the rows are made for it (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from tpulm.config import ModelConfig, ObjectiveConfig
+from tpulm.errors import ConfigError
+from tpulm.models import bert
+from tpulm.nn.dropout import row_seeds
+from tpulm.nn.transformer import Execution, Randomness
+from tpulm.objectives.interface import LossAndSums, SpecialIds
+from tpulm.objectives.losses import cross_entropy
+from tpulm.objectives.masking import MaskingLaw, default_budget, mask_rows
+from tpulm.objectives.rows import RowKind, describe
+
+
+class MaskedInputs(NamedTuple):
+    tokens: bert.Tokens
+    predicted: Int[Array, "B P"]  # positions
+    labels: Int[Array, "B P"]
+    weights: Float[Array, "B P"]
+    row_weights: Float[Array, " B"]  # 0 for a row of nothing but padding
+    next_sentence: Int[Array, " B"] | None
+    row_seeds: Array  # uint32 [B, 2], for dropout
+
+
+@dataclass(frozen=True)
+class MaskedLanguageModel:
+    """The loss is the mean over all predictions of the global batch, plus the mean over its rows of next-sentence loss."""
+
+    model: ModelConfig
+    objective: ObjectiveConfig
+    execution: Execution
+    sequence_length: int
+    row_kind: RowKind
+    next_sentence: bool
+    vocab_size: int
+    special: SpecialIds
+    mask_fraction: float
+
+    def __post_init__(self) -> None:
+        if self.sequence_length > self.model.max_positions:
+            raise ConfigError(
+                f"rows of {self.sequence_length} tokens exceed model.max_positions {self.model.max_positions}; raise the latter"
+            )
+        if self.row_kind not in ("segments", "packed"):
+            raise ConfigError(f"the masked objective needs rows = 'segments' or 'packed', not '{self.row_kind}'")
+        if self.next_sentence and self.row_kind != "segments":
+            raise ConfigError(f"next_sentence needs rows = 'segments', not '{self.row_kind}'")
+        beyond = {name: value for name, value in self.special._asdict().items() if not 0 <= value < self.vocab_size}
+        if beyond:
+            raise ConfigError(
+                f"special tokens {beyond} lie outside the vocabulary of {self.vocab_size}; use the tokenizer's own size"
+            )
+
+    @cached_property
+    def spec(self) -> bert.Bert:
+        return bert.spec(self.model, vocab_size=self.vocab_size, next_sentence=self.next_sentence)
+
+    @property
+    def max_predictions(self) -> int:
+        """P, the budget of a row."""
+        return min(
+            self.sequence_length, self.objective.max_predictions or default_budget(self.sequence_length, self.mask_fraction)
+        )
+
+    @property
+    def flops_per_row(self) -> float:
+        """A product and its two gradients cost three times 2 * rows * inner * columns; all inputs need gradients."""
+        return 3.0 * bert.forward_flops(
+            self.model,
+            sequence_length=self.sequence_length,
+            predictions=self.max_predictions,
+            vocab_size=self.vocab_size,
+            next_sentence=self.next_sentence,
+        )
+
+    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
+        ids = batch["tokens"].astype(jnp.int32)
+        tokens = describe(ids, row_kind=self.row_kind, special=self.special)
+        keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
+        law = MaskingLaw(
+            mask_fraction=self.mask_fraction,
+            max_predictions=self.max_predictions,
+            mask_token_fraction=self.objective.mask_token_fraction,
+            random_token_fraction=self.objective.random_token_fraction,
+            vocab_size=self.vocab_size,
+            special=self.special,
+        )
+        masked = mask_rows(ids, keys[:, 0], law)
+        return MaskedInputs(
+            tokens=tokens._replace(ids=masked.ids),
+            predicted=masked.positions,
+            labels=masked.labels,
+            weights=masked.weights,
+            row_weights=jnp.any(ids != self.special.pad, axis=1).astype(jnp.float32),
+            next_sentence=batch["next_sentence"].astype(jnp.int32) if self.next_sentence else None,
+            row_seeds=row_seeds(keys[:, 1]),
+        )
+
+    def totals(self, inputs: MaskedInputs) -> dict[str, Array]:
+        return {"mlm": jnp.sum(inputs.weights), "next_sentence": jnp.sum(inputs.row_weights)}
+
+    def loss(
+        self, params: bert.Bert, inputs: MaskedInputs, totals: Mapping[str, Array], *, dropout_key: Array | None
+    ) -> LossAndSums:
+        randomness = None if dropout_key is None else Randomness(dropout_key, inputs.row_seeds)
+        hidden = bert.encode(params, inputs.tokens, config=self.model, execution=self.execution, randomness=randomness)
+        with jax.named_scope("gather"):
+            chosen = jnp.take_along_axis(hidden, inputs.predicted[:, :, None], axis=1, mode="clip")
+            chosen = chosen.reshape(-1, chosen.shape[-1])
+        logits = bert.masked_logits(params, chosen, config=self.model, execution=self.execution, vocab_size=self.vocab_size)
+        with jax.named_scope("loss"):
+            masked = cross_entropy(logits, inputs.labels.reshape(-1), inputs.weights.reshape(-1))
+            loss = masked.loss / jnp.maximum(totals["mlm"], 1.0)
+            sums = {"mlm_loss": masked.loss, "mlm_correct": masked.correct, "mlm_weight": masked.weight}
+        if params.next_sentence is not None and inputs.next_sentence is not None:
+            logits = bert.next_sentence_logits(params.next_sentence, hidden, execution=self.execution)
+            pairs = cross_entropy(logits, inputs.next_sentence, inputs.row_weights)
+            loss = loss + pairs.loss / jnp.maximum(totals["next_sentence"], 1.0)
+            sums |= {
+                "next_sentence_loss": pairs.loss,
+                "next_sentence_correct": pairs.correct,
+                "next_sentence_weight": pairs.weight,
+            }
+        return LossAndSums(loss, sums)
+
+    def label_counts(self, inputs: MaskedInputs) -> Float[Array, " V"]:
+        counts = jnp.zeros((self.vocab_size,), jnp.float32)
+        return counts.at[inputs.labels.ravel()].add(inputs.weights.ravel())
+
+    def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """Means in nats and fractions; 0 where there was nothing to predict."""
+
+        def mean(name: str, of: str) -> float:
+            weight = float(sums[f"{of}_weight"])
+            return float(sums[name]) / weight if weight else 0.0
+
+        result = {"mlm_loss": mean("mlm_loss", "mlm"), "mlm_accuracy": mean("mlm_correct", "mlm")}
+        loss = result["mlm_loss"]
+        if self.next_sentence:
+            result["next_sentence_loss"] = mean("next_sentence_loss", "next_sentence")
+            result["next_sentence_accuracy"] = mean("next_sentence_correct", "next_sentence")
+            loss += result["next_sentence_loss"]
+        return {"loss": loss, **result}

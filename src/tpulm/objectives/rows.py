@@ -1,0 +1,38 @@
+"""What the ids of a row tell: where segments begin and end, which type a token has, at which position it stands."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Int
+
+from tpulm.models.bert import Tokens
+from tpulm.objectives.interface import SpecialIds
+
+RowKind = Literal["segments", "packed"]
+
+
+def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialIds) -> Tokens:
+    """Segments, types and positions of rows.
+
+    segments: `[CLS] A [SEP] B [SEP]` and padding. One segment (0); type 1 after the first [SEP] up to and with the second
+    (Devlin et al. 2019, figure 2); positions count from 0.
+    packed: documents, each `[CLS] … [SEP]`, one after another. The segment is the count of [CLS] so far less one; positions
+    restart at each [CLS]; types are 0.
+    Padding is segment -1 in both, type 0.
+    """
+    padding = ids == special.pad
+    if row_kind == "segments":
+        separators = jnp.cumsum((ids == special.sep).astype(jnp.int32), axis=1)
+        before = separators - (ids == special.sep).astype(jnp.int32)  # [SEP]s to the left of each token
+        types = jnp.where((before == 1) & ~padding, 1, 0)
+        return Tokens(ids, jnp.where(padding, -1, 0), types, None)
+    begins = ids == special.cls
+    segments = jnp.cumsum(begins.astype(jnp.int32), axis=1) - 1
+    index = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], ids.shape)
+    start = jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+    positions = jnp.where(padding, 0, index - start)
+    return Tokens(ids, jnp.where(padding, -1, segments), jnp.zeros_like(ids), positions)

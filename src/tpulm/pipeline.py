@@ -1,0 +1,347 @@
+"""The stages of a run, in order: corpus, tokenizer, dataset, train, evaluate, export.
+
+Each stage takes (config, workdir), skips what is done, continues what was interrupted, and leaves a manifest as its last act.
+`run` is all of them, with the training step compiling in a thread while the data is prepared.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpulm import corpus, dataset, interrupt, storage, tokenization
+from tpulm.config import RunConfig
+from tpulm.errors import ConfigError
+from tpulm.memory import keep_between_steps
+from tpulm.preparation import prepare_corpus, prepare_dataset, prepare_tokenizer
+from tpulm.progress import SILENT, Progress
+from tpulm.tokenization.special import TOKENS
+from tpulm.workfolder import begin, read_result, working_in, write_result
+
+if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
+    from tpulm.train.evaluate import Evaluation
+    from tpulm.train.program import Program
+    from tpulm.train.step import TrainState
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `run` gives back and `--json` prints; scores are those of the held-out text."""
+
+    name: str
+    workdir: str
+    steps: int
+    parameters: int
+    train_loss: float
+    eval_loss: float
+    eval_accuracy: float
+    eval_baseline_accuracy: float  # of always guessing the commonest token
+    bits_per_character: float
+    tokens_per_second: float
+    mfu: float | None
+    export: str
+    stages: dict[str, str] = field(default_factory=dict)  # stage -> "done", "resumed" or "skipped"
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return all(state == "skipped" for state in self.stages.values())
+
+
+def train(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> dict[str, Any]:
+    """Pretrain, from the newest checkpoint if there is one; the result is also W/results/train.json."""
+    return _Run(config, workdir, progress).train()
+
+
+def evaluate(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> dict[str, Any]:
+    """Score the newest checkpoint on the whole holdout; the result is also W/results/evaluation.json."""
+    return _Run(config, workdir, progress).evaluate()
+
+
+def export(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> Path:
+    """The newest checkpoint as a Hugging Face folder, W/export."""
+    return _Run(config, workdir, progress).export()
+
+
+def run(config: RunConfig, workdir: str | Path, *, progress: Progress = SILENT) -> Summary:
+    """All stages, skipping what is done and continuing what was interrupted."""
+    with working_in(config, workdir) as folder:
+        return _Run(config, folder, progress).all()
+
+
+def training_steps(
+    config: RunConfig, workdir: str | Path, *, progress: Progress = SILENT
+) -> Iterator[tuple[int, TrainState, dict[str, float]]]:
+    """Prepare the data, then yield (step, state, {"loss": …}) after each compiled step, for a loop of your own.
+
+    Nothing is saved or evaluated, and it begins at step 0: take `run` for that. The state is valid until the next step.
+    """
+    folder = begin(config, workdir)
+    with storage.held(folder):
+        prepare_dataset(config, folder, progress=progress)
+        yield from _Run(config, folder, progress).steps()
+
+
+class _Run:
+    """One command's pass through the last stages; holds what they share: the compiled program, the trained parameters."""
+
+    def __init__(self, config: RunConfig, workdir: Path, progress: Progress):
+        self.config, self.workdir, self.progress = config, workdir, progress
+        self.stages: dict[str, str] = {}
+        self._compiling: Future[Program] | None = None
+        self._trained: tuple[int, Any] | None = None  # (step, parameters)
+
+    def all(self) -> Summary:
+        self._prepare()
+        trained, scores, exported = self.train(), self.evaluate(), self.export()
+        return Summary(
+            name=self.config.name,
+            workdir=str(self.workdir),
+            steps=trained["steps"],
+            parameters=trained["parameters"],
+            train_loss=trained["train_loss"],
+            eval_loss=scores["loss"],
+            eval_accuracy=scores["accuracy"],
+            eval_baseline_accuracy=scores["baseline_accuracy"],
+            bits_per_character=scores["bits_per_character"],
+            tokens_per_second=trained["tokens_per_second"],
+            mfu=trained["mfu"],
+            export=str(exported),
+            stages=self.stages,
+        )
+
+    def _prepare(self) -> None:
+        def stage(name: str, done: bool, prepare: Callable[..., Any]) -> None:
+            prepare(self.config, self.workdir, progress=self.progress)
+            self.stages[name] = "skipped" if done else "done"
+            if self._compiling is not None and self._compiling.done():
+                self._compiling.result()  # a batch that does not divide, say: better told now than after hours of preparing
+
+        stage("corpus", corpus.load_manifest(self.workdir) is not None, prepare_corpus)
+        # Not before: reading Python's own text parses it, and CPython 3.11's `ast` is not safe while a thread imports JAX
+        # ("AST constructor recursion depth mismatch").
+        self._compile_ahead()
+        stage("tokenizer", tokenization.load_manifest(self.workdir / "tokenizer") is not None, prepare_tokenizer)
+        stage("dataset", dataset.load_manifest(self.workdir) is not None, prepare_dataset)
+
+    def train(self) -> dict[str, Any]:
+        if (done := self._result("train")) is not None:
+            self.stages["train"] = "skipped"
+            return done
+        self._dataset()
+        from tpulm.train import loop
+
+        rows = dataset.Batches(
+            self.workdir / "dataset" / "train", batch_size=self.config.train.batch_size, seed=self.config.train.seed
+        )
+        result = loop.train(
+            self.program,
+            self.config.train,
+            rows,
+            lambda params: self._score(params, self.config.train.evaluation_rows),
+            self.workdir,
+            sequence_length=self.config.data.sequence_length,
+            identity=self._identity(),
+            progress=self.progress,
+        )
+        self._trained = result.steps, result.state.params
+        self.stages["train"] = "resumed" if result.resumed_at else "done"
+        return self._save_result(
+            "train",
+            {
+                "steps": result.steps,
+                "parameters": self.program.num_parameters,
+                "train_loss": result.train_loss,
+                "tokens_per_second": round(result.rate.tokens_per_second, 1),
+                "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
+                "skipped_batches": [list(window) for window in result.skipped],
+                "attempts": result.attempt,
+                **self._machine(),
+            },
+        )
+
+    def evaluate(self) -> dict[str, Any]:
+        if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
+            self.stages["evaluate"] = "skipped"
+            return done
+        step, params = self._parameters()
+        self.progress.start("Evaluating", self._dataset().holdout.counts.rows, "row")
+        scores = self._score(params, None, advance=self.progress.advance)
+        self.stages["evaluate"] = "done"
+        values = {"step": step, "rows": scores.rows, **scores.values()}
+        return self._save_result("evaluation", values)
+
+    def export(self) -> Path:
+        folder = self.workdir / "export"
+        done = self._result("export")
+        if done is not None and done["step"] == self._newest_step() and storage.exists(folder / "config.json"):
+            self.stages["export"] = "skipped"
+            return folder
+        from tpulm.convert.huggingface import save_model
+        from tpulm.facts import gather
+
+        step, params = self._parameters()
+        self.progress.start("Exporting")
+        save_model(
+            folder,
+            params,
+            self.config.model,
+            vocab_size=self.program.vocab_size,
+            tokenization_folder=self.workdir / "tokenizer",
+            pad_token_id=self.program.special.pad,
+            card=gather(
+                self.config,
+                self.workdir,
+                step=step,
+                tokenizer=tokenization.load(self.workdir / "tokenizer"),
+            ),
+        )
+        self.stages["export"] = "done"
+        self._save_result("export", {"step": step})
+        return folder
+
+    def steps(self) -> Iterator[tuple[int, TrainState, dict[str, float]]]:
+        train = self.config.train
+        rows = dataset.Batches(self.workdir / "dataset" / "train", batch_size=train.batch_size, seed=train.seed)
+        program = self.program
+        state = program.initial_state()
+        for cursor, batch in rows.iterate(0):
+            if cursor == train.steps:
+                return
+            state, loss = program.step(state, program.to_devices(batch), program.scalar(cursor))
+            yield cursor + 1, state, {"loss": float(loss)}
+
+    # -- what they share ------------------------------------------------------------------------------------------------
+
+    @property
+    def program(self) -> Program:
+        """The program for this run's tokenizer; compiled ahead if the guess about the tokenizer was right."""
+        made = tokenization.load(self.workdir / "tokenizer")
+        if self._compiling is not None:
+            if not self._compiling.done():
+                self.progress.start("Compiling")
+            while not self._compiling.done():
+                concurrent.futures.wait([self._compiling], timeout=0.2)
+                interrupt.check("the dataset is kept")
+            program = self._compiling.result()
+            if (program.vocab_size, tuple(program.special)) == (made.vocab_size, _special_ids(made)):
+                return program
+        self._compile(made.vocab_size, _special_ids(made))
+        return self.program
+
+    def _compile_ahead(self) -> None:
+        """Begin to compile for the tokenizer that the settings will lead to, while it and the dataset are made."""
+        if self._result("train") is not None:
+            return
+        wanted = self.config.tokenizer
+        if wanted.path is None:
+            self._compile(wanted.vocab_size, tuple(range(len(TOKENS))))  # as every vocabulary trained here has them
+        else:
+            given = tokenization.load(wanted.path, wanted)
+            self._compile(given.vocab_size, _special_ids(given))
+
+    def _compile(self, vocab_size: int, special: tuple[int, ...]) -> None:
+        """In a thread, which does not hold up the end of the process; an error comes with the result."""
+        future: Future[Program] = Future()
+        keep_between_steps()
+
+        def work() -> None:
+            try:
+                from tpulm.objectives import SpecialIds
+                from tpulm.train.program import Program, use_compile_cache
+
+                use_compile_cache(_compile_cache())
+                program = Program(self.config, vocab_size=vocab_size, special=SpecialIds(*special))
+                program.compile()
+                future.set_result(program)
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="compile", daemon=True).start()
+        self._compiling = future
+
+    def _parameters(self) -> tuple[int, Any]:
+        """(step, parameters) of the newest checkpoint, or of the training that just ended."""
+        if self._trained is None:
+            from tpulm.train.checkpoint import Checkpoints
+
+            with Checkpoints(self.workdir / "checkpoints", self.config.train.checkpoint, progress=self.progress) as saved:
+                restored = saved.restore_latest(self.program.abstract_state, self._identity())
+            if restored is None:
+                raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
+            self._trained = restored.metadata["step"], restored.state.params
+        return self._trained
+
+    def _score(self, params: Any, max_rows: int | None, *, advance: Callable[[float], None] = lambda rows: None) -> Evaluation:
+        from tpulm.train.evaluate import evaluate as score
+
+        folder = self.workdir / "dataset" / "holdout"
+        manifest = self._dataset().holdout
+        size = self.program.evaluation_batch_size
+
+        def batches() -> Iterator[Any]:
+            for batch in dataset.evaluation_batches(folder, batch_size=size, max_rows=max_rows):
+                yield batch
+                advance(size)
+
+        return score(
+            self.program,
+            params,
+            batches(),
+            rows=min(manifest.counts.rows, max_rows or manifest.counts.rows),
+            batch_size=size,
+            tokens_per_character=manifest.tokens_per_character,
+        )
+
+    def _dataset(self) -> dataset.DatasetManifest:
+        manifest = dataset.load_manifest(self.workdir)
+        if manifest is None:
+            raise ConfigError(f"{self.workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
+        return manifest
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint must share with this run to be continued."""
+        made = self._dataset()
+        return {
+            "seed": self.config.train.seed,
+            "tokenizer_fingerprint": tokenization.load(self.workdir / "tokenizer").fingerprint,
+            "dataset_fingerprint": made.fingerprint,
+            "model": self.config.model.model_dump(mode="json"),
+        }
+
+    def _result(self, name: str) -> dict[str, Any] | None:
+        return read_result(self.workdir, name)
+
+    def _save_result(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
+        write_result(self.workdir, name, values)
+        return values
+
+    def _newest_step(self) -> int | None:
+        trained = self._result("train")
+        if trained is not None:
+            return trained["steps"]
+        folder = self.workdir / "checkpoints"
+        steps = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+        return max(steps, default=None)
+
+    def _machine(self) -> dict[str, Any]:
+        import jax
+
+        device = jax.devices()[0]
+        return {"devices": jax.device_count(), "device_kind": device.device_kind, "platform": device.platform}
+
+
+def _special_ids(made: tokenization.Tokenization) -> tuple[int, ...]:
+    special = made.special
+    return special.pad, special.unknown, special.cls, special.sep, special.mask
+
+
+def _compile_cache() -> Path:
+    """$XDG_CACHE_HOME/tpulm/compiled, by default ~/.cache/tpulm/compiled."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "tpulm" / "compiled"

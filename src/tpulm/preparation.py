@@ -1,0 +1,69 @@
+"""The stages before training: corpus, tokenizer, dataset. They need no accelerator and never import JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tpulm import corpus, dataset, storage, tokenization
+from tpulm.config import RunConfig
+from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.progress import SILENT, Progress
+
+
+def prepare_corpus(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> corpus.CorpusManifest:
+    if not config.corpus.sources:
+        raise ConfigError(
+            'the run has no text: name it in the run file, for instance\n  [corpus]\n  sources = ["texts/*.txt.gz"]\n'
+            "or with --set 'corpus.sources=[\"texts/*.txt.gz\"]'"
+        )
+    return corpus.scatter(config.corpus, workdir, part_bytes=config.data.part_bytes, progress=progress)
+
+
+def prepare_tokenizer(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> tokenization.Tokenization:
+    """Trained on a sample of the corpus, or taken from `tokenizer.path`; saved to W/tokenizer."""
+    manifest = prepare_corpus(config, workdir, progress=progress)
+    folder = workdir / "tokenizer"
+    wanted = config.tokenizer
+    inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude={"path"})}
+    if wanted.path is None:
+        inputs["corpus"] = manifest.fingerprint
+    else:
+        inputs["file"] = storage.sha256(wanted.path)
+    if _is_done("the tokenizer", tokenization.load_manifest(folder), inputs):
+        return tokenization.load(folder)
+    if wanted.path is None:
+        texts = corpus.sample_texts(workdir, manifest, wanted.sample_bytes)
+        made = tokenization.train(texts, wanted, progress=progress)
+    else:
+        made = tokenization.load(wanted.path, wanted)
+    tokenization.save(made, folder, inputs=inputs, model_max_length=config.model.max_positions)
+    return made
+
+
+def prepare_dataset(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> dataset.DatasetManifest:
+    """The rows of W/dataset; the corpus' spill is deleted when they are complete."""
+    prepare_tokenizer(config, workdir, progress=progress)
+    manifest = dataset.prepare(
+        config.data,
+        workdir,
+        tokenization_path=workdir / "tokenizer",
+        corpus_manifest=prepare_corpus(config, workdir, progress=progress),
+        progress=progress,
+    )
+    corpus.remove_spill(workdir)
+    return manifest
+
+
+def _is_done(what: str, manifest: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
+    """Whether a stage's manifest is there and was made from these inputs; raises WorkFolderMismatch for other inputs."""
+    if manifest is None:
+        return False
+    changed = [name for name in sorted(inputs) if manifest["inputs"].get(name) != inputs[name]]
+    if changed:
+        raise WorkFolderMismatch(
+            f"{what} of this work folder was made from something else: {', '.join(changed)} changed since. "
+            "Use another --workdir."
+        )
+    return True

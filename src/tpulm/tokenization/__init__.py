@@ -1,0 +1,23 @@
+"""From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
+
+from tpulm.tokenization.bulk import Encoded
+from tpulm.tokenization.loading import load, vocab_size_of
+from tpulm.tokenization.report import TokenizerReport, report
+from tpulm.tokenization.saving import load_manifest, save
+from tpulm.tokenization.special import TRAINED_SPECIAL_IDS, SpecialTokens
+from tpulm.tokenization.tokenization import Tokenization
+from tpulm.tokenization.training import train
+
+__all__ = [
+    "TRAINED_SPECIAL_IDS",
+    "Encoded",
+    "SpecialTokens",
+    "Tokenization",
+    "TokenizerReport",
+    "load",
+    "load_manifest",
+    "report",
+    "save",
+    "train",
+    "vocab_size_of",
+]

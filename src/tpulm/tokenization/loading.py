@@ -1,0 +1,161 @@
+"""Taking a tokenizer from a folder, a tokenizer.json or a vocab.txt."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models
+
+from tpulm import storage
+from tpulm.config import TokenizerConfig
+from tpulm.errors import DataError, StorageError
+from tpulm.progress import SILENT, Progress
+from tpulm.tokenization import pipelines, special
+from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS
+from tpulm.tokenization.saving import load_manifest
+from tpulm.tokenization.tokenization import Tokenization
+
+
+def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *, progress: Progress = SILENT) -> Tokenization:
+    """Read a folder (one written by `save`, or any with a tokenizer.json or vocab.txt), a tokenizer.json, or a vocab.txt.
+
+    A vocab.txt says nothing of the text it is for: `lowercase`, `strip_accents` and `split_cjk` of `config` do. Raises
+    StorageError for files that cannot be read, DataError for vocabularies that cannot be used.
+    """
+    source = storage.as_path(path)
+    if source.is_dir():
+        return _from_folder(source, config, progress)
+    return _from_json(source) if source.suffix == ".json" else _from_vocabulary(source, config or TokenizerConfig(), progress)
+
+
+def vocab_size_of(path: str | os.PathLike[str]) -> int:
+    """The number of ids of a tokenizer that `load` could read, without building it."""
+    source = storage.as_path(path)
+    if source.is_dir():
+        manifest = load_manifest(source)
+        if manifest is not None:
+            return manifest["vocab_size"]
+        source = _file_in(source)
+    if source.suffix != ".json":
+        return len(_read_vocabulary(source))
+    specification = _read_specification(source)
+    vocabulary = specification["model"]["vocab"]
+    size = len(vocabulary) if isinstance(vocabulary, list) else 1 + max(vocabulary.values(), default=-1)
+    return max(size, 1 + max((token["id"] for token in specification.get("added_tokens", [])), default=-1))
+
+
+def _from_folder(folder: Path, config: TokenizerConfig | None, progress: Progress) -> Tokenization:
+    manifest = load_manifest(folder)
+    source = _file_in(folder)
+    if source.suffix != ".json":
+        return _from_vocabulary(source, config or TokenizerConfig(), progress)
+    tokenization = _from_json(source)
+    if manifest is not None and tokenization.fingerprint != manifest["fingerprint"]:
+        raise StorageError(
+            f"{source} was changed after it was written: its fingerprint is {tokenization.fingerprint[:16]}…, the manifest has "
+            f"{manifest['fingerprint'][:16]}…. Restore it, or delete the folder and run again."
+        )
+    return tokenization
+
+
+def _file_in(folder: Path) -> Path:
+    for name in ("tokenizer.json", "vocab.txt"):
+        if storage.exists(folder / name):
+            return folder / name
+    raise StorageError(f"{folder} holds no tokenizer: neither tokenizer.json nor vocab.txt is there")
+
+
+def _from_json(path: Path) -> Tokenization:
+    specification = _read_specification(path)
+    specification["padding"] = specification["truncation"] = None  # rows are cut and filled by the dataset
+    try:
+        tokenizer = Tokenizer.from_str(json.dumps(specification))
+    except Exception as error:  # the library raises nothing more specific
+        raise DataError(f"the tokenizers library cannot read it: {error}", location=str(path)) from error
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    tokens = special.locate(vocabulary, str(path), _declared(path.parent))
+    known = {token["id"] for token in specification["added_tokens"] if token["special"]}
+    if not tokens.ids <= known:
+        pipelines.add_special_tokens(tokenizer, tokens)
+    if tokenizer.encode("", add_special_tokens=True).ids != [tokens.cls, tokens.sep]:
+        pipelines.frame(tokenizer, tokens)
+    return Tokenization(tokenizer, tokens)
+
+
+def _read_specification(path: Path) -> dict[str, Any]:
+    try:
+        specification = json.loads(storage.read_bytes(path))
+        vocabulary = specification["model"]["vocab"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            "not a tokenizer.json of the tokenizers library (an object with model.vocab). GPT-2's vocab.json with merges.txt "
+            "and SentencePiece's .model have to be converted first: transformers' save_pretrained does it",
+            location=str(path),
+        ) from error
+    if not isinstance(vocabulary, (dict, list)) or not vocabulary:
+        raise DataError("its vocabulary is empty", location=str(path))
+    specification.setdefault("added_tokens", [])
+    return specification
+
+
+def _declared(folder: Path) -> dict[str, str]:
+    """Role -> name, from the tokenizer_config.json or special_tokens_map.json beside a tokenizer.json."""
+    declared: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if not storage.exists(folder / name):
+            continue
+        values = storage.read_json(folder / name)
+        for role, key in special.CONFIG_KEYS.items():
+            value = values.get(key)
+            content = value.get("content") if isinstance(value, dict) else value
+            if isinstance(content, str):
+                declared[role] = content
+    return declared
+
+
+def _from_vocabulary(path: Path, config: TokenizerConfig, progress: Progress) -> Tokenization:
+    vocabulary = _read_vocabulary(path)
+    tokens = special.locate(vocabulary, str(path))
+    unknown = next(token for token, index in vocabulary.items() if index == tokens.unknown)
+    tokenizer = pipelines.wordpiece(config, as_google=True)
+    tokenizer.model = models.WordPiece(
+        vocabulary,
+        unk_token=unknown,
+        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        continuing_subword_prefix=CONTINUATION,
+    )
+    pipelines.add_special_tokens(tokenizer, tokens)
+    if not config.lowercase and not any(token != token.lower() for token in vocabulary if not token.startswith("[")):
+        progress.note(
+            f"{path} has no upper-case letter, and tokenizer.lowercase is false: capitalised words will be unknown. Set "
+            "tokenizer.lowercase = true (and strip_accents = true for google's uncased vocabularies)."
+        )
+    return Tokenization(tokenizer, tokens)
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    """A token a line; the number of the line, from 0, is its id."""
+    try:
+        lines = storage.read_bytes(path).decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"not UTF-8 (byte {error.start:,}): a vocabulary is a text file with a token a line", location=str(path)
+        ) from error
+    tokens = [line.removesuffix("\r") for line in lines]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    if not tokens:
+        raise DataError("the vocabulary is empty", location=str(path))
+    repeated = [token for token, count in Counter(tokens).items() if count > 1]
+    if repeated:
+        where = [number for number, token in enumerate(tokens, 1) if token == repeated[0]]
+        raise DataError(
+            f"the token {repeated[0]!r} stands on lines {', '.join(map(str, where[:4]))}; ids are line numbers, so each must "
+            f"be there once ({len(repeated):,} are repeated)",
+            location=str(path),
+        )
+    return {token: index for index, token in enumerate(tokens)}

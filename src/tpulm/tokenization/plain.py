@@ -1,0 +1,55 @@
+"""A tokenizer to which special tokens' names are ordinary text.
+
+Corpus text may speak of "[SEP]". The library's own switch for this, `encode_special_tokens`, stops the search for special
+tokens in the text; but a model may still know the name as a word (Unigram and word-level vocabularies do). So in the copy made
+here their names are changed into something no text contains. Ids, scores and everything else stay.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from tpulm.tokenization import special
+
+_PRIVATE = "\U0010fffc"
+
+
+def without_special_names(tokenizer: Tokenizer, specials: special.SpecialTokens) -> Tokenizer:
+    """A copy that adds nothing, cuts nothing off, and finds no special token or [unusedN] slot by its name."""
+    specification = json.loads(tokenizer.to_str())
+    names = {tokenizer.id_to_token(index) for index in specials.ids}
+    names |= {token["content"] for token in specification["added_tokens"] if token["special"]}
+    model = specification["model"]
+    names |= {token for token in _tokens(model) if special.is_slot(token)}
+    hidden = {name: f"{_PRIVATE}{name}{_PRIVATE}" for name in names if name is not None}
+
+    def rename(token: str) -> str:
+        return hidden.get(token, token)
+
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [[rename(token), score] for token, score in model["vocab"]]
+    else:
+        model["vocab"] = {rename(token): index for token, index in model["vocab"].items()}
+    if model.get("unk_token"):
+        model["unk_token"] = rename(model["unk_token"])
+    for token in specification["added_tokens"]:
+        token["content"] = rename(token["content"])
+    specification["post_processor"] = None
+    copy = Tokenizer.from_str(json.dumps(specification))
+    copy.encode_special_tokens = True
+    copy.no_padding()
+    copy.no_truncation()
+    return copy
+
+
+def _tokens(model: dict[str, Any]) -> list[str]:
+    vocabulary = model["vocab"]
+    return [token for token, _ in vocabulary] if isinstance(vocabulary, list) else list(vocabulary)
+
+
+def without_surrogates(text: str) -> str:
+    """The text with every lone surrogate, which UTF-8 cannot hold, replaced by U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,91 @@
+"""The special tokens: what they are called, which ids they have, how they are found in somebody else's vocabulary.
+
+A vocabulary trained here begins as google's later ones do, and as the Korean BERT and ELECTRA ones do: [PAD]=0, [UNK]=1,
+[CLS]=2, [SEP]=3, [MASK]=4, then the [unusedN] slots, then text. (google's English vocabularies have ninety-nine slots between
+[PAD] and [UNK]. Five fixed ids are easier to remember, and a slot taken into use later moves nothing.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from tpulm.errors import DataError
+
+PAD, UNKNOWN, CLS, SEP, MASK = TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+TRAINED_SPECIAL_IDS = (0, 1, 2, 3, 4)  # theirs in every vocabulary trained here: a model can be compiled before it exists
+
+# role -> the names it goes by, and the key under which Hugging Face's tokenizer_config.json states it
+_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unknown": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+CONFIG_KEYS = {"pad": "pad_token", "unknown": "unk_token", "cls": "cls_token", "sep": "sep_token", "mask": "mask_token"}
+
+_SLOT = re.compile(r"\[unused\d+\]")
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The ids of the special tokens, by role.
+
+    `num_special` counts the ids from 0 on that are special tokens or [unusedN] slots without a gap: ordinary text begins at
+    that id. Foreign vocabularies may hold further slots, or their mask token, above it.
+    """
+
+    pad: int
+    unknown: int
+    cls: int
+    sep: int
+    mask: int
+    num_special: int
+
+    @property
+    def ids(self) -> frozenset[int]:
+        return frozenset(getattr(self, role) for role in _NAMES)
+
+    def named(self) -> dict[str, int]:
+        """Role -> id, as the manifest has it."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def slots(count: int) -> list[str]:
+    return [f"[unused{index}]" for index in range(count)]
+
+
+def is_slot(token: str) -> bool:
+    return _SLOT.fullmatch(token) is not None
+
+
+def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, str] | None = None) -> SpecialTokens:
+    """Find every role's token by the name `declared` for it, else by the usual names.
+
+    Raises DataError that lists what is missing and what was there instead.
+    """
+    declared = declared or {}
+    found: dict[str, int] = {}
+    missing: list[str] = []
+    for role, usual in _NAMES.items():
+        names = (declared[role],) if role in declared else usual
+        name = next((name for name in names if name in vocabulary), None)
+        if name is None:
+            missing.append(f"{role} ({' or '.join(names)})")
+        else:
+            found[role] = vocabulary[name]
+    if missing:
+        there = [token for token in vocabulary if re.fullmatch(r"\[[A-Za-z]+\]|<\|?/?[a-z_]+\|?>", token)]
+        raise DataError(
+            f"an encoder's vocabulary needs five special tokens, and has none for: {', '.join(missing)}. "
+            f"Tokens that look special: {', '.join(sorted(there)[:12]) or 'none'}. Add the missing ones to the vocabulary "
+            "(in place of unused slots, if it has any), or train a new one by leaving tokenizer.path out.",
+            location=origin,
+        )
+    if len(set(found.values())) < len(found):
+        raise DataError(f"two special tokens share an id: {found}; give each its own", location=origin)
+    reserved = set(found.values()) | {index for token, index in vocabulary.items() if is_slot(token)}
+    num_special = next(index for index in range(len(reserved) + 1) if index not in reserved)
+    return SpecialTokens(**found, num_special=num_special)

@@ -1,0 +1,117 @@
+"""A tokenizer with its special tokens located: what the rest of tpulm knows of text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from tpulm.errors import DataError
+from tpulm.tokenization.bulk import BulkEncoder, Encoded
+from tpulm.tokenization.pipelines import CONTINUATION, SPACE
+from tpulm.tokenization.plain import without_special_names, without_surrogates
+from tpulm.tokenization.special import SpecialTokens
+
+
+class Tokenization:
+    """An immutable stock tokenizer, the ids of its special tokens, and fast encoding.
+
+    It can be pickled, but a worker process had better `load` it from the folder: that costs a tenth of a second.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, special: SpecialTokens):
+        self._tokenizer = tokenizer
+        self.special = special
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"tokenizer": self._tokenizer.to_str(), "special": self.special}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._tokenizer = Tokenizer.from_str(state["tokenizer"])
+        self.special = state["special"]
+
+    def __repr__(self) -> str:
+        return f"Tokenization({self.algorithm}, {self.vocab_size:,} tokens, {self.fingerprint[:12]})"
+
+    @cached_property
+    def algorithm(self) -> str:
+        """The library's name of the model: "WordPiece", "BPE", "Unigram" or "WordLevel"."""
+        return str(json.loads(self._tokenizer.to_str())["model"]["type"])
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """The largest id, plus one."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def canonical_json(self) -> str:
+        """tokenizer.json with sorted keys: the same tokenizer gives the same bytes."""
+        return json.dumps(json.loads(self._tokenizer.to_str()), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the canonical tokenizer.json, in hexadecimal."""
+        return hashlib.sha256(self.canonical_json.encode()).hexdigest()
+
+    def vocabulary(self) -> dict[str, int]:
+        """Token -> id, in the order of the ids."""
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        return dict(sorted(vocabulary.items(), key=lambda item: item[1]))
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """The ids of every text, without special tokens; a special token's name within a text is plain text.
+
+        A lone surrogate counts as U+FFFD. Single-threaded unless a text cannot be cut into words; faster from call to call,
+        as words are remembered.
+        """
+        return self._bulk.encode(texts)
+
+    def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
+        """The ids of one text: [CLS] … [SEP] around it, and a literal "[MASK]" in it is the mask token.
+
+        With `special_tokens` false, what `encode` gives.
+        """
+        if not special_tokens:
+            return self.encode([text]).ids.tolist()
+        return self._tokenizer.encode(without_surrogates(text), add_special_tokens=True).ids
+
+    def decode(self, ids: Sequence[int] | np.ndarray, special_tokens: bool = False) -> str:
+        """Readable text; special tokens are left out unless asked for."""
+        return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=not special_tokens)
+
+    def token(self, index: int) -> str:
+        """The token of an id as the vocabulary writes it."""
+        token = self._tokenizer.id_to_token(int(index))
+        if token is None:
+            raise DataError(f"id {index} has no token: ids of this vocabulary end at {self.vocab_size - 1:,}")
+        return token
+
+    def is_continuation(self, index: int) -> bool:
+        """Whether the token of this id goes on with a word: "##ing", or one without the sign for a leading space.
+
+        Byte-level and Unigram vocabularies write a text's first word, and marks after a word, without that sign.
+        """
+        token = self.token(index)
+        if index in self.special.ids:
+            return False
+        match self.algorithm:
+            case "WordPiece":
+                return token.startswith(CONTINUATION) and token != CONTINUATION
+            case "BPE":
+                return not token.startswith(("Ġ", SPACE))
+            case "Unigram":
+                return not token.startswith(SPACE)
+        return False
+
+    def plain(self) -> Tokenizer:
+        """A stock tokenizer that adds nothing and takes special tokens' names for plain text; has offsets, unlike `encode`."""
+        return without_special_names(self._tokenizer, self.special)
+
+    @cached_property
+    def _bulk(self) -> BulkEncoder:
+        return BulkEncoder(self._tokenizer, self.special)

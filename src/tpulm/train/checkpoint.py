@@ -1,0 +1,188 @@
+"""Checkpoints: asynchronous, atomic, verified on the way back, and never restored into something else.
+
+Orbax writes each step to a temporary folder and renames it when everything is on disk, so a step without its commit does not
+exist. Beside the state lies a JSON object with the step, the data cursor, the skipped windows, the configuration, the
+fingerprints of tokenizer and dataset, and one checksum a leaf. A checkpoint that cannot be read, or reads back as other
+numbers, is set aside under `damaged/` and the one before is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from tpulm import storage
+from tpulm.config import CheckpointConfig
+from tpulm.errors import CheckpointError, StorageError
+from tpulm.progress import SILENT, Progress
+
+
+class Restored(NamedTuple):
+    state: Any
+    metadata: dict[str, Any]
+
+
+def is_due(config: CheckpointConfig, *, step: int, seconds_since_last: float) -> bool:
+    """Whether a checkpoint is to be made after `step`, by number of steps or by time."""
+    by_step = config.every_steps is not None and step % config.every_steps == 0
+    by_time = config.every_minutes is not None and seconds_since_last >= 60.0 * config.every_minutes
+    return by_step or by_time
+
+
+class Checkpoints:
+    """The checkpoints of one work folder; use as a context manager, so that the last one is on disk when the block ends."""
+
+    def __init__(self, folder: str | Path, config: CheckpointConfig, *, progress: Progress = SILENT):
+        self._folder = storage.make_folder(folder).resolve()
+        self._config = config
+        self._progress = progress
+        self._manager = self._open()
+        self.saved_at = time.monotonic()
+        self.last_step: int | None = self._manager.latest_step()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            self.wait()
+        except StorageError:
+            if error is None:  # an error on its way says more than this one
+                raise
+        finally:
+            with contextlib.suppress(Exception):
+                self._manager.close()
+
+    def steps(self) -> list[int]:
+        return sorted(self._manager.all_steps())
+
+    def is_due(self, step: int) -> bool:
+        return is_due(self._config, step=step, seconds_since_last=time.monotonic() - self.saved_at)
+
+    def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
+        """Begin to save; returns when the state may change again. Raises StorageError for this or the previous one."""
+        metadata = {**metadata, "checksums": checksums(state)}
+        with _disk_errors(self._folder):
+            self._manager.save(
+                step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave(metadata))
+            )
+        self.saved_at, self.last_step = time.monotonic(), step
+
+    def wait(self) -> None:
+        """Until the last save is on disk."""
+        with _disk_errors(self._folder):
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+
+    def restore_latest(self, abstract_state: Any, identity: dict[str, Any]) -> Restored | None:
+        """The newest checkpoint that is whole, laid out as `abstract_state` (ShapeDtypeStructs with shardings), or None.
+
+        `identity` must equal what the checkpoint's metadata says under the same keys. Raises CheckpointError when it does not,
+        and when there are checkpoints but none is whole.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                restored = self._restore(step, abstract_state)
+            except Exception as error:  # whatever orbax and tensorstore raise for missing, short or garbled files
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                self._set_aside(step, reason)
+                continue
+            _check_identity(restored.metadata, identity, step)
+            self.last_step = step
+            return restored
+        if steps:
+            raise CheckpointError(
+                f"none of the {len(steps)} checkpoints in {self._folder} could be read; they are kept in "
+                f"{self._damaged_folder()}. To begin training anew, run the same command again"
+            )
+        return None
+
+    def _restore(self, step: int, abstract_state: Any) -> Restored:
+        items = self._manager.restore(
+            step,
+            args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state), metadata=ocp.args.JsonRestore()),
+        )
+        expected, found = items["metadata"]["checksums"], checksums(items["state"])
+        wrong = [name for name in expected if expected[name] != found.get(name)]
+        if wrong or len(expected) != len(found):
+            raise CheckpointError(f"other numbers than were saved in {', '.join(wrong) or 'the set of arrays'}")
+        return Restored(items["state"], items["metadata"])
+
+    def _set_aside(self, step: int, reason: str) -> None:
+        target = self._damaged_folder() / f"{step}-{time.time_ns()}"
+        storage.publish(self._folder / str(step), target)
+        self._progress.note(f"checkpoint {step} is damaged ({reason}); set aside in {target}, trying the one before")
+        self._manager.close()
+        self._manager = self._open()
+        self.last_step = self._manager.latest_step()
+
+    def _damaged_folder(self) -> Path:
+        return self._folder.parent / "damaged"
+
+    def _open(self) -> ocp.CheckpointManager:
+        keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep)]
+        if self._config.keep_every_steps is not None:
+            keep.append(checkpoint_managers.EveryNSteps(self._config.keep_every_steps))
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=checkpoint_managers.AnyPreservationPolicy(keep),
+            cleanup_tmp_directories=True,
+            save_root_metadata=False,
+        )
+        return ocp.CheckpointManager(self._folder, options=options, item_names=("state", "metadata"))
+
+
+@jax.jit
+def _weighted_sums(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+    def weighted_sum(leaf: jax.Array) -> jax.Array:
+        bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32).ravel()
+        return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
+
+    return [weighted_sum(leaf) for leaf in leaves]
+
+
+def checksums(state: Any) -> dict[str, int]:
+    """One 32-bit number a leaf (path -> number): the sum over its elements i of bits[i] * (2 i + 1), modulo 2**32.
+
+    Any single changed element changes it, and as an integer sum it is the same on any layout of devices. Leaves are of 32 bits.
+    """
+    paths, leaves = zip(*jax.tree_util.tree_leaves_with_path(state), strict=True)
+    sums = jax.device_get(_weighted_sums(list(leaves)))
+    return {jax.tree_util.keystr(path): int(value) for path, value in zip(paths, sums, strict=True)}
+
+
+def _check_identity(metadata: dict[str, Any], identity: dict[str, Any], step: int) -> None:
+    for name, expected in identity.items():
+        if metadata.get(name) != expected:
+            raise CheckpointError(
+                f"checkpoint {step} belongs to another run: its {name} is {metadata.get(name)!r}, this run's is {expected!r}; "
+                "use another work folder"
+            )
+
+
+@contextlib.contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """What orbax and tensorstore raise when a write fails, as one StorageError that names the cause."""
+    try:
+        yield
+    except OSError as error:
+        raise storage.storage_error("save a checkpoint to", folder, error) from error
+    except Exception as error:
+        text = str(error)
+        full = "No space left" in text or "RESOURCE_EXHAUSTED" in text
+        cause = (
+            "the disk is full; free some space, then run the same command again: it continues from the last checkpoint"
+            if full
+            else text.strip().splitlines()[0]
+            if text.strip()
+            else type(error).__name__
+        )
+        raise StorageError(f"cannot save a checkpoint to {folder}: {cause}") from error

@@ -1,0 +1,250 @@
+"""The training loop: restore, step, log, evaluate, save, and again until done."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from tpulm import interrupt
+from tpulm.config import TrainConfig
+from tpulm.errors import Stopped, TrainingDiverged
+from tpulm.progress import Progress
+from tpulm.train.checkpoint import Checkpoints
+from tpulm.train.evaluate import Evaluation
+from tpulm.train.metrics import MetricsLog
+from tpulm.train.program import Program
+from tpulm.train.step import TrainState
+from tpulm.train.throughput import Meter, Rate, peak_flops
+
+_MAX_SKIPS = 20
+_IN_FLIGHT = 2  # steps the host may be ahead of the devices
+
+
+class Stream(Protocol):
+    """What the loop needs of the dataset: `tpulm.dataset.Batches`."""
+
+    def iterate(
+        self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]: ...
+
+    def row_indices(self, cursor: int) -> np.ndarray: ...
+
+
+class TrainResult(NamedTuple):
+    state: TrainState
+    steps: int
+    resumed_at: int  # 0 for a fresh start
+    train_loss: float  # mean over the last logged window
+    rate: Rate
+    skipped: tuple[tuple[int, int], ...]  # [first, last) batches left out after NaN or a spike
+    attempt: int
+
+
+def train(
+    program: Program,
+    config: TrainConfig,
+    stream: Stream,
+    evaluate: Callable[[Any], Evaluation],
+    workdir: Path,
+    *,
+    sequence_length: int,
+    identity: dict[str, Any],
+    progress: Progress,
+) -> TrainResult:
+    """Train to `config.steps`, from the newest checkpoint in `workdir` if there is one.
+
+    Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
+    CheckpointError and StorageError. `identity` goes into each checkpoint and must match on restore.
+    """
+    evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
+    with contextlib.ExitStack() as closing:
+        checkpoints = closing.enter_context(Checkpoints(workdir / "checkpoints", config.checkpoint, progress=progress))
+        start = _restore(program, checkpoints, identity)
+        state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
+        log = closing.enter_context(MetricsLog(workdir, first_step=step))
+        meter = Meter(
+            tokens_per_row=sequence_length,
+            flops_per_row=program.objective.flops_per_row,
+            peak=peak_flops(program.mesh, program.compute_dtype),
+        )
+        in_flight: collections.deque[jax.Array] = collections.deque()
+        values: dict[str, float] = {"loss": start.train_loss}
+        batches = stream.iterate(cursor, skipped=skipped)
+        progress.start("Training", config.steps, "step")
+        progress.advance(step)
+
+        while step < config.steps:
+            cursor, batch = next(batches)
+            if not in_flight:
+                meter.resume()
+            state, loss = program.step(state, program.to_devices(batch), program.scalar(cursor))
+            step, cursor = step + 1, cursor + 1
+            in_flight.append(loss)
+            if len(in_flight) > _IN_FLIGHT:
+                jax.block_until_ready(in_flight.popleft())
+            meter.count(config.batch_size)
+            progress.advance(1)
+
+            last, stopping = step == config.steps, interrupt.requested()
+            log_due = _every(step, config.log_every_steps) or last
+            save_due = checkpoints.is_due(step) or last or stopping
+
+            if log_due or save_due:
+                bad = _bad_window(config, program, state, step, lowest)
+                if bad is not None:
+                    skipped = (*skipped, _decide(bad, config, stream, checkpoints, step, skipped))
+                    progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_batches(*skipped[-1])}")
+                    checkpoints.wait()
+                    start = _restore(program, checkpoints, identity)
+                    state, lowest = start.state, start.lowest_loss
+                    progress.advance(start.step - step)
+                    step, cursor = start.step, start.cursor
+                    in_flight.clear()
+                    batches = stream.iterate(cursor, skipped=skipped)
+                    continue
+            if log_due:
+                rate = meter.close_window()
+                values = _window_values(program, state, step)
+                lowest = min(lowest, values["loss"])
+                log.write("train", step, {**values, **_rate_values(rate)})
+                progress.status(_status(values["loss"], rate))
+            if _every(step, evaluate_every) and not last:
+                meter.pause()
+                log.write("evaluation", step, evaluate(state.params).values())
+                meter.resume()
+            if save_due:
+                meter.pause()
+                log.sync()
+                metadata = {
+                    "step": step,
+                    "cursor": cursor,
+                    "skipped": skipped,
+                    "lowest_loss": _finite(lowest),
+                    "train_loss": _finite(values["loss"]),
+                    **identity,
+                }
+                checkpoints.save(step, state, metadata)
+                meter.resume()
+            if stopping and not last:
+                checkpoints.wait()
+                raise Stopped(
+                    f"stopped by {interrupt.reason()} after saving step {step} of {config.steps}. "
+                    "Run the same command again to continue."
+                )
+        checkpoints.wait()
+    return TrainResult(state, step, start.step, values["loss"], meter.overall(), skipped, log.attempt)
+
+
+class _Start(NamedTuple):
+    state: TrainState
+    step: int
+    cursor: int
+    skipped: tuple[tuple[int, int], ...]
+    lowest_loss: float
+    train_loss: float
+
+
+def _restore(program: Program, checkpoints: Checkpoints, identity: dict[str, Any]) -> _Start:
+    """The newest good checkpoint, or step 0."""
+    restored = checkpoints.restore_latest(program.abstract_state, identity)
+    if restored is None:
+        return _Start(program.initial_state(), 0, 0, (), math.inf, math.nan)
+    found = restored.metadata
+    skipped = tuple((int(first), int(last)) for first, last in found["skipped"])
+    lowest, loss = found["lowest_loss"], found["train_loss"]
+    return _Start(
+        restored.state,
+        found["step"],
+        found["cursor"],
+        skipped,
+        math.inf if lowest is None else lowest,
+        math.nan if loss is None else loss,
+    )
+
+
+def _finite(value: float) -> float | None:
+    """The value as JSON has it."""
+    return value if math.isfinite(value) else None
+
+
+class _Bad(NamedTuple):
+    what: str
+    first: int  # the batches concerned: [first, last)
+    last: int
+
+
+def _bad_window(config: TrainConfig, program: Program, state: TrainState, step: int, lowest: float) -> _Bad | None:
+    """NaN since the last look, or a mean loss of this window far above the lowest so far."""
+    bad_cursor = int(jax.device_get(state.bad_cursor))
+    if bad_cursor >= 0:
+        return _Bad(
+            f"the loss or its gradient is not finite in batch {bad_cursor} (before step {step})", bad_cursor, bad_cursor + 1
+        )
+    loss, steps = _window_loss(program, state)
+    if config.spike_factor is not None and loss > config.spike_factor * max(lowest, 0.1):
+        cursor = int(jax.device_get(state.cursor))
+        return _Bad(f"the loss jumped to {loss:.3f} at step {step} (lowest so far {lowest:.3f})", cursor - steps, cursor)
+    return None
+
+
+def _decide(
+    bad: _Bad,
+    config: TrainConfig,
+    stream: Stream,
+    checkpoints: Checkpoints,
+    step: int,
+    skipped: tuple[tuple[int, int], ...],
+) -> tuple[int, int]:
+    """The window of batches to leave out; raises TrainingDiverged when that is not wanted or was tried too often."""
+    if config.on_nan == "skip" and len(skipped) < _MAX_SKIPS:
+        return bad.first, bad.last
+    rows = stream.row_indices(bad.first)
+    shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
+    advice = (
+        f"{len(skipped)} windows were already left out; lower train.optimizer.learning_rate"
+        if config.on_nan == "skip"
+        else "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, "
+        'or set train.on_nan = "skip" to go on without these rows'
+    )
+    raise TrainingDiverged(f"{bad.what}, dataset rows {shown}. The last good state is {_name(checkpoints)}. {advice}")
+
+
+def _name(checkpoints: Checkpoints) -> str:
+    return "the beginning" if checkpoints.last_step is None else f"checkpoint {checkpoints.last_step}"
+
+
+def _batches(first: int, last: int) -> str:
+    return f"batches {first} to {last - 1}" if last - first > 1 else f"batch {first}"
+
+
+def _every(step: int, steps: int) -> bool:
+    return step % steps == 0
+
+
+def _window_values(program: Program, state: TrainState, step: int) -> dict[str, float]:
+    window = jax.device_get(state.window)
+    steps = float(window["steps"])
+    values = {name: float(value) for name, value in program.objective.metrics(window).items()}
+    return {**values, "grad_norm": float(window["grad_norm"]) / steps, "learning_rate": program.learning_rate(step - 1)}
+
+
+def _window_loss(program: Program, state: TrainState) -> tuple[float, int]:
+    window = jax.device_get(state.window)
+    return float(program.objective.metrics(window)["loss"]), int(window["steps"])
+
+
+def _rate_values(rate: Rate) -> dict[str, float]:
+    values = {"tokens_per_second": round(rate.tokens_per_second, 1)}
+    return values if rate.mfu is None else {**values, "mfu": round(rate.mfu, 4)}
+
+
+def _status(loss: float, rate: Rate) -> str:
+    text = f"loss {loss:.3f}  {rate.tokens_per_second:,.0f} tokens/s"
+    return text if rate.mfu is None else f"{text}  MFU {rate.mfu:.0%}"

@@ -1,0 +1,112 @@
+"""Devices as a mesh of three axes, and how a batch and the parameters lie on it.
+
+    data     splits the batch; every member holds all parameters
+    fsdp     splits the batch and, along "embed", the parameters and the optimiser's state
+    tensor   splits heads, feed-forward units and the vocabulary within a layer
+
+The compiler adds the communication (GSPMD): the program is written for one device, and losses are means over the global batch
+whatever the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from tpulm.config import HardwareConfig
+from tpulm.errors import ConfigError
+from tpulm.nn.params import ParamSpec, is_spec
+
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+
+# Logical axis of a parameter -> mesh axis. The one place where the two meet.
+RULES: dict[str | None, str | None] = {
+    "layers": None,
+    "vocab": "tensor",
+    "embed": "fsdp",
+    "heads": "tensor",
+    "head_size": None,
+    "feed_forward": "tensor",
+    "positions": None,
+    "types": None,
+    None: None,
+}
+
+
+def make_mesh(hardware: HardwareConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """All devices (or those given) as data x fsdp x tensor. Raises ConfigError when the sizes do not multiply out."""
+    devices = list(devices if devices is not None else jax.devices())
+    inner = hardware.fsdp * hardware.tensor
+    data = len(devices) // inner if hardware.data == "auto" else hardware.data
+    if data * inner != len(devices):
+        raise ConfigError(
+            f"hardware.data {hardware.data} x fsdp {hardware.fsdp} x tensor {hardware.tensor} does not make the "
+            f"{len(devices)} device(s) there are; data = 'auto' takes what the other two leave"
+        )
+    grid = np.asarray(devices).reshape(data, hardware.fsdp, hardware.tensor)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def parameter_shardings(spec: Any, mesh: Mesh) -> Any:
+    """The tree of NamedSharding for a tree of ParamSpec."""
+    return jax.tree.map(lambda leaf: _parameter_sharding(leaf, mesh), spec, is_leaf=is_spec)
+
+
+def _parameter_sharding(leaf: ParamSpec, mesh: Mesh) -> NamedSharding:
+    axes = [RULES[name] for name in leaf.axes]
+    used = [axis for axis in axes if axis is not None]
+    if len(used) != len(set(used)):
+        raise ConfigError(f"a parameter with axes {leaf.axes} would use one mesh axis twice: {axes}")
+    for name, axis, size in zip(leaf.axes, axes, leaf.shape, strict=True):
+        if axis is not None and size % mesh.shape[axis]:
+            raise ConfigError(
+                f"the model's '{name}' axis of size {size} cannot be split over hardware.{axis} = {mesh.shape[axis]}; "
+                f"choose a divisor of {size}"
+            )
+    return NamedSharding(mesh, PartitionSpec(*axes))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+class BatchLayout(NamedTuple):
+    """How the global batch is cut: `shards` groups of devices, each computing `accumulation` times `microbatch_size` rows."""
+
+    batch_size: int
+    shards: int
+    microbatch_size: int
+    accumulation: int
+
+    def __str__(self) -> str:
+        text = f"{self.batch_size} rows = {self.shards} x {self.microbatch_size}"
+        return text + (f" x {self.accumulation} accumulated" if self.accumulation > 1 else "")
+
+
+def layout_batch(batch_size: int, mesh: Mesh, microbatch_size: int | None = None) -> BatchLayout:
+    """Raises ConfigError, with the nearest sizes that work, when the batch does not divide."""
+    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    if batch_size % shards:
+        lower = batch_size // shards * shards
+        near = " or ".join(str(size) for size in (lower, lower + shards) if size)
+        raise ConfigError(
+            f"train.batch_size {batch_size} does not divide over {shards} devices "
+            f"(data {mesh.shape['data']} x fsdp {mesh.shape['fsdp']}); use {near}"
+        )
+    share = batch_size // shards
+    size = min(microbatch_size or share, share)
+    if share % size:
+        raise ConfigError(
+            f"hardware.microbatch_size {size} does not divide a device's share of {share} rows "
+            f"({batch_size} rows over {shards} devices)"
+        )
+    return BatchLayout(batch_size, shards, size, share // size)

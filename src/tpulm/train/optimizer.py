@@ -1,0 +1,111 @@
+"""Learning-rate schedules and the optimiser, as optax transformations.
+
+AdamW here is the one BERT was trained with (google-research/bert, optimization.py): no bias correction, epsilon 1e-6 outside
+the square root, weight decay on matrices only. The global gradient is clipped over all devices; the originals clip each
+replica's own before the mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tpulm.config import OptimizerConfig
+from tpulm.nn.params import is_spec
+
+
+def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
+    """The learning rate of update n = count + 1 of `total_steps`; it reaches its peak at n = warmup_steps.
+
+    warmup_kind "replace" (BERT): the warm-up stands in place of the decay, which has gone on meanwhile. "multiply" (ELECTRA):
+    the two are multiplied. The originals' first update has a rate of zero; ours has 1 / warmup_steps of the peak.
+    """
+    warmup = config.warmup_steps if config.warmup_steps is not None else min(10_000, total_steps // 10)
+    decay_steps = config.decay_steps if config.decay_steps is not None else max(1, total_steps // 10)
+
+    def decay(n: jax.Array) -> jax.Array:
+        done = jnp.clip(n / total_steps, 0.0, 1.0)
+        end = config.end_fraction
+        match config.schedule:
+            case "linear":
+                return end + (1.0 - end) * (1.0 - done)
+            case "cosine":
+                return end + (1.0 - end) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
+            case "rsqrt":
+                return jnp.sqrt(max(1, warmup) / jnp.maximum(n, float(max(1, warmup))))
+            case "constant":
+                return jnp.ones_like(done)
+            case "wsd":
+                left = jnp.clip((total_steps - n) / decay_steps, 0.0, 1.0)
+                return end + (1.0 - end) * left
+
+    def schedule(count: Any) -> jax.Array:
+        n = jnp.asarray(count, jnp.float32) + 1.0
+        factor = decay(n)
+        if warmup:
+            rise = n / warmup
+            factor = (
+                jnp.where(n <= warmup, rise, factor) if config.warmup_kind == "replace" else factor * jnp.minimum(rise, 1.0)
+            )
+        return jnp.asarray(config.learning_rate, jnp.float32) * factor
+
+    return schedule
+
+
+def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> optax.GradientTransformation:
+    """clip -> Adam -> decay -> (LAMB: trust ratio) -> learning rate. `spec` is the tree of ParamSpec the parameters follow."""
+    decayed = jax.tree.map(lambda leaf: leaf.decay, spec, is_leaf=is_spec)
+    if config.bias_correction:
+        adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+    else:
+        adam = _scale_by_adam_without_correction(config.beta1, config.beta2, config.epsilon)
+    parts = [adam, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
+    if config.clip_norm is not None:
+        parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
+    if config.name == "lamb":
+        parts.append(_scale_by_trust_ratio(spec))
+    return optax.chain(*parts, optax.scale_by_learning_rate(learning_rate(config, total_steps)))
+
+
+class _Moments(NamedTuple):
+    mu: Any
+    nu: Any
+
+
+def _scale_by_adam_without_correction(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
+    """mu / (sqrt(nu) + epsilon); optax's own always divides by 1 - beta ** count."""
+
+    def init(params: Any) -> _Moments:
+        return _Moments(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
+
+    def update(updates: Any, state: _Moments, params: Any = None) -> tuple[Any, _Moments]:
+        del params
+        mu = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state.nu, updates)
+        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu), _Moments(mu, nu)
+
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def _scale_by_trust_ratio(spec: Any) -> optax.GradientTransformation:
+    """LAMB's |parameter| / |update| for each layer (arXiv 1904.00962, algorithm 2).
+
+    A stacked leaf holds all layers along its "layers" axis; the norms reduce over the other axes only. Norms and biases
+    (what is not decayed) keep a ratio of one, as in the authors' code.
+    """
+
+    def ratio(leaf: Any, update: jax.Array, parameter: jax.Array) -> jax.Array:
+        if not leaf.decay:
+            return update
+        axes = tuple(i for i, name in enumerate(leaf.axes) if name != "layers")
+        size = jnp.sqrt(jnp.sum(jnp.square(parameter), axis=axes, keepdims=True))
+        step = jnp.sqrt(jnp.sum(jnp.square(update), axis=axes, keepdims=True))
+        return update * jnp.where((size > 0.0) & (step > 0.0), size / jnp.where(step > 0.0, step, 1.0), 1.0)
+
+    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+        return jax.tree.map(ratio, spec, updates, params, is_leaf=is_spec), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,191 @@
+"""The compiled training step: one function of (state, batch, data cursor), with the state donated.
+
+Everything random is a function of (seed, data cursor, row of the global batch) for masks and of (seed, step) for dropout, so a
+resumed run continues bit for bit and another layout of devices sees the same masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from tpulm.nn.params import initialize, shapes
+from tpulm.objectives import Objective
+from tpulm.train.mesh import BatchLayout, parameter_shardings, replicated
+
+Batch = Mapping[str, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """All that a checkpoint must hold for training to continue as if nothing had happened (or a layout, leaf by leaf)."""
+
+    step: Any  # int32, updates done
+    cursor: Any  # int32, the next batch of the data stream
+    params: Any
+    optimizer: Any
+    window: dict[str, Any]  # float32 sums over the steps since the last log
+    bad_cursor: Any  # int32, the first batch whose loss or gradient was not finite, or -1
+
+
+OWN_SUMS = ("grad_norm", "steps")  # in the window, beside the objective's
+
+
+class StepOutput(NamedTuple):
+    state: TrainState
+    loss: Any  # float32, of this step alone
+
+
+def row_keys(seed: int, cursor: jax.Array, rows: int) -> jax.Array:
+    """One threefry key for each row of the global batch at `cursor`: [rows]."""
+    base = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), cursor)
+    return jax.vmap(lambda row: jax.random.fold_in(base, row))(jnp.arange(rows, dtype=jnp.uint32))
+
+
+def sum_names(objective: Objective, batch: Any, rows: int) -> list[str]:
+    """The names of the sums the objective's loss returns for a `batch` (of ShapeDtypeStructs will do)."""
+
+    def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
+        inputs = objective.prepare(batch, row_keys(0, jnp.uint32(0), rows))
+        return objective.loss(params, inputs, objective.totals(inputs), dropout_key=None).sums
+
+    return sorted(jax.eval_shape(sums, shapes(objective.spec), batch))
+
+
+def make_initializer(
+    objective: Objective, optimizer: optax.GradientTransformation, *, seed: int, names: Sequence[str]
+) -> Callable[[], TrainState]:
+    """A pure function that builds the state at step 0 from the seed; `names` are the objective's sums."""
+
+    def initial_state() -> TrainState:
+        params = initialize(objective.spec, jax.random.key(seed, impl="threefry2x32"))
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            cursor=jnp.zeros((), jnp.int32),
+            params=params,
+            optimizer=optimizer.init(params),
+            window={name: jnp.zeros((), jnp.float32) for name in (*names, *OWN_SUMS)},
+            bad_cursor=jnp.full((), -1, jnp.int32),
+        )
+
+    return initial_state
+
+
+def state_shardings(
+    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, abstract: TrainState
+) -> TrainState:
+    """The state's layout: each parameter by its spec, the optimiser's moments as their parameters, the rest everywhere."""
+    whole = replicated(mesh)
+    params = parameter_shardings(objective.spec, mesh)
+    moments = optax.tree_map_params(
+        optimizer, lambda _, sharding: sharding, abstract.optimizer, params, transform_non_params=lambda _: whole
+    )
+    return TrainState(
+        step=whole,
+        cursor=whole,
+        params=params,
+        optimizer=moments,
+        window=dict.fromkeys(abstract.window, whole),
+        bad_cursor=whole,
+    )
+
+
+def make_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    layout: BatchLayout,
+    *,
+    seed: int,
+    log_every_steps: int,
+) -> Callable[[TrainState, Batch, jax.Array], StepOutput]:
+    """The step to be compiled. Losses are weighted means over the global batch, whatever the layout.
+
+    With accumulation the weights of the whole batch are known first (masks are cheap), so the micro-batches' gradients add up
+    to exactly the gradient of that mean.
+    """
+
+    def step(state: TrainState, batch: Batch, cursor: jax.Array) -> StepOutput:
+        with jax.named_scope("prepare"):
+            inputs = objective.prepare(batch, row_keys(seed, cursor, layout.batch_size))
+            totals = objective.totals(inputs)
+        dropout_key = jax.random.fold_in(jax.random.key(seed, impl="rbg"), state.step)
+        gradient = jax.value_and_grad(objective.loss, has_aux=True)
+
+        if layout.accumulation == 1:
+            (loss, sums), grads = gradient(state.params, inputs, totals, dropout_key=dropout_key)
+        else:
+
+            def add(carry: Any, item: Any) -> tuple[Any, None]:
+                (loss, sums), grads = gradient(state.params, item, totals, dropout_key=dropout_key)
+                return jax.tree.map(jnp.add, carry, (loss, sums, grads)), None
+
+            zeros = (
+                jnp.zeros((), jnp.float32),
+                {name: jnp.zeros((), jnp.float32) for name in state.window if name not in OWN_SUMS},
+                jax.tree.map(jnp.zeros_like, state.params),
+            )
+            (loss, sums, grads), _ = jax.lax.scan(add, zeros, _micro_batches(inputs, layout))
+
+        with jax.named_scope("optimizer"):
+            grad_norm = optax.tree.norm(grads)
+            updates, optimizer_state = optimizer.update(grads, state.optimizer, state.params)
+            params = optax.apply_updates(state.params, updates)
+
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        kept = jnp.where(state.step % log_every_steps == 0, 0.0, 1.0)
+        fresh = {**sums, "grad_norm": grad_norm, "steps": jnp.ones((), jnp.float32)}
+        after = TrainState(
+            step=state.step + 1,
+            cursor=cursor + 1,
+            params=params,
+            optimizer=optimizer_state,
+            window={name: kept * state.window[name] + fresh[name] for name in state.window},
+            bad_cursor=jnp.where(finite | (state.bad_cursor >= 0), state.bad_cursor, cursor),
+        )
+        return StepOutput(after, loss)
+
+    return step
+
+
+def _micro_batches(inputs: Any, layout: BatchLayout) -> Any:
+    """[B, ...] -> [accumulation, B / accumulation, ...], each micro-batch spread over all devices."""
+
+    def cut(x: jax.Array) -> jax.Array:
+        x = x.reshape(layout.shards, layout.accumulation, layout.microbatch_size, *x.shape[1:])
+        return x.swapaxes(0, 1).reshape(layout.accumulation, layout.shards * layout.microbatch_size, *x.shape[3:])
+
+    return jax.tree.map(cut, inputs)
+
+
+def make_evaluation_step(objective: Objective, batch_size: int) -> Callable[[Any, Any, Batch, jax.Array], Any]:
+    """(params, (sums, label counts) so far, batch, number of its first row) -> the same with the batch added.
+
+    A row's masks depend on its number in the holdout alone, so evaluations compare across steps, runs and batch sizes.
+    """
+
+    def step(params: Any, so_far: Any, batch: Batch, first_row: jax.Array) -> Any:
+        base = jax.random.key(EVALUATION_SEED, impl="threefry2x32")
+        rows = first_row.astype(jnp.uint32) + jnp.arange(batch_size, dtype=jnp.uint32)
+        inputs = objective.prepare(batch, jax.vmap(lambda row: jax.random.fold_in(base, row))(rows))
+        _, fresh = objective.loss(params, inputs, objective.totals(inputs), dropout_key=None)
+        sums, labels = so_far
+        return jax.tree.map(jnp.add, sums, fresh), labels + objective.label_counts(inputs)
+
+    return step
+
+
+EVALUATION_SEED = 20_181_011  # fixed, so that every run is scored of the same masked positions
+
+
+def with_shardings(abstract: Any, shardings: Any) -> Any:
+    """ShapeDtypeStructs that carry their layout: what to compile for and what to restore into."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
+    )

@@ -1,0 +1,80 @@
+"""How fast training goes, in tokens a second and as a fraction of what the devices can do (MFU)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from tpulm import accelerators
+
+_MATMUL_SIZE = 1024
+_MATMUL_SECONDS = 0.3
+
+
+class Rate(NamedTuple):
+    tokens_per_second: float  # positions of rows, padding included
+    mfu: float | None  # model FLOP/s over peak FLOP/s; None where the peak is not known
+
+
+def peak_flops(mesh: Mesh, compute_dtype: accelerators.ComputeType) -> float | None:
+    """Peak FLOP/s of all devices of the mesh: the catalogue's for TPU and GPU, measured for a CPU, None when unknown."""
+    device = mesh.devices.flat[0]
+    if device.platform == "cpu":
+        return _measured_matmul(device)  # the virtual devices of one CPU share its cores
+    peak = accelerators.from_device_kind(device.device_kind, compute_dtype)
+    return None if peak is None else peak * mesh.devices.size
+
+
+def _measured_matmul(device: Any) -> float:
+    """FLOP/s of the best of several float32 matrix products, about a third of a second in all."""
+    x = jax.device_put(jnp.ones((_MATMUL_SIZE, _MATMUL_SIZE), jnp.float32), device)
+    multiply = jax.jit(jnp.matmul)
+    jax.block_until_ready(multiply(x, x))
+    best, begun = float("inf"), time.perf_counter()
+    while time.perf_counter() - begun < _MATMUL_SECONDS:
+        started = time.perf_counter()
+        jax.block_until_ready(multiply(x, x))
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * _MATMUL_SIZE**3 / best
+
+
+class Meter:
+    """Counts rows against the clock; time spent on evaluation and checkpoints is taken out with `pause` and `resume`."""
+
+    def __init__(self, *, tokens_per_row: int, flops_per_row: float, peak: float | None):
+        self._tokens_per_row, self._flops_per_row, self._peak = tokens_per_row, flops_per_row, peak
+        self._window_rows = self._all_rows = 0
+        self._window_seconds = self._all_seconds = 0.0
+        self._since = time.perf_counter()
+
+    def count(self, rows: int) -> None:
+        self._window_rows += rows
+
+    def pause(self) -> None:
+        self._window_seconds += time.perf_counter() - self._since
+
+    def resume(self) -> None:
+        self._since = time.perf_counter()
+
+    def close_window(self) -> Rate:
+        """The rate since the last call; the clock goes on."""
+        self.pause()
+        rate = self._rate(self._window_rows, self._window_seconds)
+        self._all_rows += self._window_rows
+        self._all_seconds += self._window_seconds
+        self._window_rows, self._window_seconds = 0, 0.0
+        self.resume()
+        return rate
+
+    def overall(self) -> Rate:
+        """The rate over all closed windows."""
+        return self._rate(self._all_rows, self._all_seconds)
+
+    def _rate(self, rows: int, seconds: float) -> Rate:
+        per_second = rows / seconds if seconds > 0 else 0.0
+        mfu = None if not self._peak else per_second * self._flops_per_row / self._peak
+        return Rate(per_second * self._tokens_per_row, mfu)

@@ -1,0 +1,107 @@
+"""The commands as a user meets them: what is printed where, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN_FILE = """
+extends = "bert-tiny"
+name = "toy"
+[corpus]
+sources = ["corpus/*.txt"]
+holdout_fraction = 0.1
+[tokenizer]
+vocab_size = 60
+[data]
+sequence_length = 32
+rows = "packed"
+next_sentence = false
+part_bytes = 10_000
+[model]
+num_layers = 1
+hidden_size = 32
+num_heads = 2
+intermediate_size = 64
+[train]
+steps = 4
+batch_size = 8
+log_every_steps = 2
+"""
+
+
+def tpulm(*arguments: object, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("commands")
+    (root / "corpus").mkdir()
+    words = ["red", "green", "blue", "old", "new", "tree", "house", "river", "stone", "bird", "song", "night", "day"]
+    lines = [" ".join(words[(i * k) % len(words)] for k in range(1, 4 + i % 9)) + f" {i % 7}." for i in range(300)]
+    (root / "corpus" / "a.txt").write_text("\n".join(lines))
+    (root / "run.toml").write_text(RUN_FILE)
+    return root
+
+
+def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, str]) -> None:
+    def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return tpulm(*arguments, cwd=folder, environment=user_environment)
+
+    prepared = command("dataset", "prepare", "run.toml", "--workdir", "w", "--json")
+    assert prepared.returncode == 0, prepared.stderr
+    assert json.loads(prepared.stdout)["train"]["rows"] > 0
+
+    inspected = command("dataset", "inspect", "w", "--rows", 2)
+    assert inspected.returncode == 0, inspected.stderr
+    assert inspected.stderr.count("train row") == 2
+
+    done = command("run", "run.toml", "--workdir", "w", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["steps"] == 4
+    assert summary["stages"]["dataset"] == "skipped"
+    assert {"train_loss", "eval_loss", "eval_accuracy", "bits_per_character", "tokens_per_second", "mfu", "export"} <= set(
+        summary
+    )
+
+    again = command("run", "run.toml", "--workdir", "w", "--json")
+    assert "Nothing to do" in again.stderr
+    assert json.loads(again.stdout)["eval_loss"] == summary["eval_loss"]
+
+    filled = command("fill-mask", "w", "red [MASK] blue", "--top", 2, "--json")
+    assert filled.returncode == 0, filled.stderr
+    assert len(json.loads(filled.stdout)["red [MASK] blue"]) == 2
+
+    report = command("tokenizer", "report", "w", "corpus/a.txt", "--json")
+    assert report.returncode == 0, report.stderr
+    assert json.loads(report.stdout)["unknown_rate"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("run", "run.toml", "-w", "v", "--set", "train.stepps=3"), 2, "Did you mean 'steps'?"),
+        (("run", "bert-tiney", "-w", "v"), 2, "Did you mean 'bert-tiny'?"),
+        (("run", "run.toml", "-w", "v", "--set", "corpus.sources=['corpus/b.txt']"), 2, "b.txt"),
+        (("run", "run.toml", "-w", "v", "--set", "train.batch_size=0"), 2, "train.batch_size"),
+        (("run", "run.toml", "-w", "run.toml"), 1, "run.toml"),
+        (("evaluate", "corpus"), 2, "is not a work folder"),
+        (("fill-mask", "corpus", "a [MASK]"), 2, "corpus"),
+        (("nonsense",), 2, "nonsense"),
+        (("run", "run.toml"), 2, "--workdir"),
+    ],
+)
+def test_mistakes_have_their_code_and_their_hint(
+    folder: Path, user_environment: dict[str, str], arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    result = tpulm(*arguments, cwd=folder, environment=user_environment)
+    assert (result.returncode, result.stdout) == (code, ""), result.stderr
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,81 @@
+"""What every test runs under: the CPU as eight devices, strict types and ranks, no network, and no state left by earlier runs.
+
+Everything is set through the environment, before anything imports JAX, so that tests of the JAX-free layers stay fast and
+worker processes inherit the same rules.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import hypothesis
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+STRICT = {
+    "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+    "JAX_NUMPY_RANK_PROMOTION": "raise",
+    # Little optimisation: programs here compile for longer than they run.
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+    "--xla_llvm_disable_expensive_passes=true",
+}
+QUIET = {
+    "JAX_PLATFORMS": "cpu",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "true",  # decided here, so that the library has nothing to warn of after a fork
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+}
+os.environ.update(STRICT | QUIET)
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # one compile cache for this session; xdist's workers inherit its path
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="tpulm-tests-compiled-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+
+# The same examples on every run: a failure here is a failure for everybody.
+hypothesis.settings.register_profile("tpulm", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("tpulm")
+
+NO_TORCH = "torch is not installed: run '.venv/bin/pip install torch' to run the parity tests"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark users of the `torch` fixture as needs_torch, and skip them where torch is missing."""
+    missing = importlib.util.find_spec("torch") is None
+    for item in items:
+        if "torch" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.needs_torch)
+        if missing and item.get_closest_marker("needs_torch"):
+            item.add_marker(pytest.mark.skip(reason=NO_TORCH))
+
+
+@pytest.fixture(scope="session")
+def torch() -> ModuleType:
+    """The torch module; tests that use it are skipped, saying why, where it is not installed."""
+    return importlib.import_module("torch")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real corpora, vocabularies and fixtures: $TPULM_TEST_DATA, else ../shared/data beside the repository."""
+    named = os.environ.get("TPULM_TEST_DATA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real data: {folder} is not a folder; set TPULM_TEST_DATA to one")
+    return folder
+
+
+@pytest.fixture
+def user_environment() -> dict[str, str]:
+    """The environment for a command run as a user would: still offline and on the CPU, without the strictness above."""
+    return {name: value for name, value in os.environ.items() if name not in STRICT}

@@ -1,0 +1,64 @@
+"""A small tokenizer folder, and random models over it whose numbers are far from zero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tpulm import storage, tokenization
+from tpulm.config import ModelConfig
+from tpulm.models.bert import Bert, spec
+from tpulm.nn.params import ParamSpec, map_specs, ones
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees", "a", "and", "##s", ".", ","]
+VOCAB_SIZE = 60
+
+
+class Small(NamedTuple):
+    """A model and the folder of its tokenizer."""
+
+    params: Bert
+    config: ModelConfig
+    tokenizer_folder: Path
+    tokenizer: Any
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `save_model` takes by name."""
+        return {
+            "vocab_size": self.tokenizer.vocab_size,
+            "tokenization_folder": self.tokenizer_folder,
+            "pad_token_id": self.tokenizer.special.pad,
+        }
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, words_file = tmp_path_factory.mktemp("tokenizer"), tmp_path_factory.mktemp("words") / "vocab.txt"
+    words = VOCABULARY + [f"word{number}" for number in range(VOCAB_SIZE - len(VOCABULARY))]
+    storage.write_atomic(words_file, "\n".join(words) + "\n")
+    tokenization.save(tokenization.load(words_file), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_small(tokenizer_folder: Path):
+    """A function (next_sentence=False, **settings of the model) -> Small."""
+    tokenizer = tokenization.load(tokenizer_folder)
+
+    def make(*, next_sentence: bool = False, **settings: Any) -> Small:
+        sizes = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 20}
+        config = ModelConfig.model_validate(sizes | settings)
+        random = np.random.default_rng(7)
+
+        def draw(leaf: ParamSpec) -> np.ndarray:
+            middle = 1.0 if leaf.init is ones else 0.0  # the scales of norms
+            return random.normal(middle, 0.3, size=leaf.shape).astype(np.float32)
+
+        tree = spec(config, vocab_size=tokenizer.vocab_size, next_sentence=next_sentence)
+        return Small(map_specs(draw, tree), config, tokenizer_folder, tokenizer)
+
+    return make

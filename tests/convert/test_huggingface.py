@@ -1,0 +1,289 @@
+"""Folders that transformers loads with the same answers, and that come back as they were."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+from tpulm import storage, tokenization
+from tpulm.config import ModelConfig, RunConfig
+from tpulm.convert import CardFacts, LoadedModel, load_model, save_model
+from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
+from tpulm.models.bert import Tokens, encode, masked_logits, next_sentence_logits
+from tpulm.nn.params import named_leaves
+from tpulm.nn.transformer import Execution
+
+KINDS = [("post", False), ("post", True), ("pre", False), ("pre", True)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]  # as much as the tests below need
+EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
+
+
+@pytest.fixture
+def exported(make_small, tmp_path) -> Path:
+    small = make_small()
+    return save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+
+
+@pytest.fixture
+def transformers(torch) -> Any:
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # what it would say of weights is asserted on instead
+    return transformers
+
+
+# -- the same answers -------------------------------------------------------------------------------------------------------
+
+
+def rows(vocab_size: int) -> dict[str, np.ndarray]:
+    """Five rows of 20 with two segments each, of which the last have 0, 1, … up to 17 padding tokens."""
+    random = np.random.default_rng(3)
+    ids = random.integers(0, vocab_size, (5, 20)).astype(np.int32)
+    lengths = np.array([20, 19, 12, 7, 3])
+    real = np.arange(20)[None] < lengths[:, None]
+    types = (np.arange(20)[None] >= lengths[:, None] // 2).astype(np.int32)
+    return {"ids": np.where(real, ids, 0), "real": real, "types": np.where(real, types, 0)}
+
+
+def our_logits(model: LoadedModel, batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
+    words, pairs = forward(model.params, batch, model.config, model.vocab_size)
+    return np.asarray(words)[..., : model.vocab_size], None if pairs is None else np.asarray(pairs)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def forward(params: Any, batch: Any, config: ModelConfig, vocab_size: int) -> tuple[Any, Any]:
+    segments = jnp.where(batch["real"], jnp.int32(0), jnp.int32(-1))
+    hidden = encode(
+        params, Tokens(batch["ids"], segments, batch["types"], None), config=config, execution=EXECUTION, randomness=None
+    )
+    words = masked_logits(params, hidden, config=config, execution=EXECUTION, vocab_size=vocab_size)
+    return words, params.next_sentence and next_sentence_logits(params.next_sentence, hidden, execution=EXECUTION)
+
+
+def their_logits(torch: Any, model: Any, batch: dict[str, np.ndarray]) -> Any:
+    with torch.no_grad():
+        return model.eval()(
+            input_ids=torch.tensor(batch["ids"], dtype=torch.long),
+            attention_mask=torch.tensor(batch["real"], dtype=torch.long),
+            token_type_ids=torch.tensor(batch["types"], dtype=torch.long),
+        )
+
+
+@pytest.mark.parametrize(
+    ("norm_position", "next_sentence", "activation"),
+    [*((*kind, "gelu_tanh") for kind in KINDS), ("post", False, "gelu"), ("pre", True, "gelu"), ("post", True, "relu")],
+)
+def test_logits_equal_those_of_transformers(
+    torch, transformers, make_small, tmp_path, norm_position, next_sentence, activation
+):
+    small = make_small(norm_position=norm_position, activation=activation, next_sentence=next_sentence)
+    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    batch = rows(small.tokenizer.vocab_size)
+    in_memory = LoadedModel(small.params, small.config, small.tokenizer.vocab_size, small.tokenizer, next_sentence)
+    words, pairs = our_logits(in_memory, batch)
+    theirs = their_logits(torch, transformers.AutoModelForMaskedLM.from_pretrained(folder), batch).logits.numpy()
+    assert np.abs(words).max() > 3.0  # or an error of 1e-4 would say little
+    np.testing.assert_allclose(words[batch["real"]], theirs[batch["real"]], atol=1e-4, rtol=0)
+    if pairs is not None:
+        pair_model = transformers.AutoModelForNextSentencePrediction.from_pretrained(folder)
+        np.testing.assert_allclose(pairs, their_logits(torch, pair_model, batch).logits.numpy(), atol=1e-4, rtol=0)
+    assert (pairs is not None) == next_sentence
+    again, _ = our_logits(load_model(folder), batch)
+    np.testing.assert_array_equal(again, words)
+
+
+HEAD = {
+    "cls.predictions.bias",
+    *(f"cls.predictions.transform.{part}.{leaf}" for part in ("dense", "LayerNorm") for leaf in ("weight", "bias")),
+}
+POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
+PAIR_HEAD = {"cls.seq_relationship.weight", "cls.seq_relationship.bias"}
+
+
+@pytest.mark.parametrize(("norm_position", "next_sentence"), KINDS)
+def test_transformers_finds_every_weight_and_no_other(transformers, make_small, tmp_path, norm_position, next_sentence):
+    small = make_small(norm_position=norm_position, next_sentence=next_sentence)
+    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+
+    def report(loader: Any) -> tuple[set[str], set[str]]:
+        info = loader.from_pretrained(folder, output_loading_info=True)[1]
+        assert not info["mismatched_keys"]
+        return set(info["missing_keys"]), set(info["unexpected_keys"])
+
+    bert_pooler = {f"bert.{name}" for name in POOLER}
+    if next_sentence:
+        assert report(transformers.AutoModelForPreTraining) == (set(), set())
+        assert report(transformers.AutoModelForMaskedLM) == (set(), bert_pooler | PAIR_HEAD)
+        assert report(transformers.AutoModel) == (set(), HEAD | PAIR_HEAD)
+    else:
+        assert report(transformers.AutoModelForMaskedLM) == (set(), set())
+        assert report(transformers.AutoModel) == (POOLER, HEAD)  # a pooler that was never trained cannot be given
+
+
+def test_what_transformers_saves_comes_back(torch, transformers, make_small, exported, tmp_path):
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(exported).to(torch.bfloat16)
+    theirs.save_pretrained(tmp_path / "again")
+    for name in ("tokenizer.json", "vocab.txt"):
+        storage.write_atomic(tmp_path / "again" / name, storage.read_bytes(exported / name))
+    before, after = load_model(exported), load_model(tmp_path / "again")
+    assert after.config == before.config
+    for name, leaf in named_leaves(after.params).items():
+        assert leaf.dtype == np.float32
+        np.testing.assert_allclose(leaf, named_leaves(before.params)[name], rtol=2**-8, err_msg=name)
+
+
+def test_their_tokenizer_gives_our_ids(transformers, exported):
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(exported), load_model(exported).tokenization
+    text = "the old cat sees a [MASK], and Zebras."
+    assert theirs(text)["input_ids"] == ours.encode_one(text)
+    assert theirs.model_max_length == 20
+    assert theirs.mask_token_id == ours.special.mask
+
+
+# -- what is written --------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_holds_a_model_and_nothing_else(make_small, tmp_path):
+    small = make_small(next_sentence=True)
+    facts = CardFacts(name="small", config=RunConfig(), vocab_size=small.tokenizer.vocab_size, mask_token="[MASK]", steps=1)
+    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments, card=facts)
+    expected = {path.name for path in small.tokenizer_folder.iterdir()} - {"manifest.json"}
+    assert {path.name for path in folder.iterdir()} == expected | {"config.json", "model.safetensors", "README.md"}
+    with safetensors.safe_open(folder / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert "cls.predictions.decoder.weight" not in file.keys()  # noqa: SIM118  (not a mapping)
+        shape = file.get_slice("bert.embeddings.word_embeddings.weight").get_shape()
+    described = json.loads((folder / "config.json").read_text())
+    assert shape == [small.tokenizer.vocab_size, 24]
+    assert described["vocab_size"] == small.tokenizer.vocab_size
+    assert "transformers_version" not in described
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_the_same_model_gives_the_same_bytes_from_any_device(make_small, tmp_path):
+    small = make_small()
+    first = save_model(tmp_path / "a", small.params, small.config, **small.arguments)
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def spread(leaf: np.ndarray) -> jax.Array:
+        axis = next((i for i, size in enumerate(leaf.shape) if size % 8 == 0), None)
+        parts = [None] * leaf.ndim if axis is None else ["x" if i == axis else None for i in range(leaf.ndim)]
+        return jax.device_put(leaf, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts)))
+
+    second = save_model(tmp_path / "b", jax.tree.map(spread, small.params), small.config, **small.arguments)
+    for path in first.iterdir():
+        assert path.read_bytes() == (second / path.name).read_bytes(), path.name
+
+
+def test_an_export_replaces_the_one_before_as_a_whole(make_small, exported):
+    (exported / "stale.txt").write_text("from an earlier export")
+    leftover = exported.with_name(f".export{storage.TEMPORARY_SUFFIX}")
+    leftover.mkdir()
+    (leftover / "torn").write_text("from an export that was killed")
+    small = make_small(num_layers=1)
+    save_model(exported, small.params, small.config, **small.arguments)
+    assert load_model(exported).config.num_layers == 1
+    assert not (exported / "stale.txt").exists()
+    assert not leftover.exists()
+
+
+def test_broken_numbers_are_not_exported(make_small, exported):
+    small = make_small()
+    small.params.layers.up.bias[1, 2] = np.nan
+    before = (exported / "model.safetensors").read_bytes()
+    with pytest.raises(TpulmError, match="NaN or infinite numbers in layers/up/bias"):
+        save_model(exported, small.params, small.config, **small.arguments)
+    assert (exported / "model.safetensors").read_bytes() == before
+
+
+def test_a_missing_tokenizer_is_named(make_small, tmp_path):
+    small = make_small()
+    arguments = small.arguments | {"tokenization_folder": tmp_path / "nowhere"}
+    with pytest.raises(StorageError, match=r"cannot read .*nowhere: no such file or folder"):
+        save_model(tmp_path / "export", small.params, small.config, **arguments)
+    assert not (tmp_path / "export").exists()
+
+
+# -- what is read -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("norm_position", "next_sentence"), KINDS)
+def test_there_and_back(make_small, tmp_path, norm_position, next_sentence):
+    small = make_small(norm_position=norm_position, next_sentence=next_sentence, dropout=0.2)
+    model = load_model(save_model(tmp_path / "export", small.params, small.config, **small.arguments))
+    assert model.config == small.config
+    assert model.next_sentence is next_sentence
+    assert model.vocab_size == model.tokenization.vocab_size == small.tokenizer.vocab_size
+    assert model.dropped == ()
+    again = save_model(tmp_path / "again", model.params, model.config, **small.arguments)
+    assert (again / "model.safetensors").read_bytes() == (tmp_path / "export" / "model.safetensors").read_bytes()
+
+
+def test_a_work_folder_stands_for_its_export(exported):
+    workdir = exported.parent
+    (workdir / "run.json").write_text("{}")
+    assert load_model(workdir).config == load_model(exported).config
+
+
+def test_a_work_folder_without_an_export_says_how_to_make_one(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"make one with: tpulm export {tmp_path}"):
+        load_model(tmp_path)
+
+
+def test_what_is_no_model_is_refused(exported, tmp_path):
+    with pytest.raises(ConfigError, match="nothere: no such folder"):
+        load_model(tmp_path / "nothere")
+    with pytest.raises(ConfigError, match=r"is a file; name the folder that holds config\.json and model\.safetensors"):
+        load_model(exported / "model.safetensors")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"config\.json, model\.safetensors, tokenizer\.json or vocab\.txt missing$"):
+        load_model(tmp_path / "empty")
+    (exported / "model.safetensors").rename(exported / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match=r"model\.safetensors missing; pytorch_model\.bin is not read: load it with"):
+        load_model(exported)
+
+
+def test_half_a_file_is_refused(exported):
+    path = exported / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DataError, match=r"model\.safetensors: not a whole safetensors file"):
+        load_model(exported)
+
+
+def test_a_config_of_another_size_is_refused(exported):
+    described = json.loads((exported / "config.json").read_text())
+    (exported / "config.json").write_text(json.dumps(described | {"num_hidden_layers": 3, "vocab_size": 61}))
+    with pytest.raises(DataError) as raised:
+        load_model(exported)
+    assert "missing: bert.encoder.layer.2.intermediate.dense.weight [40, 24]" in str(raised.value)
+    assert "word_embeddings.weight is [60, 24], config.json says [61, 24]" in str(raised.value)
+
+
+@pytest.mark.parametrize(("settings", "expected"), [({}, "the cafe"), ({"do_lower_case": False}, "The [UNK]")])
+def test_a_bare_vocabulary_is_read_as_transformers_would(exported, settings, expected):
+    (exported / "tokenizer.json").unlink()
+    words = [*VOCABULARY, "The", "cafe"]
+    storage.write_atomic(exported / "vocab.txt", "\n".join(words) + "\n")
+    storage.write_json(exported / "tokenizer_config.json", settings)
+    tokenizer = load_model(exported).tokenization
+    assert [tokenizer.token(i) for i in tokenizer.encode_one("The Café", special_tokens=False)] == expected.split()
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(exported, tmp_path):
+    words = [*VOCABULARY, *(f"word{number}" for number in range(70 - len(VOCABULARY)))]
+    storage.write_atomic(tmp_path / "vocab.txt", "\n".join(words) + "\n")
+    tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path / "larger")
+    storage.write_atomic(exported / "tokenizer.json", storage.read_bytes(tmp_path / "larger" / "tokenizer.json"))
+    with pytest.raises(DataError, match=r"export: the vocabulary has 70 tokens, but the model only 60"):
+        load_model(exported)

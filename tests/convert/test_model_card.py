@@ -1,0 +1,173 @@
+"""The model card says what the facts say, and nothing where they are silent."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
+from tpulm.convert.curve import Point
+from tpulm.convert.model_card import num_parameters, render, settings, write_card
+from tpulm.convert.names import names, to_theirs
+from tpulm.models.bert import spec
+from tpulm.nn.params import map_specs
+
+CONFIG = RunConfig(
+    name="korean-reviews",
+    data=DataConfig(sequence_length=64),
+    model=ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024),
+    train=TrainConfig(steps=600, batch_size=64),
+)
+BARE = CardFacts(name="korean-reviews", config=CONFIG, vocab_size=16_000, mask_token="[MASK]", steps=600)
+FULL = replace(
+    BARE,
+    description="Learned from reviews of films.",
+    language="ko",
+    license="cc0-1.0",
+    corpus=CorpusFacts(
+        documents=712_383,
+        skipped={"too short": 12, "too long": 0},
+        duplicates=7_001,
+        training_documents=698_000,
+        holdout_documents=7_370,
+        characters=24_500_000,
+    ),
+    dataset=DatasetFacts(
+        rows=181_234, tokens=11_234_567, holdout_rows=1_820, padding_fraction=0.0312, tokens_per_character=0.4585
+    ),
+    training_curve=tuple(Point(step, 9.7 - step / 200) for step in range(10, 601, 10)),
+    holdout_curve=tuple(Point(step, 9.8 - step / 200) for step in range(60, 601, 60)),
+    scores=Scores(
+        step=600, loss=6.54321, accuracy=0.12345, baseline_accuracy=0.04, bits_per_character=4.3281, rows=1_820
+    ),
+    examples=(Example('이 영화 정말 "[MASK]"', (("재미", 0.31), ("최고", 0.12))), Example("[MASK] | x", (("a", 0.5),))),
+    hardware="CPU, 2 cores",
+    tokens_per_second=5_123.4,
+    training_seconds=479.6,
+    version="0.1.0",
+)  # fmt: skip
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_front_matter_is_what_the_hub_reads():
+    assert front_matter(render(FULL)) == {
+        "language": "ko",
+        "license": "cc0-1.0",
+        "mask_token": "[MASK]",
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["bert", "masked-language-model", "pretrained-from-scratch", "tpulm"],
+        "widget": [{"text": '이 영화 정말 "[MASK]"'}, {"text": "[MASK] | x"}],
+    }
+
+
+def test_figures_are_stated_once_and_well():
+    card = render(FULL)
+    for line in (
+        "| documents read | 712,383 |",
+        "| left out: too short | 12 |",
+        "| exact duplicates left out | 7,001 |",
+        "| characters | 24,500,000 |",
+        "| tokens | 11,234,567 |",
+        "| training rows of 64 tokens | 181,234 |",
+        "| padding | 3.12 % |",
+        "| passes over the rows | 0.21 |",
+        "| steps done | 600 |",
+        "| hardware | CPU, 2 cores |",
+        "| time | 8 min 0 s |",
+        "| tokens per second | 5,123 |",
+        "| `train.optimizer.learning_rate` | `0.0001` |",
+        "| `tokenizer.vocab_size` | `32000` |",
+        "| loss | 6.5432 | mean cross-entropy of the predicted tokens, in nats |",
+        "| accuracy | 12.35 % |",
+        "| baseline accuracy | 4.00 % |",
+        "| bits per character | 4.3281 | masked-token loss / ln 2 × tokens / characters",
+        "| 600 | 6.700 | 6.800 |",
+        "| `[MASK] \\| x` | `a` 0.500 |  |",
+    ):
+        assert card.count(line) == 1, line
+    assert "too long" not in card
+    assert "On 1,820 rows of held-out text, after step 600:" in card
+    assert "Learned from reviews of films." in card
+    assert "with tpulm 0.1.0" in card
+
+
+def test_what_is_unknown_is_not_spoken_of():
+    card = render(BARE)
+    assert re.findall("^## .*$", card, re.MULTILINE) == ["## How to use", "## Training", "## Limitations"]
+    assert front_matter(card).keys() == {"mask_token", "library_name", "pipeline_tag", "tags"}
+    for word in ("None", "nan", "held-out", "hardware", "tokens per second", "widget", "curve.svg"):
+        assert word not in card
+    assert "No licence is stated" in card
+    assert "No licence is stated" not in render(FULL)
+    assert "Texts" not in card
+
+
+def test_the_snippet_is_python():
+    snippet = re.search("```python\n(.*?)```", render(FULL), re.DOTALL)
+    assert snippet
+    compile(snippet[1], "snippet", "exec")
+    assert 'model="korean-reviews"' in snippet[1]
+    assert len(snippet[1].strip().splitlines()) == 5
+
+
+def test_tables_are_rectangles():
+    for block in re.findall(r"(?:^\|.*\|\n)+", render(FULL), re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1, block
+
+
+def test_no_path_of_the_texts_appears():
+    config = CONFIG.model_copy(update={"tokenizer": TokenizerConfig(path="elsewhere/secret/vocab.txt")})
+    assert ("tokenizer.path", '"vocab.txt"') in settings(config)
+    assert "secret" not in render(replace(BARE, config=config))
+
+
+def test_losses_are_shown_where_all_lines_have_them():
+    held_out = (*FULL.holdout_curve, Point(601, float("nan")))
+    card = render(replace(FULL, training_curve=(*FULL.training_curve, Point(601, 6.6)), holdout_curve=held_out))
+    steps = [int(step) for step in re.findall(r"^\| (\d+) \| [\d.]* \| [\d.]* \|$", card, re.MULTILINE)]
+    assert steps == [10, *range(60, 601, 60), 601]
+    assert "nan" not in card
+
+
+def test_next_sentence_is_told():
+    config = CONFIG.model_copy(update={"data": DataConfig(sequence_length=64, next_sentence=True)})
+    scores = Scores(step=1, loss=1.0, accuracy=0.5, baseline_accuracy=0.1, next_sentence_accuracy=0.75)
+    card = render(replace(FULL, config=config, scores=scores))
+    assert "by masked-language modelling and next-sentence prediction" in card
+    assert "| next-sentence accuracy | 75.00 % |" in card
+    assert "in nats, plus that of the next-sentence head" in card
+    assert "bits per character" not in card
+
+
+@pytest.mark.parametrize("next_sentence", [False, True])
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_parameters_are_those_of_the_file(norm_position, next_sentence):
+    model = ModelConfig(num_layers=2, hidden_size=8, num_heads=2, intermediate_size=12, norm_position=norm_position)
+    tree = spec(model, vocab_size=130, next_sentence=next_sentence)
+    params = map_specs(lambda leaf: np.zeros(leaf.shape, np.float32), tree)
+    tensors = to_theirs(params, tree, names(norm_position, next_sentence=next_sentence), vocab_size=130)
+    assert num_parameters(model, 130, next_sentence=next_sentence) == sum(tensor.size for tensor in tensors.values())
+
+
+def test_card_and_curve_are_written(tmp_path):
+    write_card(tmp_path, FULL)
+    assert (tmp_path / "README.md").read_text("utf-8") == render(FULL)
+    ElementTree.fromstring((tmp_path / "curve.svg").read_text("utf-8"))
+    assert "](curve.svg)" in render(FULL)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "curve.svg"]
+
+
+def test_without_a_curve_there_is_no_picture(tmp_path):
+    write_card(tmp_path, BARE)
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]

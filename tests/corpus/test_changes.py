@@ -1,0 +1,101 @@
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpulm.config import CorpusConfig
+from tpulm.corpus import verify
+from tpulm.errors import ConfigError, WorkFolderMismatch
+
+
+@pytest.fixture
+def folder(write: Callable) -> Path:
+    write("in/a.txt", "one\ntwo\n")
+    return write("in/b.txt", "three\nfour\n").parent
+
+
+def test_unchanged(scattered: Callable, folder: Path):
+    work = scattered(folder).workdir
+    os.utime(folder / "a.txt", (1, 1))
+    scattered(folder, workdir=work)
+    scattered([str(folder / "a.txt"), str(folder / "b.txt")], workdir=work)  # the same files by other names
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cleaning": {"min_characters": 3}}, r"corpus.cleaning.min_characters: 1 -> 3"),
+        ({"holdout_fraction": 0.5}, r"corpus.holdout_fraction: 0.01 -> 0.5"),
+        ({"max_documents": 3}, r"corpus.max_documents: null -> 3"),
+        ({"part_bytes": 10_000}, r"data.part_bytes: 32000000 -> 10000"),
+    ],
+)
+def test_other_settings_are_named(scattered: Callable, folder: Path, settings: dict, message: str):
+    work = scattered(folder).workdir
+    with pytest.raises(WorkFolderMismatch, match=message) as failure:
+        scattered(folder, workdir=work, **settings)
+    assert "Use another --workdir" in str(failure.value)
+
+
+def test_other_ways_of_reading_are_named(scattered: Callable, folder: Path):
+    work = scattered(folder).workdir
+    with pytest.raises(WorkFolderMismatch, match=r"a\.txt, documents: line -> file"):
+        scattered([{"path": str(folder), "documents": "file"}], workdir=work)
+    with pytest.raises(WorkFolderMismatch, match=r"weight: 1.0 -> 2.0"):
+        scattered([{"path": str(folder), "weight": 2.0}], workdir=work)
+
+
+def test_changed_files_are_named(scattered: Callable, folder: Path):
+    work = scattered(folder).workdir
+    (folder / "c.txt").write_text("new")
+    with pytest.raises(WorkFolderMismatch, match=r"number of files: 2 -> 3\n  new: .*c\.txt"):
+        scattered(folder, workdir=work)
+    (folder / "c.txt").unlink()
+    (folder / "b.txt").write_text("three\nfive\n")
+    with pytest.raises(WorkFolderMismatch, match=r"b\.txt: its content is not what it was"):
+        scattered(folder, workdir=work)
+    (folder / "b.txt").unlink()
+    with pytest.raises(WorkFolderMismatch, match=r"gone: .*b\.txt"):
+        scattered(folder, workdir=work)
+
+
+def test_a_corpus_that_moved_is_the_same(scattered: Callable, folder: Path):
+    corpus = scattered(folder)
+    shutil.move(folder, folder.with_name("moved"))
+    assert scattered(folder.with_name("moved"), workdir=corpus.workdir).manifest == corpus.manifest
+
+
+def test_a_corpus_that_is_not_here_at_all_is_no_mismatch(scattered: Callable, folder: Path):
+    corpus = scattered(folder)
+    (folder / "a.txt").unlink()
+    gone = CorpusConfig.model_validate({"sources": [str(folder / "a.txt"), str(folder / "b.txt")]})
+    with pytest.raises(ConfigError, match="no file or folder"):
+        verify(corpus.manifest, gone, corpus.workdir, part_bytes=32_000_000)
+    shutil.rmtree(folder)
+    verify(corpus.manifest, gone, corpus.workdir, part_bytes=32_000_000)
+    with pytest.raises(WorkFolderMismatch, match="part_bytes"):
+        verify(corpus.manifest, gone, corpus.workdir, part_bytes=10_000)
+
+
+def test_behind_a_limit_files_may_change(scattered: Callable, folder: Path):
+    (folder / "a.txt").write_bytes(b"a line of text\n" * 200_000)
+    work = scattered(folder, max_documents=10).workdir
+    (folder / "b.txt").write_text("changed")
+    (folder / "c.txt").write_text("new")
+    with (folder / "a.txt").open("ab") as stream:
+        stream.write(b"more")
+    scattered(folder, workdir=work, max_documents=10)
+    (folder / "a.txt").write_bytes(b"another line\n" * 200_000)
+    with pytest.raises(WorkFolderMismatch, match=r"a\.txt: its content"):
+        scattered(folder, workdir=work, max_documents=10)
+
+
+def test_many_changes_are_not_all_listed(scattered: Callable, folder: Path):
+    work = scattered(folder).workdir
+    for number in range(30):
+        (folder / f"{number}.txt.gz").write_bytes(gzip.compress(b"x"))
+    with pytest.raises(WorkFolderMismatch, match="and 21 more"):
+        scattered(folder, workdir=work)

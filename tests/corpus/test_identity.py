@@ -1,0 +1,57 @@
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, holdout_threshold, keys_of, part_range, threshold_of
+
+KEYS = keys_of([b"document %d" % number for number in range(100_000)])
+
+
+def test_a_key_is_the_digest_of_the_text():
+    keys = keys_of(["한국어".encode(), b""])
+    digest = blake2b("한국어".encode(), digest_size=16).digest()
+    assert int(keys.high[0]) << 64 | int(keys.low[0]) == int.from_bytes(digest, "big")
+
+
+def test_sorting_is_by_the_whole_key_and_stable():
+    keys = Keys(np.array([2, 1, 1, 1], np.uint64), np.array([0, 5, 3, 5], np.uint64))
+    assert keys.order().tolist() == [2, 1, 3, 0]
+
+
+def test_draws_are_uniform_and_independent_of_each_other_and_of_the_part():
+    uniforms = [draw(KEYS, purpose) / RANGE for purpose in Purpose] + [KEYS.high / RANGE, KEYS.low / RANGE]
+    for uniform in uniforms:
+        assert abs(float(uniform.mean()) - 0.5) < 0.005
+        counts = np.histogram(uniform, 10, (0, 1))[0]
+        assert np.abs(counts - 10_000).max() < 400
+    assert np.abs(np.corrcoef(uniforms) - np.eye(len(uniforms))).max() < 0.02
+
+
+def test_thresholds():
+    draws = np.array([0, 5, 2**64 - 1], np.uint64)
+    assert below(draws, 0).tolist() == [False] * 3
+    assert below(draws, 5).tolist() == [True, False, False]
+    assert below(draws, RANGE).tolist() == [True] * 3
+    assert threshold_of(1.0) == RANGE and threshold_of(0.5) == RANGE // 2
+    assert abs(below(draw(KEYS, Purpose.HOLDOUT), threshold_of(0.01)).mean() - 0.01) < 0.001
+
+
+@given(st.integers(1, 10_000))
+def test_parts_cover_all_keys_once(num_parts: int):
+    ends = [part_range(part, num_parts) for part in {0, num_parts // 2, num_parts - 1}]
+    assert part_range(0, num_parts)[0] == 0 and part_range(num_parts - 1, num_parts)[1] == RANGE
+    assert all(low < high for low, high in ends)
+    if num_parts > 1:
+        assert part_range(0, num_parts)[1] == part_range(1, num_parts)[0]
+
+
+@pytest.mark.parametrize(
+    ("draws", "fraction", "held"),
+    [([7], 0.9, 0), ([3, 9], 1e-9, 1), ([3, 9], 0.999, 1), ([RANGE // 4, RANGE // 3, RANGE - 1], 0.5, 2)],
+)
+def test_both_sides_of_a_tiny_corpus_have_a_document(draws: list[int], fraction: float, held: int):
+    threshold = holdout_threshold(fraction, min(draws), max(draws))
+    assert sum(number < threshold for number in draws) == held

@@ -1,0 +1,337 @@
+"""The stage as a whole: settings, limits, restarts, and the same bytes whatever happens on the way."""
+
+import gzip
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpulm.config import CorpusConfig
+from tpulm.corpus import has_spill, load_manifest, piece, read_part, remove_spill, sample_texts, scatter, spill
+from tpulm.errors import ConfigError, DataError, Stopped, StorageError
+from tpulm.progress import Silent
+
+SCATTER = sys.modules["tpulm.corpus.scatter"]
+
+KILLED = """
+import os, signal, sys
+from tpulm import storage
+from tpulm.config import CorpusConfig
+from tpulm.corpus import scatter
+
+calls, limit = 0, int(sys.argv[1])
+def dying(function):
+    def wrapped(*arguments):
+        global calls
+        calls += 1
+        if calls == limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+    return wrapped
+storage.publish, storage.write_json, os.fsync = map(dying, (storage.publish, storage.write_json, os.fsync))
+scatter(CorpusConfig(sources=tuple(sys.argv[3:])), sys.argv[2], part_bytes=10_000, workers=1)
+"""
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.total, self.done, self.notes = 0.0, 0.0, list[str]()
+
+    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
+        self.total = total or 0.0
+
+    def advance(self, amount: float) -> None:
+        self.done += amount
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def sources(write: Callable) -> list[str]:
+    """Three files in three formats, with duplicates across them."""
+    lines = [f"sentence {number} of the corpus" for number in range(3000)]
+    text = write("in/a.txt", "\n".join(lines[:1200]))
+    packed = write("in/b.txt.gz", gzip.compress("\r\n".join(lines[1000:2200]).encode()))
+    table = write("in/c.csv", "text\n" + "\n".join(lines[2000:]))
+    return [str(text), str(packed), str(table)]
+
+
+def test_counts_and_inputs_are_in_the_manifest(scattered: Callable, sources: list[str]):
+    corpus = scattered(sources)
+    manifest = corpus.manifest
+    assert manifest.counts.documents == 1200 + 1200 + 1000
+    assert len(corpus.documents()) == 3000
+    assert manifest.counts.bytes == manifest.counts.characters > 3400 * 24
+    assert [(record.path, record.format, record.compression) for record in manifest.inputs] == [
+        (sources[0], "text", None), (sources[1], "text", "gzip"), (sources[2], "csv", None),
+    ]  # fmt: skip
+    assert all(record.read_bytes == record.bytes == Path(record.path).stat().st_size for record in manifest.inputs)
+    assert load_manifest(corpus.workdir) == manifest
+
+
+def test_characters_and_bytes_differ(scattered: Callable, write: Callable):
+    counts = scattered(write("a.txt", "한국어\nab")).manifest.counts
+    assert (counts.documents, counts.bytes, counts.characters) == (2, 11, 5)
+
+
+def test_workers_do_not_change_the_result(scattered: Callable, sources: list[str], monkeypatch: pytest.MonkeyPatch):
+    one = scattered(sources)
+    monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
+    two = scattered(sources, workers=2)
+    assert tree(one.workdir) == tree(two.workdir)
+
+
+def test_a_fault_in_a_worker_arrives_whole(
+    scattered: Callable, sources: list[str], write: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
+    bad = write("bad.jsonl", '{"text": 1}\n')
+    with pytest.raises(DataError, match=r"bad\.jsonl, line 1: 'text' is 1, not a string"):
+        scattered([*sources, str(bad)], workers=2)
+
+
+def test_pieces_and_runs_do_not_change_the_documents(
+    scattered: Callable, write: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(20):
+        write(f"many/{number:02d}.txt", "\n".join(f"text {number * 7 + line}" for line in range(50)))
+    folder = tmp_path / "many"
+    one = scattered(folder)
+    assert len(one.manifest.pieces) == 1
+    monkeypatch.setattr(piece, "_PIECE_BYTES", 1500)
+    monkeypatch.setattr(spill, "_RUN_BYTES", 1000)
+    many = scattered(folder)
+    assert len(many.manifest.pieces) > 5
+    assert (one.train(), one.holdout()) == (many.train(), many.holdout())
+    assert one.manifest.fingerprint == many.manifest.fingerprint
+
+
+def test_the_same_text_elsewhere_is_the_same_corpus(scattered: Callable, sources: list[str], tmp_path: Path):
+    here = scattered(sources)
+    shutil.copytree(tmp_path / "in", tmp_path / "other" / "place")
+    there = scattered(tmp_path / "other" / "place")
+    assert here.manifest.fingerprint == there.manifest.fingerprint
+    assert here.train() == there.train()
+
+
+def test_order_content_and_settings_make_another_fingerprint(scattered: Callable, sources: list[str], write: Callable):
+    fingerprints = [
+        scattered(sources).manifest.fingerprint,
+        scattered(sources[::-1]).manifest.fingerprint,
+        scattered(sources[:2]).manifest.fingerprint,
+        scattered(sources, holdout_fraction=0.02).manifest.fingerprint,
+        scattered(sources, cleaning={"min_characters": 2}).manifest.fingerprint,
+        scattered([{"path": sources[0], "weight": 2.0}, *sources[1:]]).manifest.fingerprint,
+    ]
+    write("in/a.txt", "another text")
+    fingerprints.append(scattered(sources).manifest.fingerprint)
+    assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_progress_adds_up_and_what_is_left_out_is_said(tmp_path: Path, write: Callable, sources: list[str]):
+    heard = Heard()
+    paths = [*sources, str(write("d.txt", "\n\nx\n"))]
+    config = CorpusConfig.model_validate({"sources": paths, "cleaning": {"min_characters": 2}})
+    scatter(config, tmp_path / "w", part_bytes=10_000, workers=1, progress=heard)
+    assert heard.done == heard.total > 0
+    assert heard.notes == ["3,400 documents kept; left out: 2 empty, 1 too short"]
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1200, 1201, 5000])
+def test_max_documents_takes_the_first_and_reads_no_further(scattered: Callable, sources: list[str], limit: int):
+    corpus = scattered(sources, max_documents=limit, deduplicate=False)
+    manifest = corpus.manifest
+    assert manifest.counts.documents == min(limit, 3400)
+    assert len(manifest.inputs) == (1 if limit <= 1200 else 2 if limit <= 2400 else 3)
+    assert manifest.limit_reached == (limit < 3400)
+    expected = sorted(
+        [*(f"sentence {n} of the corpus" for n in range(1200)), *(f"sentence {n} of the corpus" for n in range(1000, 2200))]
+    )
+    if limit <= 1200:
+        assert set(corpus.documents()) == {f"sentence {number} of the corpus" for number in range(limit)}
+    elif limit == 1201:
+        assert set(corpus.documents()) <= set(expected)
+
+
+def test_max_bytes_never_takes_more(scattered: Callable, sources: list[str]):
+    corpus = scattered(sources, max_bytes=1000)
+    assert 970 < corpus.manifest.counts.bytes <= 1000
+    exact = scattered(sources, max_bytes=corpus.manifest.counts.bytes)
+    assert exact.documents() == corpus.documents()
+    both = scattered(sources, max_bytes=1000, max_documents=3)
+    assert both.manifest.counts.documents == 3
+    with pytest.raises(DataError, match=r"first document is larger than corpus\.max_bytes = 5"):
+        scattered(sources, max_bytes=5)
+
+
+def test_a_limit_leaves_the_rest_of_a_large_file_unread(scattered: Callable, write: Callable):
+    path = write("a.txt", "some words in a line\n" * 500_000)
+    (record,) = scattered(path, max_documents=10).manifest.inputs
+    assert record.bytes == 10_500_000 and record.read_bytes < 1_500_000
+    changed = Path(path).read_bytes()[:-5] + b"done\n"
+    first = scattered(path, max_documents=10)
+    path.write_bytes(changed)
+    assert scattered(path, max_documents=10).manifest.fingerprint == first.manifest.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("content", "cleaning", "message"),
+    [
+        ("", {}, "no text was found. Check corpus.sources"),
+        ("\n \n\n", {}, "all documents were left out: 3 empty"),
+        ("a\nbb", {"min_characters": 5}, "2 too short. Check corpus.cleaning"),
+    ],
+)
+def test_an_empty_corpus_is_an_error(
+    scattered: Callable, write: Callable, tmp_path: Path, content: str, cleaning: dict, message: str
+):
+    with pytest.raises(DataError, match=message) as failure:
+        scattered(write("a.txt", content), cleaning=cleaning, workdir=tmp_path / "w")
+    assert failure.value.exit_code == 3
+    assert load_manifest(tmp_path / "w") is None
+
+
+def test_skipping_is_per_source_and_counted(scattered: Callable, write: Callable):
+    bad = write("bad.jsonl", b'{"text": "good"}\n{"no": 1}\nnot json\n{"text": "al\xff"}\n')
+    torn = write("torn.txt.gz", gzip.compress(b"whole\ncut of", 0)[:-9])
+    sources = [{"path": str(path), "on_error": "skip"} for path in (bad, torn)]
+    manifest = scattered(sources).manifest
+    assert manifest.counts.documents == 2
+    assert manifest.counts.skipped == {"broken_file": 1, "no_field": 1, "not_json": 1, "undecodable": 1}
+    with pytest.raises(DataError, match=r"torn\.txt\.gz"):
+        scattered([sources[0], str(torn)])
+
+
+def test_a_finished_corpus_is_not_read_again(scattered: Callable, sources: list[str]):
+    corpus = scattered(sources)
+    before = {name: (corpus.workdir / name).stat().st_mtime_ns for name in tree(corpus.workdir)}
+    assert scattered(sources, workdir=corpus.workdir).manifest == corpus.manifest
+    assert {name: (corpus.workdir / name).stat().st_mtime_ns for name in tree(corpus.workdir)} == before
+
+
+def test_the_manifest_outlives_the_documents(scattered: Callable, sources: list[str]):
+    corpus = scattered(sources)
+    assert has_spill(corpus.workdir, corpus.manifest)
+    remove_spill(corpus.workdir)
+    assert list(tree(corpus.workdir)) == ["corpus/manifest.json"]
+    assert not has_spill(corpus.workdir, corpus.manifest)
+    assert scattered(sources, workdir=corpus.workdir).manifest == corpus.manifest
+    with pytest.raises(StorageError, match=r"gone; delete .*manifest\.json and run the same command again"):
+        read_part(corpus.workdir, corpus.manifest, 0)
+    with pytest.raises(StorageError, match="gone"):
+        list(sample_texts(corpus.workdir, corpus.manifest, 10**6))
+
+
+def test_killed_at_any_step_and_run_again_it_ends_the_same(scattered: Callable, sources: list[str], tmp_path: Path):
+    expected = tree(scattered(sources, part_bytes=10_000).workdir)
+    killed = 0
+    for steps in (2, 4, 3, 5, 7, 100):  # of what is left: each attempt goes on from the pieces that are complete
+        command = [sys.executable, "-c", KILLED, str(steps), str(tmp_path / "w"), *sources]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode == 0:
+            break
+        assert result.returncode == -signal.SIGKILL, result.stderr
+        assert load_manifest(tmp_path / "w") is None
+        killed += 1
+    assert killed >= 3
+    assert tree(tmp_path / "w") == expected
+
+
+def test_only_unfinished_or_changed_pieces_are_read_again(scattered: Callable, sources: list[str], tmp_path: Path):
+    work = tmp_path / "w"
+    bad = tmp_path / "in" / "bad.jsonl"
+    bad.write_text("oops")
+    with pytest.raises(DataError):
+        scattered([*sources, str(bad)], workdir=work)
+    before = {name: (work / name).stat().st_mtime_ns for name in tree(work)}
+    assert len([name for name in before if name.endswith(".spill")]) == 3
+    bad.write_text('{"text": "fine"}')
+    Path(sources[1]).touch()  # same content: its hash is compared
+    Path(sources[0]).write_text("something new")
+    corpus = scattered([*sources, str(bad)], workdir=work)
+    again = {name for name in before if (work / name).stat().st_mtime_ns != before[name]}
+    assert again == {"corpus/pieces/000000.spill", "corpus/pieces/000000.json"}
+    assert corpus.documents() == scattered([*sources, str(bad)]).documents()
+
+
+def test_a_damaged_piece_and_leftovers_are_replaced(scattered: Callable, sources: list[str]):
+    corpus = scattered(sources)
+    expected = tree(corpus.workdir)
+    pieces = corpus.workdir / "corpus" / "pieces"
+    (pieces / "000001.spill").write_bytes(b"torn")
+    (pieces / ".000002.spill.1.tpulm-tmp").write_bytes(b"half")
+    (pieces / "000007.spill").write_bytes(b"of another corpus")
+    (corpus.workdir / "corpus" / "manifest.json").unlink()
+    scattered(sources, workdir=corpus.workdir)
+    assert tree(corpus.workdir) == expected
+
+
+def test_limits_resume_too(scattered: Callable, sources: list[str], tmp_path: Path):
+    expected = scattered(sources, max_documents=1500)
+    corpus = scattered(sources, max_documents=1500, workdir=tmp_path / "w")
+    (tmp_path / "w" / "corpus" / "manifest.json").unlink()
+    (tmp_path / "w" / "corpus" / "pieces" / "000001.json").unlink()
+    again = scattered(sources, max_documents=1500, workdir=tmp_path / "w")
+    assert again.manifest == corpus.manifest and again.documents() == expected.documents()
+
+
+def test_a_requested_stop_leaves_no_half_piece(
+    scattered: Callable, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(what_is_safe: str) -> None:
+        raise Stopped(what_is_safe)
+
+    monkeypatch.setattr("tpulm.interrupt.check", stop)
+    with pytest.raises(Stopped):
+        scattered(sources, workdir=tmp_path / "w")
+    assert tree(tmp_path / "w") == {}
+
+
+def test_a_full_disk_is_an_error_without_torn_output(scattered: Callable, sources: list[str], tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(StorageError, match=r"cannot write .*000000\.spill"):
+            scattered(sources, workdir=tmp_path / "w")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert tree(tmp_path / "w") == {}
+    assert scattered(sources, workdir=tmp_path / "w").manifest.counts.documents == 3400
+
+
+def test_a_file_that_grows_while_it_is_read(scattered: Callable, sources: list[str], monkeypatch: pytest.MonkeyPatch):
+    found = SCATTER.find_files
+    monkeypatch.setattr(SCATTER, "find_files", lambda given: [file._replace(bytes=file.bytes - 1) for file in found(given)])
+    with pytest.raises(DataError, match="let nothing write to it"):
+        scattered(sources)
+
+
+def test_no_sources_at_all(scattered: Callable):
+    with pytest.raises(ConfigError, match="name at least one"):
+        scattered([])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "documents"),
+    [
+        ("ko/petitions_2019-04.jsonl.gz", {"text_field": "content"}, 480),
+        ("ko/nsmc_train_50k.tsv.gz", {"text_field": "document"}, 50_000),
+        ("ja/wagahaiwa_nekodearu.txt", {}, 2000),
+        ("en/wikitext2_valid.txt.gz", {"documents": "paragraph"}, 50),
+    ],
+)
+def test_real_files(scattered: Callable, real_data: Path, name: str, settings: dict, documents: int):
+    corpus = scattered([{"path": str(real_data / name), **settings}])
+    assert corpus.manifest.counts.documents >= documents
+    assert len(corpus.train()) + len(corpus.holdout()) > 0.9 * documents

@@ -1,0 +1,137 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpulm.config import SourceConfig
+from tpulm.corpus.sources import find_files
+from tpulm.errors import ConfigError
+
+
+def names(folder: Path, *sources: str | SourceConfig) -> list[str]:
+    given = [source if isinstance(source, SourceConfig) else SourceConfig(path=str(folder / source)) for source in sources]
+    return [Path(file.path).relative_to(folder).as_posix() for file in find_files(given)]
+
+
+@pytest.fixture
+def folder(write: Callable, tmp_path: Path) -> Path:
+    for name in ("b.txt", "a.txt.gz", "sub/c.jsonl", "sub/deep/d.txt", ".hidden.txt", "sub/.git/e.txt", "sub-x/f.txt"):
+        write(name, "text")
+    return tmp_path
+
+
+def test_a_folder_is_everything_below_it_by_name(folder: Path):
+    assert names(folder, "") == ["a.txt.gz", "b.txt", "sub/c.jsonl", "sub/deep/d.txt", "sub-x/f.txt"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.txt", ["b.txt"]),
+        ("**/*.txt", ["b.txt", "sub/deep/d.txt", "sub-x/f.txt"]),
+        ("**", ["a.txt.gz", "b.txt", "sub/c.jsonl", "sub/deep/d.txt", "sub-x/f.txt"]),
+        ("sub/*", ["sub/c.jsonl", "sub/deep/d.txt"]),
+        ("s*", ["sub/c.jsonl", "sub/deep/d.txt", "sub-x/f.txt"]),
+        ("[ab].txt*", ["a.txt.gz", "b.txt"]),
+        (".hidden.txt", [".hidden.txt"]),
+    ],
+)
+def test_globs(folder: Path, pattern: str, expected: list[str]):
+    assert names(folder, pattern) == expected
+
+
+def test_sources_come_in_the_order_they_are_written(folder: Path):
+    assert names(folder, "sub-x", "b.txt") == ["sub-x/f.txt", "b.txt"]
+
+
+def test_a_name_with_magic_characters_is_found_as_it_is(folder: Path, write: Callable):
+    write("data [1].txt", "x")
+    assert names(folder, "data [1].txt") == ["data [1].txt"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a.txt", r"no file or folder .*a\.txt\. In .*: Did you mean 'b\.txt'\?|Did you mean 'a\.txt\.gz'"),
+        ("sub/x.jsonl", "In .*sub: Did you mean 'c.jsonl'"),
+        ("nowhere/at/all.txt", "holds a.txt.gz, b.txt, sub, sub-x"),
+        ("*.parquet", r"\*\.parquet matches no file. .* holds a.txt.gz, b.txt"),
+        ("none/**/*.txt", "matches no file"),
+        ("b.txt/x", "no file or folder"),
+    ],
+)
+def test_what_is_missing_is_an_error_that_says_what_is_near(folder: Path, path: str, message: str):
+    with pytest.raises(ConfigError, match=message) as failure:
+        names(folder, path)
+    assert failure.value.exit_code == 2
+
+
+def test_an_empty_folder_and_an_empty_list(folder: Path):
+    (folder / "empty").mkdir()
+    with pytest.raises(ConfigError, match="holds no files"):
+        names(folder, "empty")
+    with pytest.raises(ConfigError, match="empty: name at least one"):
+        find_files([])
+
+
+def test_a_file_reached_twice_is_refused(folder: Path):
+    with pytest.raises(ConfigError, match=r"b\.txt is reached twice: by sources\[0\] .* and by sources\[1\]"):
+        names(folder, "*.txt", "b.txt")
+    (folder / "link.txt").symlink_to(folder / "b.txt")
+    with pytest.raises(ConfigError, match="reached twice"):
+        names(folder, "*.txt")
+
+
+def test_links(folder: Path):
+    (folder / "linked").mkdir()
+    (folder / "linked" / "sub").symlink_to(folder / "sub")
+    assert names(folder, "linked") == ["linked/sub/c.jsonl", "linked/sub/deep/d.txt"]
+    (folder / "sub" / "circle").symlink_to(folder / "linked")
+    with pytest.raises(ConfigError, match="reached twice, through a link"):
+        names(folder, "linked")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "x.txt").symlink_to("/nowhere")
+    with pytest.raises(ConfigError, match="a link to nothing"):
+        names(folder, "broken")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.txt", ("text", None)), ("wiki_00", ("text", None)), ("part.0001", ("text", None)), ("README.MD", ("text", None)),
+        ("a.json.GZ", ("jsonl", "gzip")), ("a.jsonl.bz2", ("jsonl", "bzip2")), ("a.csv.xz", ("csv", "xz")),
+        ("a.tsv.zst", ("tsv", "zstd")), ("a.parquet", ("parquet", None)), ("a.gz", ("text", "gzip")),
+    ],
+)  # fmt: skip
+def test_format_by_name(write: Callable, name: str, expected: tuple[str, str | None]):
+    (file,) = find_files([SourceConfig(path=str(write(name, "x")))])
+    assert (file.format, file.compression) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("photo.png", "suffix '.png' does not tell its format"), ("a.xml.bz2", "suffix '.xml'"),
+        ("a.zip", "an archive; unpack"),
+        ("a.tar.gz", "an archive; unpack"), ("a.parquet.gz", "not read through gzip"),
+    ],
+)  # fmt: skip
+def test_names_that_tell_no_format(write: Callable, name: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        find_files([SourceConfig(path=str(write(name, "x")))])
+
+
+def test_a_format_that_is_given_counts(write: Callable):
+    (file,) = find_files([SourceConfig(path=str(write("a.xml.gz", "x")), format="text", encoding="LATIN1")])
+    assert (file.format, file.compression, file.encoding) == ("text", "gzip", "iso8859-1")
+
+
+def test_what_cannot_be_a_source(tmp_path: Path):
+    with pytest.raises(ConfigError, match="leave out path 'x'"):
+        find_files([SourceConfig(path="x", format="python")])
+    with pytest.raises(ConfigError, match="only local paths"):
+        find_files([SourceConfig(path="gs://bucket/x.txt")])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="neither a file nor a folder"):
+        find_files([SourceConfig(path=str(tmp_path / "pipe"))])

@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpulm.corpus import spill
+from tpulm.corpus.identity import RANGE, keys_of
+from tpulm.corpus.spill import SpillReader, new_spill, spill_bytes
+from tpulm.errors import StorageError
+
+TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10), max_size=30)
+
+
+def written(path: Path, batches: list[list[str]]) -> list[spill.Run]:
+    with new_spill(path) as writer:
+        for batch in batches:
+            documents = [text.encode() for text in batch]
+            if documents:
+                writer.add(documents, keys_of(documents))
+    return writer.runs
+
+
+@given(st.lists(TEXTS, max_size=4), st.sampled_from([1, 500, 10**9]), st.integers(1, 5))
+def test_ranges_hold_every_document_once_in_order(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[str]], run_bytes: int, parts: int
+):
+    path = tmp_path_factory.mktemp("spill") / "a.spill"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spill, "_RUN_BYTES", run_bytes)
+        patch.setattr(spill, "_WRITE_DOCUMENTS", 3)
+        runs = written(path, batches)
+    assert path.stat().st_size == spill_bytes(runs)
+    reader = SpillReader(path, runs)
+    found: list[str] = []
+    for part in range(parts):
+        low, high = -(-part * RANGE // parts), -(-(part + 1) * RANGE // parts)
+        for item in reader.slices(low, high):
+            documents = item.documents()
+            keys = keys_of([document.encode() for document in documents])
+            assert np.array_equal(keys.high, item.keys.high) and np.array_equal(keys.low, item.keys.low)
+            assert all(low <= int(high_half) < high for high_half in keys.high)
+            assert np.all(keys.high[1:] >= keys.high[:-1])
+            assert item.lengths().tolist() == [len(document.encode()) for document in documents]
+            for index in (np.arange(len(documents)), np.arange(0, len(documents), 3), np.zeros(0, np.int64)):
+                assert item.some_documents(index) == [documents[number] for number in index.tolist()]
+            found.extend(documents)
+    assert sorted(found) == sorted(text for batch in batches for text in batch)
+
+
+def test_nothing_is_left_of_a_spill_that_failed(tmp_path: Path):
+    with pytest.raises(RuntimeError), new_spill(tmp_path / "a.spill"):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["gone", "damaged"])
+def test_a_lost_or_damaged_spill_is_an_error_with_the_fix(tmp_path: Path, damage: str):
+    path = tmp_path / "a.spill"
+    runs = written(path, [["one", "two"]])
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StorageError, match=rf"{damage}.*delete .*manifest\.json and run the same command again"):
+        SpillReader(path, runs)

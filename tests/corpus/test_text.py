@@ -1,0 +1,57 @@
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tpulm.corpus import lines, text
+from tpulm.errors import DataError
+
+
+def test_a_document_a_line(read: Callable):
+    assert read("a.txt", "one\ntwo  \n three\n").documents == ["one", "two  ", " three"]
+
+
+def test_a_document_between_blank_lines(read: Callable):
+    content = "\n \none\nmore of one\n\n\t\r\n\u3000\ntwo\r\n\r\nthree\n"
+    assert [item.strip() for item in read("a.txt", content, documents="paragraph").documents] == [
+        "one\nmore of one",
+        "two",
+        "three",
+    ]
+
+
+def test_a_document_a_file(read: Callable):
+    assert read("a.txt", "\ufeffone\n\ntwo\n", documents="file").documents == ["one\n\ntwo\n"]
+    assert read("b.txt", "", documents="file").documents == []
+
+
+@given(st.text("ab \t\n\r\u2028", max_size=60), st.integers(1, 9))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_paragraphs_do_not_depend_on_where_stretches_end(
+    read: Callable, monkeypatch: pytest.MonkeyPatch, content: str, batch: int
+):
+    expected = [item.split() for item in re.split(r"\n(?:[^\S\n]*\n)+", f"\n\n{content}\n\n") if item.split()]
+    monkeypatch.setattr(lines, "BATCH_BYTES", batch)
+    found = [item.split() for item in read("a.txt", content, documents="paragraph").documents]
+    assert [item for item in found if item] == expected
+
+
+@pytest.mark.parametrize("documents", ["paragraph", "file"])
+def test_a_document_that_is_too_long_is_an_error_or_left_out(read: Callable, monkeypatch: pytest.MonkeyPatch, documents: str):
+    monkeypatch.setattr(text, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(lines, "BATCH_BYTES", 16)
+    content = "word word\n" * 30 + "\nlast\n"
+    with pytest.raises(DataError, match="line 1: a document longer than"):
+        read("a.txt", content, documents=documents)
+    found = read("a.txt", content, documents=documents, on_error="skip")
+    assert found.skipped == {"too_large": 1}
+    assert [item.strip() for item in found.documents] == (["last"] if documents == "paragraph" else [])
+
+
+@pytest.mark.parametrize("documents", ["paragraph", "file"])
+def test_a_bad_byte_takes_its_document_along(read: Callable, documents: str):
+    found = read("a.txt", b"one\n\ntw\xffo\nmore\n\nthree", documents=documents, on_error="skip")
+    assert [item.strip() for item in found.documents] == (["one", "three"] if documents == "paragraph" else [])
+    assert found.skipped == {"undecodable": 1}

@@ -1,0 +1,51 @@
+"""Small datasets written without a corpus or a tokenizer: token ids are counted up from `FIRST_ID`, so that each is unique."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpulm import storage
+from tpulm.dataset.manifest import Counts, RowFormat, SpecialIds, SplitManifest, split_manifest
+from tpulm.dataset.packing import lay_packed
+from tpulm.dataset.part import write_part
+from tpulm.dataset.rows import Tokens
+
+FIRST_ID = 10
+
+
+@pytest.fixture
+def write_split(tmp_path: Path) -> Callable[..., Path]:
+    """write_split([rows of part 0, rows of part 1, …], …) -> the folder of a split whose rows are full of unique tokens."""
+
+    def write(part_rows: list[int], *, sequence_length: int = 8, block_rows: int = 4, name: str = "dataset/train") -> Path:
+        special = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+        rows = RowFormat(
+            kind="packed",
+            sequence_length=sequence_length,
+            dtype="uint32",
+            block_rows=block_rows,
+            columns=("tokens",),
+            vocab_size=1_000_000,
+            special=special,
+        )
+        folder = tmp_path / name
+        parts, next_id = [], FIRST_ID
+        for number, count in enumerate(part_rows):
+            size = count * (sequence_length - 2)
+            ids = np.arange(next_id, next_id + size, dtype=np.uint32)
+            next_id += size
+            ends = np.arange(1, count + 1) * (sequence_length - 2)
+            tokens = Tokens(ids, ends, ends)
+            layout = lay_packed(tokens, sequence_length=sequence_length)
+            assert layout.num_rows == count
+            counts = Counts(documents=count, tokens=size, characters=size)
+            parts.append(write_part(folder, number=number, inputs="x", layout=layout, tokens=ids, counts=counts, rows=rows))
+        manifest: SplitManifest = split_manifest("train", {}, rows, parts)
+        storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+        return folder
+
+    return write

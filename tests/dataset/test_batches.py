@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpulm.dataset.batches import Batches
+from tpulm.dataset.evaluation import evaluation_batches
+from tpulm.errors import ConfigError, DataError, StorageError
+
+WriteSplit = Callable[..., Path]
+PART_ROWS = [10, 3, 0, 9]
+
+
+def all_rows(folder: Path) -> np.ndarray:
+    return np.concatenate([batch["tokens"] for batch in evaluation_batches(folder, batch_size=1)])
+
+
+def test_a_batch_holds_the_rows_it_names(write_split: WriteSplit) -> None:
+    folder = write_split(PART_ROWS)
+    rows = all_rows(folder)
+    assert rows.shape == (22, 8) and np.unique(rows[:, 1]).size == 22
+    batches = Batches(folder, batch_size=5, seed=3)
+    assert (batches.num_rows, batches.sequence_length, batches.columns) == (22, 8, ("tokens",))
+    seen = []
+    for cursor in range(9):  # two epochs and a bit: batch 4 and batch 8 span two
+        batch = batches.batch(cursor)
+        assert batch["tokens"].dtype == np.uint32
+        np.testing.assert_array_equal(batch["tokens"], rows[batches.row_indices(cursor)])
+        seen += batches.row_indices(cursor).tolist()
+    assert sorted(seen[:22]) == sorted(seen[22:44]) == list(range(22))
+    assert seen[:22] != seen[22:44]
+
+
+def test_a_batch_may_be_larger_than_the_dataset(write_split: WriteSplit) -> None:
+    batches = Batches(write_split([3]), batch_size=7, seed=0)
+    assert np.bincount(batches.row_indices(0)).tolist() in ([3, 2, 2], [2, 3, 2], [2, 2, 3])
+    assert batches.batch(1)["tokens"].shape == (7, 8)
+
+
+@pytest.mark.parametrize("num_hosts", [2, 3, 6])
+def test_hosts_joined_equal_one_host(write_split: WriteSplit, num_hosts: int) -> None:
+    folder = write_split(PART_ROWS)
+    alone = Batches(folder, batch_size=6, seed=1)
+    hosts = [Batches(folder, batch_size=6, seed=1, host_index=host, num_hosts=num_hosts) for host in range(num_hosts)]
+    for cursor in range(8):
+        joined = np.concatenate([host.batch(cursor)["tokens"] for host in hosts])
+        np.testing.assert_array_equal(joined, alone.batch(cursor)["tokens"])
+        np.testing.assert_array_equal(hosts[-1].row_indices(cursor), alone.row_indices(cursor))
+
+
+def test_a_host_reads_only_what_it_touches(write_split: WriteSplit) -> None:
+    folder = write_split([64], block_rows=4)
+    for cursor in range(8):
+        hosts = [Batches(folder, batch_size=8, seed=1, host_index=host, num_hosts=2) for host in range(2)]
+        for host in hosts:
+            host.batch(cursor)
+            assert host.read_amplification == 1.0  # each host's four rows are one block
+
+
+def test_small_slices_show_as_read_amplification(write_split: WriteSplit) -> None:
+    folder = write_split([64], block_rows=8)
+    host = Batches(folder, batch_size=8, seed=1, host_index=1, num_hosts=4)
+    for cursor in range(8):
+        host.batch(cursor)
+    assert host.read_amplification == 4.0
+
+
+def test_iterating_equals_seeking(write_split: WriteSplit) -> None:
+    folder = write_split(PART_ROWS)
+    batches, fresh = Batches(folder, batch_size=4, seed=2), Batches(folder, batch_size=4, seed=2)
+    iterator = batches.iterate(3)
+    for expected, (cursor, batch) in zip(range(3, 30), iterator, strict=False):
+        assert cursor == expected
+        np.testing.assert_array_equal(batch["tokens"], fresh.batch(cursor)["tokens"])
+    iterator.close()
+
+
+@pytest.mark.parametrize(
+    ("skipped", "expected"),
+    [
+        ([(5, 7)], [3, 4, 7, 8, 9]),
+        ([(0, 4)], [4, 5, 6, 7, 8]),
+        ([(0, 2), (5, 5)], [3, 4, 5, 6, 7]),
+        ([(6, 7), (3, 4), (4, 6)], [7, 8, 9, 10, 11]),
+        ([(4, 8), (5, 6)], [3, 8, 9, 10, 11]),
+    ],
+)
+def test_skipped_windows_are_left_out(write_split: WriteSplit, skipped: list[tuple[int, int]], expected: list[int]) -> None:
+    iterator = Batches(write_split(PART_ROWS), batch_size=4, seed=2).iterate(3, skipped=skipped)
+    assert [cursor for cursor, _ in itertools.islice(iterator, 5)] == expected
+    iterator.close()
+
+
+def test_closing_stops_the_threads(write_split: WriteSplit) -> None:
+    before = set(threading.enumerate())
+    iterator = Batches(write_split(PART_ROWS), batch_size=4, seed=2).iterate(0)
+    next(iterator)
+    iterator.close()
+    left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+    for thread in left:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+def test_a_process_that_forgets_to_close_still_ends(write_split: WriteSplit, user_environment: dict[str, str]) -> None:
+    code = (
+        "import sys; from tpulm.dataset.batches import Batches\n"
+        "iterator = Batches(sys.argv[1], batch_size=4, seed=0).iterate(0)\n"
+        "print(next(iterator)[0])\n"
+    )
+    command = [sys.executable, "-c", code, str(write_split(PART_ROWS))]
+    result = subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
+
+
+def test_damage_is_noticed_and_named(write_split: WriteSplit) -> None:
+    folder = write_split([10, 6])
+    shard = folder / "part-00001" / "tokens.zarr" / "c.0.0"
+    data = bytearray(shard.read_bytes())
+    data[20] ^= 1
+    shard.write_bytes(data)
+    batches = Batches(folder, batch_size=16, seed=0)
+    with pytest.raises(StorageError, match=r"part-00001 of the dataset is damaged.*same command again"):
+        batches.batch(0)
+    with pytest.raises(StorageError, match="part-00001"):
+        list(batches.iterate(0))
+    with pytest.raises(StorageError, match="part-00001"):
+        list(evaluation_batches(folder, batch_size=4))
+
+
+@pytest.mark.parametrize("lost", ["tokens.zarr/c.0.0", "tokens.zarr/zarr.json", "tokens.zarr"])
+def test_a_lost_file_is_not_read_as_padding(write_split: WriteSplit, lost: str) -> None:
+    folder = write_split([10])
+    path = folder / "part-00000" / lost
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(StorageError, match="part-00000"):
+        Batches(folder, batch_size=4, seed=0).batch(0)
+
+
+def test_an_array_of_another_dataset_is_noticed(write_split: WriteSplit) -> None:
+    folder, other = write_split([10]), write_split([8], name="dataset/other")
+    (folder / "part-00000" / "tokens.zarr").rename(folder / "aside")
+    (other / "part-00000" / "tokens.zarr").rename(folder / "part-00000" / "tokens.zarr")
+    with pytest.raises(StorageError, match=r"holds uint32 \(8, 8\), expected uint32 \(10, 8\)"):
+        Batches(folder, batch_size=4, seed=0).batch(0)
+
+
+def test_impossible_settings_are_refused(write_split: WriteSplit) -> None:
+    folder = write_split([4])
+    with pytest.raises(ConfigError, match="multiple of 3"):
+        Batches(folder, batch_size=4, seed=0, num_hosts=3)
+    with pytest.raises(ConfigError, match="host_index 2"):
+        Batches(folder, batch_size=4, seed=0, host_index=2, num_hosts=2)
+    with pytest.raises(DataError, match="no rows"):
+        Batches(write_split([0], name="dataset/holdout"), batch_size=4, seed=0)
+
+
+@pytest.mark.parametrize("max_rows", [None, 1, 7, 8, 22, 100])
+@pytest.mark.parametrize("num_hosts", [1, 2])
+def test_evaluation_gives_each_row_once_and_fills_up(write_split: WriteSplit, max_rows: int | None, num_hosts: int) -> None:
+    folder = write_split(PART_ROWS)
+    expected = all_rows(folder)[:max_rows]
+    hosts = [
+        list(evaluation_batches(folder, batch_size=8, max_rows=max_rows, host_index=host, num_hosts=num_hosts))
+        for host in range(num_hosts)
+    ]
+    joined = np.concatenate([host[step]["tokens"] for step in range(len(hosts[0])) for host in hosts])
+    assert len(joined) % 8 == 0 and len(joined) - len(expected) < 8
+    np.testing.assert_array_equal(joined[: len(expected)], expected)
+    assert not joined[len(expected) :].any()

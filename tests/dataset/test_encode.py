@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tpulm.dataset import encode
+from tpulm.dataset.encode import encode_documents
+
+
+class Encoded(NamedTuple):
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
+class Letters:
+    """A tokenizer of characters, to which "-" is nothing and "?" unknown."""
+
+    special = SimpleNamespace(unknown=ord("?"))
+
+    def encode(self, texts: list[str]) -> Encoded:
+        kept = [text.replace("-", "") for text in texts]
+        ids = np.array([ord(letter) for text in kept for letter in text], np.uint32)
+        return Encoded(ids, np.array([len(text) for text in kept], np.int32))
+
+
+LETTERS: Any = Letters()
+UINT16 = np.dtype(np.uint16)
+
+
+def text_of(ids: np.ndarray) -> str:
+    return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize("characters_at_once", [1, 20, 10**6])
+def test_sentences_and_documents_end_where_they_should(monkeypatch: pytest.MonkeyPatch, characters_at_once: int) -> None:
+    monkeypatch.setattr(encode, "_CHARACTERS_AT_ONCE", characters_at_once)
+    documents = ["One is here.  Two is there.\nThree.", "---", "四。五。", "Why?"]
+    tokens, counts = encode_documents(documents, LETTERS, sentences=True, dtype=UINT16)
+    assert tokens.ids.dtype == np.uint16
+    assert text_of(tokens.ids) == "".join(documents).replace("-", ""), "white space between sentences is kept"
+    pieces = [text_of(piece) for piece in np.split(tokens.ids, tokens.sentence_ends[:-1])]
+    assert pieces == ["One is here.", "  Two is there.", "\nThree.", "四。", "五。", "Why?"]
+    assert tokens.document_ends.tolist() == [34, 38, 42]
+    assert (counts.documents, counts.empty_documents, counts.tokens, counts.unknown_tokens) == (4, 1, 42, 1)
+    assert (counts.characters, counts.bytes) == (45, 34 + 3 + 12 + 4)
+
+
+def test_without_sentences_documents_are_whole() -> None:
+    tokens, _ = encode_documents(["One. Two.", "Three."], LETTERS, sentences=False, dtype=UINT16)
+    assert tokens.sentence_ends.tolist() == tokens.document_ends.tolist() == [9, 15]
+
+
+def test_sentences_without_tokens_vanish() -> None:
+    tokens, _ = encode_documents(["One.\n--\nTwo."], LETTERS, sentences=True, dtype=UINT16)
+    assert tokens.sentence_ends.tolist()[-1] == tokens.document_ends.tolist()[-1] == tokens.ids.size
+    assert (np.diff(tokens.sentence_ends, prepend=0) > 0).all()
+
+
+@pytest.mark.parametrize("documents", [[], ["--"]])
+def test_nothing_is_nothing(documents: list[str]) -> None:
+    tokens, counts = encode_documents(documents, LETTERS, sentences=True, dtype=UINT16)
+    assert [field.size for field in tokens] == [0, 0, 0]
+    assert counts.empty_documents == len(documents)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tpulm import corpus, storage, tokenization
+from tpulm.config import CorpusConfig, DataConfig, TokenizerConfig
+from tpulm.corpus import CorpusManifest
+from tpulm.dataset import Batches, DatasetManifest, evaluation_batches, load_manifest, prepare, sample_rows, summarize, verify
+from tpulm.errors import ConfigError, DataError, StorageError, WorkFolderMismatch
+
+TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
+WORDS = TEXT.split()
+CONFIG = DataConfig(sequence_length=32, block_rows=8, part_bytes=10_000)
+SEGMENTS = CONFIG.model_copy(update={"next_sentence": True})
+PACKED = CONFIG.model_copy(update={"rows": "packed"})
+
+
+class Scattered(NamedTuple):
+    """A work folder with a corpus of several parts and a tokenizer."""
+
+    workdir: Path
+    manifest: CorpusManifest
+    documents: list[str]
+
+    def prepare(self, config: DataConfig, workers: int = 1) -> DatasetManifest:
+        path = self.workdir / "tokenizer"
+        return prepare(config, self.workdir, tokenization_path=path, corpus_manifest=self.manifest, workers=workers)
+
+    def copy(self, to: Path) -> Scattered:
+        shutil.copytree(self.workdir, to)
+        return self._replace(workdir=to)
+
+
+def scattered_at(workdir: Path, documents: list[str]) -> Scattered:
+    text = workdir / "text.txt"
+    text.parent.mkdir(parents=True, exist_ok=True)
+    text.write_text("\n".join(documents) + "\n", encoding="utf-8")
+    config = CorpusConfig(sources=str(text), holdout_fraction=0.1)  # pyright: ignore[reportArgumentType]
+    manifest = corpus.scatter(config, workdir, part_bytes=CONFIG.part_bytes, workers=1)
+    trained = tokenization.train([[TEXT + "."] * 3], TokenizerConfig(vocab_size=60, min_frequency=1))
+    tokenization.save(trained, workdir / "tokenizer")
+    return Scattered(workdir, manifest, documents)
+
+
+@pytest.fixture(scope="module")
+def scattered(tmp_path_factory: pytest.TempPathFactory) -> Scattered:
+    """About 25 kB in three parts: documents of one to eight sentences, one of them repeated."""
+    draw = random.Random(0)
+    documents = [
+        " ".join(" ".join(draw.choices(WORDS, k=draw.randint(2, 20))).capitalize() + "." for _ in range(draw.randint(1, 8)))
+        for _ in range(120)
+    ]
+    return scattered_at(tmp_path_factory.mktemp("corpus") / "w", [*documents, documents[0]])
+
+
+@pytest.fixture(scope="module")
+def segments(scattered: Scattered, tmp_path_factory: pytest.TempPathFactory) -> Scattered:
+    done = scattered.copy(tmp_path_factory.mktemp("segments") / "w")
+    done.prepare(SEGMENTS)
+    return done
+
+
+@pytest.fixture(scope="module")
+def packed(scattered: Scattered, tmp_path_factory: pytest.TempPathFactory) -> Scattered:
+    done = scattered.copy(tmp_path_factory.mktemp("packed") / "w")
+    done.prepare(PACKED)
+    return done
+
+
+def complete(workdir: Path) -> DatasetManifest:
+    manifest = load_manifest(workdir)
+    assert manifest is not None
+    return manifest
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def all_tokens(workdir: Path) -> np.ndarray:
+    return np.concatenate(
+        [
+            batch["tokens"]
+            for split in ("train", "holdout")
+            for batch in evaluation_batches(workdir / "dataset" / split, batch_size=1)
+        ]
+    )
+
+
+def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
+    manifest = complete(packed.workdir)
+    assert manifest.train.rows.dtype == "uint16" and packed.manifest.num_parts == 3
+    tokenizer = tokenization.load(packed.workdir / "tokenizer")
+    unique = list(dict.fromkeys(packed.documents))
+    encoded = tokenizer.encode(unique)
+    rows = all_tokens(packed.workdir)
+    special = tokenizer.special
+    content = rows[~np.isin(rows, [special.pad, special.cls, special.sep])]
+    assert np.bincount(content, minlength=100).tolist() == np.bincount(encoded.ids, minlength=100).tolist()
+    counts = manifest.train.counts + manifest.holdout.counts
+    assert (counts.documents, counts.duplicates) == (len(unique), 1)
+    assert (counts.characters, counts.bytes) == (sum(map(len, unique)), sum(len(text.encode()) for text in unique))
+    assert (counts.tokens, counts.rows, counts.padding) == (encoded.ids.size, len(rows), (rows == special.pad).sum())
+    assert counts.unknown_tokens == (encoded.ids == special.unknown).sum() > 0, "capital letters are not in the vocabulary"
+    assert manifest.train.counts.documents > manifest.holdout.counts.documents > 0
+    assert manifest.train.padding_fraction == manifest.train.counts.padding / (manifest.train.counts.rows * 32)
+    assert manifest.train.tokens_per_character == pytest.approx(manifest.train.counts.tokens / manifest.train.counts.characters)
+    assert manifest.corpus["documents"] == len(packed.documents)
+
+
+def test_segments_hold_the_corpus_and_say_which_are_random(segments: Scattered) -> None:
+    manifest = complete(segments.workdir)
+    counts = manifest.train.counts
+    labels = np.concatenate(
+        [batch["next_sentence"] for batch in evaluation_batches(segments.workdir / "dataset" / "train", batch_size=1)]
+    )
+    assert labels.dtype == np.int8 and int(labels.sum()) == counts.random_next_rows
+    assert 0.4 < labels.mean() < 0.8
+    tokenizer = tokenization.load(segments.workdir / "tokenizer")
+    encoded = tokenizer.encode(list(dict.fromkeys(segments.documents)))
+    assert (counts + manifest.holdout.counts).tokens == encoded.ids.size
+    batch = Batches(segments.workdir / "dataset" / "train", batch_size=4, seed=0).batch(0)
+    assert {name: (array.shape, array.dtype.name) for name, array in batch.items()} == {
+        "tokens": ((4, 32), "uint16"),
+        "next_sentence": ((4,), "int8"),
+    }
+
+
+def test_the_number_of_workers_does_not_matter(scattered: Scattered, segments: Scattered, tmp_path: Path) -> None:
+    other = scattered.copy(tmp_path / "elsewhere")
+    other.prepare(SEGMENTS, workers=3)
+    assert digests(other.workdir / "dataset") == digests(segments.workdir / "dataset")
+
+
+def test_a_complete_dataset_is_left_alone(packed: Scattered) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (packed.workdir / "dataset").rglob("*")}
+    assert packed.prepare(PACKED) == complete(packed.workdir)
+    assert {path: path.stat().st_mtime_ns for path in (packed.workdir / "dataset").rglob("*")} == before
+
+
+def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
+    scattered: Scattered, segments: Scattered, tmp_path: Path, user_environment: dict[str, str]
+) -> None:
+    other = scattered.copy(tmp_path / "w")
+    folder = other.workdir / "dataset"
+    code = (
+        "import sys\nfrom tpulm import corpus\nfrom tpulm.config import DataConfig\nfrom tpulm.dataset import prepare\n"
+        "if __name__ == '__main__':\n"
+        "    w, config = sys.argv[1], DataConfig.model_validate_json(sys.argv[2])\n"
+        "    prepare(config, w, tokenization_path=w + '/tokenizer', corpus_manifest=corpus.load_manifest(w), workers=1)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code, encoding="utf-8")
+    command = [sys.executable, str(script), str(other.workdir), SEGMENTS.model_dump_json()]
+    moments = ("train/.part-00000*", "train/part-00001", "holdout/part-00002")
+    for moment in moments:
+        process = subprocess.Popen(command, env=user_environment)
+        while process.poll() is None and not list(folder.glob(moment)):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (folder / "manifest.json").exists() or moment == moments[-1]
+    (folder / "train" / f".part-00009.1.x{storage.TEMPORARY_SUFFIX}").mkdir()
+    other.prepare(SEGMENTS)
+    assert digests(folder) == digests(segments.workdir / "dataset")
+
+
+def test_other_inputs_are_refused_by_name(packed: Scattered) -> None:
+    with pytest.raises(WorkFolderMismatch, match=r"data\.sequence_length was 32, is now 64"):
+        packed.prepare(PACKED.model_copy(update={"sequence_length": 64}))
+    changed = packed._replace(manifest=packed.manifest.model_copy(update={"fingerprint": "another"}))
+    with pytest.raises(WorkFolderMismatch, match=r"corpus was .* is now another"):
+        changed.prepare(PACKED)
+
+
+def test_parts_made_from_other_inputs_are_built_anew(scattered: Scattered, packed: Scattered, tmp_path: Path) -> None:
+    other = scattered.copy(tmp_path / "w")
+    other.prepare(PACKED.model_copy(update={"sequence_length": 64}))
+    for name in ("inputs.json", "manifest.json"):
+        (other.workdir / "dataset" / name).unlink()
+    other.prepare(PACKED)
+    assert digests(other.workdir / "dataset") == digests(packed.workdir / "dataset")
+
+
+@pytest.mark.parametrize("split", ["train", "holdout"])
+def test_verify_finds_a_changed_byte(packed: Scattered, tmp_path: Path, split: str) -> None:
+    other = packed.copy(tmp_path / "w")
+    manifest = complete(other.workdir)
+    verify(manifest, other.workdir)
+    shard = other.workdir / "dataset" / split / "part-00002" / "tokens.zarr" / "c.0.0"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x00")
+    with pytest.raises(StorageError, match=f"{split}/part-00002 of the dataset is damaged"):
+        verify(manifest, other.workdir)
+    shard.unlink()
+    with pytest.raises(StorageError, match="is missing"):
+        verify(manifest, other.workdir)
+
+
+def test_an_empty_holdout_is_refused(tmp_path: Path) -> None:
+    alone = scattered_at(tmp_path / "w", ["the cat sat on the mat."])
+    with pytest.raises(DataError, match=r"the holdout is empty.*at least two different documents"):
+        alone.prepare(PACKED)
+    assert load_manifest(alone.workdir) is None
+
+
+def test_causal_rows_are_refused(scattered: Scattered) -> None:
+    with pytest.raises(ConfigError, match="'causal' is not supported"):
+        scattered.prepare(CONFIG.model_copy(update={"rows": "causal"}))
+
+
+def test_inspection(segments: Scattered) -> None:
+    manifest = complete(segments.workdir)
+    summary = summarize(segments.workdir, "train")
+    assert summary.counts == manifest.train.counts and summary.parts == 3
+    assert summary.bytes_per_token > 0 and 0 < summary.padding_fraction < 1
+    rows = sample_rows(segments.workdir, "train", count=5, seed=1)
+    assert len({row.number for row in rows}) == 5
+    assert [row.number for row in rows] == sorted(row.number for row in rows)
+    batches = list(evaluation_batches(segments.workdir / "dataset" / "train", batch_size=1))
+    for row in rows:
+        np.testing.assert_array_equal(row.tokens, batches[row.number]["tokens"][0])
+        assert row.random_next == bool(batches[row.number]["next_sentence"][0])
+    assert len(sample_rows(segments.workdir, "holdout", count=10**6)) == manifest.holdout.counts.rows
+    with pytest.raises(DataError, match="tpulm dataset prepare"):
+        summarize(segments.workdir / "nowhere", "train")
+
+
+@pytest.mark.parametrize("kind", ["segments", "packed"])
+def test_real_reviews_take_little_room(real_data: Path, tmp_path: Path, kind: str) -> None:
+    """Short reviews leave segments mostly padding, which must cost next to nothing on disk."""
+    sources = str(real_data / "ko" / "nsmc_reviews.txt.gz")
+    limited = CorpusConfig.model_validate({"sources": sources, "max_documents": 5000})
+    manifest = corpus.scatter(limited, tmp_path, part_bytes=32_000_000, workers=1)
+    config, vocabulary = DataConfig.model_validate({"rows": kind}), real_data / "vocab" / "koelectra_vocab_32200.txt"
+    made = prepare(config, tmp_path, tokenization_path=vocabulary, corpus_manifest=manifest, workers=1)
+    summary = summarize(tmp_path, "train")
+    assert summary.bytes_per_token <= 2.2
+    assert made.train.counts.tokens > 50_000 and made.train.counts.unknown_tokens < 0.02 * made.train.counts.tokens
+    if kind == "packed":
+        assert made.train.padding_fraction < 0.02

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpulm.dataset import store
+from tpulm.errors import StorageError
+
+
+def write(path: Path, rows: np.ndarray, *, block_rows: int = 4) -> None:
+    store.write_array(
+        path,
+        lambda first, last: rows[first:last],
+        num_rows=len(rows),
+        row_shape=rows.shape[1:],
+        dtype=rows.dtype,
+        block_rows=block_rows,
+    )
+
+
+@pytest.fixture
+def rows() -> np.ndarray:
+    return (np.arange(50 * 8, dtype=np.uint16) % 300).reshape(50, 8)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "row_bytes", "block_rows", "expected"),
+    [
+        (1, 256, 64, 64),
+        (100, 256, 64, 128),
+        (262_144, 256, 64, 262_144),  # 64 MB exactly
+        (262_145, 256, 64, 131_136),  # two of about equal size
+        (10, 1 << 26, 4, 4),  # never less than a block
+    ],
+)
+def test_shards_are_whole_blocks_of_about_equal_size(num_rows: int, row_bytes: int, block_rows: int, expected: int) -> None:
+    assert store.shard_rows(num_rows, row_bytes, block_rows) == expected
+
+
+def test_what_was_written_is_read(tmp_path: Path, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SHARD_BYTES", 20 * 16)
+    write(tmp_path / "a", rows)
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["c.0.0", "c.1.0", "c.2.0", "zarr.json"]
+    array = store.open_array(tmp_path / "a")
+    np.testing.assert_array_equal(array.read().result(), rows)
+    np.testing.assert_array_equal(array[17:31].read().result(), rows[17:31])
+    metadata = json.loads((tmp_path / "a" / "zarr.json").read_text())
+    assert (metadata["data_type"], metadata["shape"]) == ("uint16", [50, 8])
+
+
+def test_the_same_rows_give_the_same_bytes(tmp_path: Path, rows: np.ndarray) -> None:
+    for name in "ab":
+        write(tmp_path / name, rows)
+    assert (tmp_path / "a" / "c.0.0").read_bytes() == (tmp_path / "b" / "c.0.0").read_bytes()
+
+
+def test_zeros_are_stored_too(tmp_path: Path) -> None:
+    """Absent blocks are errors on reading, so rows that equal the fill value must not be left out."""
+    write(tmp_path / "a", np.zeros(10, np.int8))
+    assert store.open_array(tmp_path / "a").read().result().tolist() == [0] * 10
+
+
+def test_one_damaged_block_leaves_the_others_readable(tmp_path: Path, rows: np.ndarray) -> None:
+    write(tmp_path / "a", rows)
+    shard = tmp_path / "a" / "c.0.0"
+    data = bytearray(shard.read_bytes())
+    data[3] ^= 1
+    shard.write_bytes(data)
+    array = store.open_array(tmp_path / "a")
+    np.testing.assert_array_equal(array[4:8].read().result(), rows[4:8])
+    with pytest.raises(StorageError, match="cannot read"), store.explain("read", shard):
+        array[0:4].read().result()
+
+
+def test_a_write_that_fails_says_why(tmp_path: Path, user_environment: dict[str, str]) -> None:
+    code = (
+        "import resource, signal, sys, pathlib, numpy as np\n"
+        "from tpulm.dataset import store\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "rows = np.arange(20_000, dtype=np.uint16).reshape(-1, 8)\n"
+        "store.write_array(pathlib.Path(sys.argv[1]), lambda first, last: rows[first:last], num_rows=len(rows),\n"
+        "                  row_shape=(8,), dtype=rows.dtype, block_rows=4)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a")]
+    result = subprocess.run(command, env=user_environment, capture_output=True, text=True, check=False)
+    assert "StorageError: cannot write" in result.stderr and "the file would exceed a size limit (ulimit -f)" in result.stderr
+
+
+def test_an_array_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="does not exist"):
+        store.open_array(tmp_path / "nothing")

@@ -1,0 +1,165 @@
+"""The same numbers as transformers on the same weights: logits, losses and gradients, in float32."""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tpulm.config import ModelConfig
+from tpulm.models import bert
+from tpulm.nn.params import named_leaves
+from tpulm.nn.transformer import Execution
+from tpulm.objectives.losses import cross_entropy
+
+EXECUTION = Execution(jnp.float32, "none", False)
+VOCAB_SIZE, B, L = 100, 3, 12
+HIDDEN_ACT = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
+LAYER = {
+    "post": {
+        "attention/output": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "feed_forward_norm": "output.LayerNorm",
+    },
+    "pre": {
+        "attention/output": "attention.output.dense",
+        "attention_norm": "attention.ln",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "feed_forward_norm": "ln",
+    },
+}
+
+
+def config(norm_position: str, activation: str) -> ModelConfig:
+    settings = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 16}
+    return ModelConfig.model_validate(settings | {"norm_position": norm_position, "activation": activation})
+
+
+def theirs(torch: ModuleType, model: ModelConfig) -> Any:
+    """Their model for pre-training (both heads), with random weights of a size that makes errors visible."""
+    import transformers
+
+    settings = {
+        "vocab_size": VOCAB_SIZE,
+        "num_hidden_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_heads,
+        "intermediate_size": model.intermediate_size,
+        "max_position_embeddings": model.max_positions,
+        "hidden_act": HIDDEN_ACT[model.activation],
+        "layer_norm_eps": model.norm_epsilon,
+    }
+    torch.manual_seed(0)
+    if model.norm_position == "post":
+        network = transformers.BertForPreTraining(transformers.BertConfig(**settings))
+    else:
+        network = transformers.MegatronBertForPreTraining(transformers.MegatronBertConfig(**settings))
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return network.eval()
+
+
+def our_tree(tensors: Mapping[str, np.ndarray], model: ModelConfig) -> bert.Bert:
+    """Their weights (or gradients) as our tree; the vocabulary's padding is zero."""
+
+    def get(name: str, like: tuple[int, ...]) -> np.ndarray:
+        first, _, rest = name.partition("/")
+        module, _, leaf = name.rpartition("/")
+        if first == "embeddings" and not rest.startswith("norm"):
+            table = {"tokens": "word", "positions": "position", "types": "token_type"}[rest]
+            return tensors[f"bert.embeddings.{table}_embeddings.weight"]
+        renamed = {
+            "embeddings/norm": "bert.embeddings.LayerNorm",
+            "final_norm": "bert.encoder.ln",
+            "masked_head/dense": "cls.predictions.transform.dense",
+            "masked_head/norm": "cls.predictions.transform.LayerNorm",
+            "next_sentence/pooler": "bert.pooler.dense",
+            "next_sentence/output": "cls.seq_relationship",
+        }
+        if name == "masked_head/output_bias":
+            return tensors["cls.predictions.bias"]
+        if module in renamed:
+            return read(renamed[module], leaf)
+        inside = module.removeprefix("layers/")
+        known = LAYER[model.norm_position] | {f"attention/{n}": f"attention.self.{n}" for n in ("query", "key", "value")}
+        return np.stack(
+            [read(f"bert.encoder.layer.{i}.{known[inside]}", leaf).reshape(like[1:]) for i in range(model.num_layers)]
+        )
+
+    def read(module: str, leaf: str) -> np.ndarray:
+        value = tensors[f"{module}.{'bias' if leaf == 'bias' else 'weight'}"]
+        return value.T if leaf == "kernel" else value
+
+    spec = bert.spec(model, vocab_size=VOCAB_SIZE, next_sentence=True)
+
+    def fill(path: Any, leaf: Any) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        value = get(name, leaf.shape)
+        padding = [(0, ours - theirs) for ours, theirs in zip(leaf.shape, value.shape, strict=True)]
+        return jnp.asarray(np.pad(value, padding), jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(fill, spec, is_leaf=lambda leaf: hasattr(leaf, "axes"))
+
+
+def batch() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(5, VOCAB_SIZE, (B, L))
+    mask = np.ones((B, L), np.int64)
+    mask[1, 9:] = 0
+    types = np.zeros((B, L), np.int64)
+    types[:, 5:9] = 1
+    labels = np.full((B, L), -100)
+    labels[:, [1, 4, 7]] = ids[:, [1, 4, 7]]
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types, "labels": labels}
+
+
+@pytest.mark.parametrize(("norm_position", "activation"), [("post", "gelu_tanh"), ("post", "gelu"), ("pre", "relu")])
+def test_logits_losses_and_gradients(torch: ModuleType, norm_position: str, activation: str):
+    model = config(norm_position, activation)
+    network, data = theirs(torch, model), batch()
+    pairs = np.array([0, 1, 1])
+    out = network(
+        **{name: torch.from_numpy(value) for name, value in data.items()}, next_sentence_label=torch.from_numpy(pairs)
+    )
+    out.loss.backward()
+    params = our_tree({name: value.numpy() for name, value in network.state_dict().items()}, model)
+    tokens = bert.Tokens(
+        ids=jnp.asarray(data["input_ids"], jnp.int32),
+        segments=jnp.asarray(data["attention_mask"] - 1, jnp.int32),
+        types=jnp.asarray(data["token_type_ids"], jnp.int32),
+        positions=None,
+    )
+    labels = jnp.asarray(np.maximum(data["labels"], 0), jnp.int32).reshape(-1)
+    weights = jnp.asarray(data["labels"] >= 0, jnp.float32).reshape(-1)
+
+    @jax.jit
+    def run(params: bert.Bert) -> Any:
+        def loss(params: bert.Bert) -> tuple[jax.Array, Any]:
+            hidden = bert.encode(params, tokens, config=model, execution=EXECUTION, randomness=None)
+            logits = bert.masked_logits(params, hidden, config=model, execution=EXECUTION, vocab_size=VOCAB_SIZE)
+            assert params.next_sentence is not None
+            pair_logits = bert.next_sentence_logits(params.next_sentence, hidden, execution=EXECUTION)
+            masked = cross_entropy(logits.reshape(-1, logits.shape[-1]), labels, weights)
+            pair = cross_entropy(pair_logits, jnp.asarray(pairs, jnp.int32), jnp.ones(B))
+            return masked.loss / masked.weight + pair.loss / pair.weight, (logits, pair_logits)
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    (loss, (logits, pair_logits)), grads = run(params)
+    real = data["attention_mask"] == 1
+    np.testing.assert_allclose(
+        np.asarray(logits)[real][:, :VOCAB_SIZE], out.prediction_logits.detach().numpy()[real], atol=1e-4, rtol=1e-5
+    )
+    np.testing.assert_allclose(pair_logits, out.seq_relationship_logits.detach().numpy(), atol=1e-4, rtol=1e-5)
+    assert float(loss) == pytest.approx(out.loss.item(), abs=1e-4)
+
+    gradients = {name: value.grad.numpy() for name, value in network.named_parameters()}
+    for name, expected in named_leaves(our_tree(gradients, model)).items():
+        scale = max(1.0, float(jnp.abs(expected).max()))
+        np.testing.assert_allclose(named_leaves(grads)[name], expected, atol=1e-4 * scale, err_msg=name)

@@ -1,0 +1,85 @@
+"""Attention stays within segments, and its written-out gradient is autodiff's of the plain formula, dropout included."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tpulm.nn.attention import attend, attention, attention_spec
+from tpulm.nn.dropout import DropoutWords, dropout, row_seeds, site_seeds, token_seeds, words_at
+from tpulm.nn.params import TruncatedNormal, initialize
+
+B, H, L, K = 3, 2, 8, 4
+SEGMENTS = jnp.asarray([[0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 2, 2], [0, 0, 0, 0, 0, -1, -1, -1]], jnp.int32)
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float32)
+
+
+def some_words() -> DropoutWords:
+    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
+    return words_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
+
+
+def plain(query: jax.Array, key: jax.Array, value: jax.Array, words: DropoutWords | None, rate: float) -> jax.Array:
+    scores = jnp.einsum("bhlk,bhmk->bhlm", query, key) / jnp.sqrt(jnp.float32(K))
+    allowed = SEGMENTS[:, None, :, None] == SEGMENTS[:, None, None, :]
+    weights = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1)
+    return jnp.einsum("bhlm,bhmk->bhlk", dropout(weights, rate=rate, words=words), value)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_value_and_gradients_are_those_of_the_formula(rate: float):
+    words = some_words() if rate else None
+    arrays = [normal(i, B, H, L, K) for i in range(3)]
+    g = normal(3, B, H, L, K)
+
+    @jax.jit
+    def both(*arrays: jax.Array) -> Any:
+        ours, pull = jax.vjp(lambda q, k, v: attention(q, k, v, SEGMENTS, words=words, dropout_rate=rate), *arrays)
+        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, words, rate), *arrays)
+        return (ours, *pull(g)), (theirs, *expected_pull(g))
+
+    for ours, theirs in zip(*both(*arrays), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_token_sees_its_own_segment_alone():
+    params = initialize(attention_spec(H * K, H, TruncatedNormal(0.5)), jax.random.key(0))
+    x = normal(1, B * L, H * K)
+
+    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, words=None))
+
+    def run(x: jax.Array) -> np.ndarray:
+        return np.asarray(layer(x)).reshape(B, L, -1)
+
+    before = run(x)
+    for row, position in ((1, 4), (2, 6), (2, 0)):
+        moved = np.abs(run(x.at[row * L + position].add(1.0)) - before).max(axis=-1) > 0
+        expected = np.zeros((B, L), bool)
+        expected[row] = np.asarray(SEGMENTS)[row] == SEGMENTS[row, position]
+        np.testing.assert_array_equal(moved, expected)
+
+
+def test_softmax_is_float32_in_bfloat16():
+    """Scores of 160 and 160.5 are one number in bfloat16."""
+    query = jnp.full((1, 1, 1, 4), 8.0, jnp.bfloat16)
+    key = jnp.asarray([[[[10.0] * 4, [10.0, 10.0, 10.0, 10.125]]]], jnp.bfloat16)
+    value = jnp.asarray([[[[1.0] * 4, [0.0] * 4]]], jnp.bfloat16)
+    mixed = attention(
+        jnp.broadcast_to(query, (1, 1, 2, 4)), key, value, jnp.zeros((1, 2), jnp.int32), words=None, dropout_rate=0.0
+    )
+    assert mixed.dtype == jnp.bfloat16
+    np.testing.assert_allclose(mixed.astype(jnp.float32), 1.0 / (1.0 + np.exp(0.5)), rtol=0.01)
+
+
+def test_large_scores_do_not_overflow():
+    query = jnp.full((1, 1, 2, 4), 1e4)
+    mixed, pull = jax.vjp(
+        lambda q: attention(q, query, query, jnp.zeros((1, 2), jnp.int32), words=None, dropout_rate=0.0), query
+    )
+    assert np.isfinite(mixed).all()
+    assert np.isfinite(pull(mixed)[0]).all()

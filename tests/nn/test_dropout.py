@@ -1,0 +1,134 @@
+"""The law of dropout: the right share, nothing to see between elements, the same mask whatever the layout."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tpulm.nn.dropout import dropout, mix, random_bits, row_seeds, site_seeds, token_seeds, words_at
+
+ROWS, LENGTH, WIDTH = 64, 32, 128
+
+
+def kept(seed: int, *, site: int = 0, rows: int = ROWS, rate: float = 0.1) -> np.ndarray:
+    """Which elements of [rows, LENGTH, WIDTH] are kept."""
+    keys = jax.random.split(jax.random.key(seed), rows)
+    tokens = token_seeds(row_seeds(keys), LENGTH)
+    words = words_at(site_seeds(jax.random.key(seed + 1), (4,))[site], tokens, (rows * LENGTH, 1))
+    y = dropout(jnp.ones((rows * LENGTH, WIDTH)), rate=rate, words=words)
+    return np.asarray(y).reshape(rows, LENGTH, WIDTH) > 0
+
+
+def assert_share(hits: float, trials: int, expected: float) -> None:
+    """Within five standard deviations of a binomial count."""
+    deviation = np.sqrt(trials * expected * (1 - expected))
+    assert abs(hits - trials * expected) < 5 * deviation, (hits / trials, expected)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.003])
+def test_share_dropped_and_scale(rate: float):
+    words = words_at(
+        site_seeds(jax.random.key(0), ()), token_seeds(row_seeds(jax.random.split(jax.random.key(1), 64)), 8), (512, 1)
+    )
+    y = np.asarray(dropout(jnp.full((512, 700), 2.0), rate=rate, words=words))
+    assert_share((y == 0).sum(), y.size, rate)
+    np.testing.assert_allclose(np.unique(y), [0.0, 2.0 / (1.0 - rate)], rtol=1e-6)
+
+
+def test_every_marginal_has_the_right_share():
+    """By row, by position and by feature: chi-square of the counts within five deviations of its mean."""
+    dropped = ~kept(5)
+    for axis in range(3):
+        counts = dropped.sum(axis=tuple(i for i in range(3) if i != axis))
+        trials = dropped.size // counts.size
+        chi_square = ((counts - trials * 0.1) ** 2 / (trials * 0.1 * 0.9)).sum()
+        assert abs(chi_square - counts.size) < 5 * np.sqrt(2 * counts.size)
+
+
+def test_no_correlation_between_neighbours_rows_sites_and_steps():
+    mask = kept(7)
+    others = {
+        "feature": (mask[..., 1:], mask[..., :-1]),
+        "position": (mask[:, 1:], mask[:, :-1]),
+        "row": (mask[1:], mask[:-1]),
+        "site": (mask, kept(7, site=1)),
+        "step": (mask, kept(8)),
+    }
+    for name, (a, b) in others.items():
+        both = (~a & ~b).sum()
+        assert abs(both - a.size * 0.01) < 5 * np.sqrt(a.size * 0.01), name
+
+
+def test_no_token_repeats_or_shifts_another():
+    """No two tokens of a site have the same mask, nor one moved along the features."""
+    masks = np.packbits(kept(11)[:8].reshape(-1, WIDTH), axis=1)
+    assert len(np.unique(masks, axis=0)) == len(masks)
+    flat = kept(11)[:4].reshape(-1, WIDTH)
+    for shift in (1, 2, 4):
+        assert not any(np.array_equal(flat[i, shift:], flat[j, :-shift]) for i, j in itertools.permutations(range(32), 2))
+
+
+def test_all_32_bits_are_fair():
+    words = words_at(
+        site_seeds(jax.random.key(2), ()), token_seeds(row_seeds(jax.random.split(jax.random.key(3), 16)), 16), (256, 1)
+    )
+    bits = np.asarray(random_bits(words, (256, 64)))
+    for bit in range(32):
+        assert_share(((bits >> bit) & 1).sum(), bits.size, 0.5)
+
+
+def test_a_change_of_any_input_bit_changes_half_of_the_output_bits():
+    x = jax.random.bits(jax.random.key(0), (2000,), jnp.uint32)
+    for bit in range(32):
+        flipped = np.asarray(mix(x) ^ mix(x ^ jnp.uint32(1 << bit)))
+        changed = np.unpackbits(flipped.view(np.uint8)).mean()
+        assert changed == pytest.approx(0.5, abs=0.02), bit
+
+
+def test_weights_are_numbered_over_heads_and_keys():
+    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), 4)), 8)
+    words = words_at(site_seeds(jax.random.key(1), ()), tokens, (4, 1, 8, 1))
+    bits = np.asarray(random_bits(words, (4, 3, 8, 8)))
+    assert len(np.unique(bits)) == bits.size  # 768 of 2**32: a collision has probability 7e-5
+
+
+def test_a_rows_mask_does_not_depend_on_the_rows_beside_it():
+    np.testing.assert_array_equal(kept(9)[:16], kept_of_rows(9, slice(0, 16)))
+    np.testing.assert_array_equal(kept(9)[16:48], kept_of_rows(9, slice(16, 48)))
+
+
+def kept_of_rows(seed: int, rows: slice) -> np.ndarray:
+    keys = jax.random.split(jax.random.key(seed), ROWS)[rows]
+    words = words_at(
+        site_seeds(jax.random.key(seed + 1), (4,))[0], token_seeds(row_seeds(keys), LENGTH), (len(keys) * LENGTH, 1)
+    )
+    y = dropout(jnp.ones((len(keys) * LENGTH, WIDTH)), rate=0.1, words=words)
+    return np.asarray(y).reshape(len(keys), LENGTH, WIDTH) > 0
+
+
+def test_the_mask_does_not_depend_on_the_devices():
+    mesh = Mesh(np.asarray(jax.devices()).reshape(4, 2), ("data", "tensor"))
+
+    def masked(keys: jax.Array) -> jax.Array:
+        words = words_at(site_seeds(jax.random.key(1), ()), token_seeds(row_seeds(keys), 8), (keys.shape[0] * 8, 1))
+        return dropout(jnp.ones((keys.shape[0] * 8, 16)), rate=0.1, words=words)
+
+    keys = jax.random.split(jax.random.key(0), 16)
+    split = jax.jit(
+        masked,
+        in_shardings=NamedSharding(mesh, PartitionSpec("data")),
+        out_shardings=NamedSharding(mesh, PartitionSpec("data", "tensor")),
+    )
+    np.testing.assert_array_equal(split(keys), jax.jit(masked)(keys))
+
+
+def test_without_words_or_rate_nothing_happens():
+    x = jnp.arange(6.0).reshape(2, 3)
+    words = words_at(
+        site_seeds(jax.random.key(0), ()), token_seeds(row_seeds(jax.random.split(jax.random.key(0), 2)), 1), (2, 1)
+    )
+    assert dropout(x, rate=0.1, words=None) is x
+    assert dropout(x, rate=0.0, words=words) is x

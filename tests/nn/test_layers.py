@@ -1,0 +1,109 @@
+"""Laws of the pieces of a layer; gradients written out equal autodiff's of the plain formula."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tpulm.nn.layers import (
+    Activation,
+    Dense,
+    Norm,
+    activation,
+    add_bias,
+    affine,
+    column_sums,
+    dense,
+    kernel_gradient,
+    normalize,
+)
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float32)
+
+
+def test_norm_has_mean_bias_and_deviation_scale():
+    x = np.asarray(normal(0, 5, 64)) * 3.0 + 2.0
+    params = Norm(scale=jnp.full(64, 2.0), bias=jnp.full(64, 0.5))
+    y = np.asarray(normalize(params, jnp.asarray(x), epsilon=1e-12))
+    expected = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True) * 2.0 + 0.5
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def test_norm_of_bfloat16_is_computed_in_float32():
+    x = (normal(0, 4, 256) + 100.0).astype(jnp.bfloat16)  # the mean would swallow the rest in bfloat16
+    params = Norm(scale=jnp.ones(256), bias=jnp.zeros(256))
+    y = normalize(params, x, epsilon=1e-12)
+    assert y.dtype == jnp.bfloat16
+    wide = normalize(params, x.astype(jnp.float32), epsilon=1e-12)
+    np.testing.assert_allclose(y.astype(jnp.float32), wide, atol=0.02)
+
+
+@pytest.mark.parametrize("rows", [256, 10])  # a multiple of the contracted block, and not
+def test_affine_gradients_are_those_of_the_formula(rows: int):
+    x, kernel, bias, g = normal(0, rows, 6), normal(1, 6, 4), normal(2, 4), normal(3, rows, 4)
+    y, pull = jax.vjp(lambda *a: affine(*a, dtype=jnp.float32), x, kernel, bias)
+    expected, expected_pull = jax.vjp(lambda x, kernel, bias: x @ kernel + bias[None], x, kernel, bias)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+    for ours, theirs in zip(pull(g), expected_pull(g), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-5)
+
+
+def test_gradients_of_parameters_are_float32_in_bfloat16():
+    params = Dense(kernel=normal(1, 6, 4), bias=normal(2, 4))
+    x = normal(0, 128, 6).astype(jnp.bfloat16)
+    loss = lambda params: jnp.sum(dense(params, x, dtype=jnp.bfloat16).astype(jnp.float32))  # noqa: E731
+    assert dense(params, x, dtype=jnp.bfloat16).dtype == jnp.bfloat16
+    grads = jax.grad(loss)(params)
+    assert grads.kernel.dtype == grads.bias.dtype == jnp.float32
+    np.testing.assert_allclose(grads.bias, np.full(4, 128.0))
+
+
+def test_kernel_gradient_is_the_same_by_either_way():
+    x, g = normal(0, 384, 6), normal(1, 384, 5)
+    np.testing.assert_allclose(kernel_gradient(x, g), x.T @ g, atol=2e-4)
+    np.testing.assert_allclose(kernel_gradient(x[:100], g[:100]), x[:100].T @ g[:100], atol=1e-4)
+
+
+def reference(name: Activation, x: float) -> float:
+    match name:
+        case "gelu_tanh":
+            return 0.5 * x * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+        case "gelu":
+            return 0.5 * x * (1.0 + math.erf(x / math.sqrt(2.0)))
+        case "relu":
+            return max(x, 0.0)
+
+
+@pytest.mark.parametrize("name", ["gelu_tanh", "gelu", "relu"])
+def test_activations_and_their_slopes(name: Activation):
+    x = np.linspace(-8.0, 8.0, 401)
+    function = activation(name)
+    values = function(jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(values, [reference(name, v) for v in x], atol=2e-6)
+    slopes = jax.vmap(jax.grad(lambda v: function(v[None])[0]))(jnp.asarray(x + 1e-3, jnp.float32))
+    numeric = [(reference(name, v + 1e-3 + 1e-6) - reference(name, v + 1e-3 - 1e-6)) / 2e-6 for v in x]
+    np.testing.assert_allclose(slopes, numeric, atol=1e-5)
+    assert function(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_the_two_gelus_differ():
+    x = jnp.asarray([1.0])
+    assert abs(float(activation("gelu")(x)[0]) - float(activation("gelu_tanh")(x)[0])) > 1e-4
+
+
+def test_bias_and_its_gradient():
+    x, bias, g = normal(0, 12, 5), normal(1, 5), normal(2, 12, 5)
+    y, pull = jax.vjp(add_bias, x, bias)
+    np.testing.assert_allclose(y, x + bias[None])
+    dx, dbias = pull(g)
+    np.testing.assert_array_equal(dx, g)
+    np.testing.assert_allclose(dbias, np.asarray(g).sum(axis=0), atol=1e-5)
+
+
+def test_column_sums_of_bfloat16_do_not_lose_small_terms():
+    x = jnp.ones((1000, 3), jnp.bfloat16)  # bfloat16 cannot count beyond 256
+    assert column_sums(x).tolist() == [1000.0] * 3

@@ -1,0 +1,83 @@
+"""How layers are computed changes nothing in what is computed."""
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tpulm.config import ModelConfig
+from tpulm.nn.params import initialize
+from tpulm.nn.transformer import Execution, Layer, Randomness, Remat, apply_stack, stack_spec
+
+B, L = 2, 8
+SEGMENTS = jnp.zeros((B, L), jnp.int32)
+
+
+def tiny(**changes: object) -> ModelConfig:
+    settings = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_positions": 16}
+    return ModelConfig.model_validate(settings | changes)
+
+
+@cache
+def compiled(config: ModelConfig, execution: Execution) -> Any:
+    """(params, x, key or None) -> a weighted sum of the output, the output, and the gradients of the sum."""
+    rows = jax.random.bits(jax.random.key(2), (B, 2), jnp.uint32)
+
+    def loss(params: Layer, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        randomness = None if key is None else Randomness(key, rows)
+        x = x.astype(execution.dtype)
+        y = apply_stack(params, x, SEGMENTS, config=config, execution=execution, randomness=randomness)
+        y = y.astype(jnp.float32)
+        return jnp.sum(y * jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)), y
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+
+
+def run(config: ModelConfig, execution: Execution, *, key: jax.Array | None) -> tuple[jax.Array, list[jax.Array]]:
+    """The output and the gradients of its weighted sum."""
+    params = initialize(stack_spec(config), jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (B * L, config.hidden_size))
+    (_, y), grads = compiled(config, execution)(params, x, key)  # pyright: ignore[reportArgumentType]
+    return y, jax.tree.leaves(grads)
+
+
+@pytest.mark.parametrize(
+    ("norm_position", "remat", "unroll"), [("post", "none", True), ("post", "full", False), ("pre", "dots", False)]
+)
+def test_loop_and_recomputation_give_the_same_numbers(norm_position: str, remat: Remat, unroll: bool):
+    config = tiny(norm_position=norm_position)
+    key = jax.random.key(7)
+    y, grads = run(config, Execution(jnp.float32, "none", False), key=key)
+    other_y, other_grads = run(config, Execution(jnp.float32, remat, unroll), key=key)
+    np.testing.assert_allclose(other_y, y, atol=1e-5)
+    for a, b in zip(other_grads, grads, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_dropout_is_drawn_anew_for_each_key_and_layer():
+    execution = Execution(jnp.float32, "none", False)
+    one, _ = run(tiny(), execution, key=jax.random.key(0))
+    same, _ = run(tiny(), execution, key=jax.random.key(0))
+    other, _ = run(tiny(), execution, key=jax.random.key(1))
+    none, _ = run(tiny(), execution, key=None)
+    np.testing.assert_array_equal(one, same)
+    assert not np.allclose(one, other, atol=1e-3)
+    assert not np.allclose(one, none, atol=1e-3)
+
+
+def test_post_norm_ends_normalised_and_pre_norm_does_not():
+    execution = Execution(jnp.float32, "none", False)
+    post, _ = run(tiny(), execution, key=None)
+    pre, _ = run(tiny(norm_position="pre"), execution, key=None)
+    np.testing.assert_allclose(np.asarray(post).std(axis=1), 1.0, atol=1e-3)
+    assert not np.allclose(np.asarray(pre).std(axis=1), 1.0, atol=1e-3)
+
+
+def test_bfloat16_is_near_float32():
+    wide, _ = run(tiny(), Execution(jnp.float32, "none", False), key=None)
+    narrow, grads = run(tiny(), Execution(jnp.bfloat16, "none", False), key=None)
+    np.testing.assert_allclose(narrow, wide, atol=0.1)
+    assert all(leaf.dtype == jnp.float32 for leaf in grads)

@@ -1,0 +1,157 @@
+"""The law of masking, exactly where it is exact and by its statistics where it is random."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tpulm.objectives import SpecialIds
+from tpulm.objectives.masking import MaskedRows, MaskingLaw, default_budget, mask_rows
+
+VOCAB_SIZE = 60
+PAD, UNK, CLS, SEP, MASK = SPECIAL = SpecialIds(pad=0, unknown=30, cls=7, sep=8, mask=59)  # not in a block, as in vocab.txt
+ORDINARY = [token for token in range(VOCAB_SIZE) if token not in SPECIAL]
+LAW = MaskingLaw(
+    mask_fraction=0.15,
+    max_predictions=6,
+    mask_token_fraction=0.8,
+    random_token_fraction=0.1,
+    vocab_size=VOCAB_SIZE,
+    special=SPECIAL,
+)
+DRAWS = 20_000
+
+
+def row(length: int, total: int = 40) -> np.ndarray:
+    """`[CLS] … [SEP]` of `length` tokens and padding."""
+    ids = np.full(total, PAD, np.int32)
+    if length:
+        ids[:length] = [ORDINARY[i % len(ORDINARY)] for i in range(length)]
+        ids[0], ids[length - 1] = CLS, SEP
+    return ids
+
+
+@partial(jax.jit, static_argnums=2)
+def mask(ids: jax.Array, keys: jax.Array, law: MaskingLaw) -> MaskedRows:
+    return mask_rows(ids, keys, law)
+
+
+def draw(ids: np.ndarray, *, law: MaskingLaw = LAW, seed: int = 0) -> MaskedRows:
+    """One masking of each row of `ids`."""
+    return jax.tree.map(np.asarray, mask(jnp.asarray(ids), jax.random.split(jax.random.key(seed), len(ids)), law))
+
+
+def assert_shares(counts: np.ndarray, expected: np.ndarray) -> None:
+    """Chi-square within five standard deviations of its mean (its degrees of freedom)."""
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(counts) - 1
+    assert abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom), chi_square
+
+
+def test_the_number_of_predictions_is_googles():
+    lengths = np.array([0, 2, 3, 4, 10, 16, 17, 20, 23, 24, 30, 36, 37, 40])
+    masked = draw(np.stack([row(length) for length in lengths]))
+    for length, count in zip(lengths, masked.weights.sum(axis=1), strict=True):
+        law = min(6, max(1, round(length * 0.15)))  # create_pretraining_data.py, line for line
+        assert count == min(law, max(0, length - 2)), length
+    assert round(10 * 0.15) == 2  # half to even, in double precision
+    assert round(30 * 0.15) == 4
+
+
+def test_default_budget():
+    assert default_budget(128, 0.15) == 19
+    assert default_budget(512, 0.15) == 77
+    assert default_budget(2, 0.15) == 1
+
+
+def test_labels_positions_and_weights_belong_together():
+    ids = np.stack([row(length) for length in (40, 20, 3, 2, 0)] * 20)
+    masked = draw(ids)
+    used = masked.weights > 0
+    rows = np.broadcast_to(np.arange(len(ids))[:, None], used.shape)
+    np.testing.assert_array_equal(masked.labels[used], ids[rows[used], masked.positions[used]])
+    assert not masked.labels[~used].any()
+    assert not masked.positions[~used].any()
+    assert not np.isin(masked.labels[used], [PAD, CLS, SEP]).any()
+    for before, after, positions, weights in zip(ids, masked.ids, masked.positions, masked.weights, strict=True):
+        chosen = positions[weights > 0]
+        assert len(set(chosen)) == len(chosen)
+        untouched = np.ones(len(before), bool)
+        untouched[chosen] = False
+        np.testing.assert_array_equal(after[untouched], before[untouched])
+
+
+def test_a_row_without_candidates_has_no_weight():
+    masked = draw(np.stack([row(0), row(2)]))
+    assert not masked.weights.any()
+    np.testing.assert_array_equal(masked.ids, np.stack([row(0), row(2)]))
+
+
+def test_every_candidate_is_equally_likely():
+    ids = np.broadcast_to(row(22), (DRAWS, 40))
+    masked = draw(ids)
+    counts = np.bincount(masked.positions[masked.weights > 0], minlength=40)
+    assert counts[[0, 21]].sum() == counts[22:].sum() == 0
+    assert_shares(counts[1:21], np.full(20, DRAWS * 3 / 20))
+
+
+def test_every_pair_of_candidates_is_equally_likely():
+    """Without replacement: 2 of 5 candidates, 10 pairs."""
+    masked = draw(np.broadcast_to(row(7), (DRAWS, 40)), law=LAW._replace(mask_fraction=0.3))
+    pairs = np.sort(masked.positions[:, :2], axis=1)
+    counts = np.bincount(pairs[:, 0] * 8 + pairs[:, 1])
+    assert_shares(counts[counts > 0], np.full(10, DRAWS / 10))
+
+
+def test_80_10_10():
+    ids = np.broadcast_to(row(22), (DRAWS, 40))
+    masked = draw(ids, seed=1)
+    used = masked.weights > 0
+    rows = np.broadcast_to(np.arange(DRAWS)[:, None], used.shape)[used]
+    seen, labels = masked.ids[rows, masked.positions[used]], masked.labels[used]
+    total, ordinary = used.sum(), len(ORDINARY)
+    kept = 0.1 + 0.1 / ordinary  # the random token is the label itself now and then
+    counts = np.array([(seen == MASK).sum(), (seen == labels).sum()])
+    assert_shares(np.array([*counts, total - counts.sum()]), np.array([0.8, kept, 0.2 - kept]) * float(total))
+
+
+def test_random_tokens_are_uniform_over_the_ordinary_vocabulary():
+    law = LAW._replace(mask_token_fraction=0.0, random_token_fraction=1.0)
+    masked = draw(np.broadcast_to(row(40), (DRAWS // 4, 40)), law=law)
+    rows = np.broadcast_to(np.arange(DRAWS // 4)[:, None], masked.weights.shape)
+    counts = np.bincount(masked.ids[rows, masked.positions].ravel(), minlength=VOCAB_SIZE)
+    assert len(counts) == VOCAB_SIZE
+    assert not counts[list(SPECIAL)].any()
+    assert_shares(counts[ORDINARY], np.full(len(ORDINARY), counts.sum() / len(ORDINARY)))
+
+
+@pytest.mark.parametrize(("mask_share", "random_share"), [(1.0, 0.0), (0.0, 0.0)])
+def test_shares_at_their_ends(mask_share: float, random_share: float):
+    ids = np.broadcast_to(row(40), (50, 40))
+    masked = draw(ids, law=LAW._replace(mask_token_fraction=mask_share, random_token_fraction=random_share))
+    if mask_share:
+        assert (masked.ids == MASK).sum() == masked.weights.sum()
+    else:
+        np.testing.assert_array_equal(masked.ids, ids)
+
+
+def test_a_rows_mask_depends_on_its_key_alone():
+    ids = np.stack([row(20 + i) for i in range(16)])
+    keys = jax.random.split(jax.random.key(0), 16)
+    whole = mask(jnp.asarray(ids), keys, LAW)
+    part = mask(jnp.asarray(ids[3:7]), keys[3:7], LAW)
+    for a, b in zip(whole, part, strict=True):
+        np.testing.assert_array_equal(a[3:7], b)
+
+
+def test_masks_are_drawn_anew_for_another_key():
+    ids = np.stack([row(40)] * 8)
+    assert not np.array_equal(draw(ids, seed=0).positions, draw(ids, seed=1).positions)
+
+
+def test_budget_larger_than_the_row():
+    masked = draw(np.stack([row(8, total=8)] * 4), law=LAW._replace(max_predictions=20, mask_fraction=0.9))
+    assert masked.positions.shape == (4, 8)
+    assert (masked.weights.sum(axis=1) == 6).all()  # round(8 * .9) = 7, but six candidates

@@ -1,0 +1,174 @@
+"""Filling masks: the model's own probabilities, in texts that read as they were given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tpulm import tokenization
+from tpulm.config import ModelConfig
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.errors import ConfigError, DataError
+from tpulm.models.bert import Tokens, encode, masked_logits, spec
+from tpulm.nn.params import map_specs
+from tpulm.predict import fill_mask
+from tpulm.predict.fill_mask import EXECUTION, fill, readable
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["the", "old", "cat", "fox", "sees", "a", "house", "and", "is", "seen", "by", "it", ".", ",", "##s", "我", "爱", "你"]
+VOCAB_SIZE = 60
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> tokenization.Tokenization:
+    path = tmp_path_factory.mktemp("wordpiece") / "vocab.txt"
+    tokens = [*SPECIAL, *WORDS]
+    tokens += [f"word{number}" for number in range(VOCAB_SIZE - len(tokens))]
+    path.write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    return tokenization.load(path)
+
+
+def spaced(kind: str, folder: Path) -> tokenization.Tokenization:
+    """A byte-level BPE or a Unigram vocabulary with a few words, through the file that any such tokenizer is kept in."""
+    tokens = [*SPECIAL, *(mark + word for word in ("the", "old", "cat") for mark in ("Ġ" if kind == "bpe" else "▁", "")), "s"]
+    if kind == "bpe":
+        tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, []))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    else:
+        tokenizer = Tokenizer(models.Unigram([(token, -1.0) for token in tokens], 1, False))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.add_special_tokens([AddedToken(token, lstrip=token == "[MASK]", normalized=False) for token in SPECIAL])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenization.load(folder)
+
+
+@pytest.fixture(scope="module")
+def model(wordpiece) -> LoadedModel:
+    config = ModelConfig(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=24, max_positions=40)
+    tree = spec(config, vocab_size=VOCAB_SIZE, next_sentence=False)
+    random = np.random.default_rng(1)
+    params = map_specs(lambda leaf: random.normal(scale=0.5, size=leaf.shape).astype(np.float32), tree)
+    return LoadedModel(params, config, VOCAB_SIZE, wordpiece, False)
+
+
+def test_scores_are_the_models_probabilities(model):
+    text = "the old [MASK] sees a tree."
+    answers = fill_mask(model, text, top=60)[0]
+    ids = model.tokenization.encode_one(text)
+
+    @jax.jit
+    def probabilities(params: Any) -> jax.Array:
+        tokens = Tokens(jnp.asarray([ids]), *(jnp.zeros((1, len(ids)), jnp.int32) for _ in range(2)), positions=None)
+        hidden = encode(params, tokens, config=model.config, execution=EXECUTION, randomness=None)
+        logits = masked_logits(params, hidden, config=model.config, execution=EXECUTION, vocab_size=VOCAB_SIZE)
+        return jax.nn.softmax(logits[0, ids.index(model.tokenization.special.mask), :60])
+
+    expected = np.asarray(probabilities(model.params))
+    np.testing.assert_allclose([a.score for a in answers], expected[[a.token_id for a in answers]], rtol=1e-4)
+    assert sum(a.score for a in answers) == pytest.approx(1.0, abs=1e-5)
+    assert [a.score for a in answers] == sorted((a.score for a in answers), reverse=True)
+    assert all(a.token == model.tokenization.token(a.token_id) for a in answers)
+
+
+def test_a_text_alone_and_among_others_gets_the_same_answers(model):
+    texts = ["a [MASK]", "the [MASK] [MASK] sees a house, and the fox [MASK] seen by it.", "[MASK]"] * 6
+    together = fill_mask(model, texts, top=3)
+    assert len(together) == len(texts)
+    for text, answers in zip(texts[:2], together[:2], strict=True):
+        alone = fill_mask(model, text, top=3)[0]
+        assert [a[:2] + a[3:] for a in alone] == [a[:2] + a[3:] for a in answers]
+        np.testing.assert_allclose([a.score for a in alone], [a.score for a in answers], rtol=1e-4)
+    assert together[:3] == together[9:12]
+
+
+def test_several_masks_are_answered_one_by_one(model):
+    answers = fill_mask(model, "the [MASK] sees [MASK].", top=2)[0]
+    assert [a.mask for a in answers] == [0, 0, 1, 1]
+    assert answers[0].text == fill(model.tokenization, "the [MASK] sees [MASK].", 0, answers[0].token_id)
+    assert answers[0].text.endswith(" sees [MASK].")
+    assert answers[2].text.startswith("the [MASK] sees")
+
+
+def test_no_text_no_answer(model):
+    assert fill_mask(model, []) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "the old cat",
+            r"no \[MASK\] in 'the old cat': put one where a word is to be filled in, such as '\[MASK\] the old cat'",
+        ),
+        ("the old <mask>", r"no \[MASK\] in 'the old <mask>': .*; write it for '<mask>'"),
+        ("the [mask] cat", r"write it for '\[mask\]'"),
+        ("", r"no \[MASK\] in ''"),
+    ],
+)
+def test_a_text_without_a_mask_is_refused(model, text, message):
+    with pytest.raises(DataError, match=message):
+        fill_mask(model, text)
+
+
+def test_a_text_too_long_is_refused_and_numbered(model):
+    long = "the " * 38 + "[MASK]"
+    with pytest.raises(DataError, match=r"text 2 of 2: the text has 41 tokens, but the model reads at most 40; shorten it"):
+        fill_mask(model, ["[MASK]", long])
+    assert len(fill_mask(model, long.removeprefix("the "))[0]) == 5  # just fits
+
+
+@pytest.mark.parametrize("top", [0, 61])
+def test_top_lies_within_the_vocabulary(model, top):
+    with pytest.raises(ConfigError, match=f"top is {top}; it must lie between 1 and the size of the vocabulary, 60"):
+        fill_mask(model, "[MASK]", top=top)
+
+
+# -- the filled text --------------------------------------------------------------------------------------------------------
+
+
+def id_of(tokenizer: Any, token: str) -> int:
+    return next(i for i in range(tokenizer.vocab_size) if tokenizer.token(i) == token)
+
+
+@pytest.mark.parametrize(
+    ("text", "token", "expected"),
+    [
+        ("The old [MASK] sees  a TREE.", "cat", "The old cat sees  a TREE."),
+        ("[MASK] sees.", "cat", "cat sees."),
+        ("the cat [MASK] here", "##s", "the cats here"),
+        ("the cat[MASK] here", "##s", "the cats here"),
+        ("the cat [MASK]", ".", "the cat."),
+        ("the[MASK] sees", "cat", "the cat sees"),
+        ('"[MASK]"', "cat", '"cat"'),
+        ("the [MASK] [MASK]", "[SEP]", "the [SEP] [MASK]"),
+    ],
+)
+def test_wordpiece(wordpiece, text, token, expected):
+    assert fill(wordpiece, text, 0, id_of(wordpiece, token)) == expected
+
+
+@pytest.mark.parametrize(("kind", "space"), [("bpe", "Ġ"), ("unigram", "▁")])
+def test_tokens_that_bring_their_space(tmp_path, kind, space):
+    tokenizer = spaced(kind, tmp_path)
+    cat = id_of(tokenizer, f"{space}cat")
+    assert fill(tokenizer, "The old [MASK] sees.", 0, cat) == "The old cat sees."
+    assert fill(tokenizer, "The old[MASK] sees.", 0, cat) == "The old cat sees."
+    assert fill(tokenizer, "[MASK] sees.", 0, cat) == "cat sees."
+    assert fill(tokenizer, "The old cat [MASK]", 0, id_of(tokenizer, "s")) == "The old cats"
+
+
+def test_tokens_are_readable(tmp_path, wordpiece):
+    for kind, mark in (("bpe", "Ġ"), ("unigram", "▁")):
+        tokenizer = spaced(kind, tmp_path)
+        assert readable(tokenizer, id_of(tokenizer, f"{mark}cat")) == "cat"
+    assert [readable(wordpiece, id_of(wordpiece, token)) for token in ("cat", "##s", "[SEP]")] == ["cat", "##s", "[SEP]"]
+
+
+def test_chinese_characters_stand_without_spaces(wordpiece):
+    assert fill(wordpiece, "我[MASK]你", 0, id_of(wordpiece, "爱")) == "我爱你"

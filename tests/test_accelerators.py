@@ -1,0 +1,116 @@
+"""The catalogue: what type names mean, what they cost, and the peaks behind MFU."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpulm import accelerators
+from tpulm.errors import ConfigError
+
+
+def test_a_v3_8_is_four_chips_of_two_cores():
+    v3 = accelerators.find("v3-8")
+    assert (v3.chips, v3.cores, v3.devices, v3.hosts) == (4, 8, 8, 1)
+    assert v3.hbm_bytes == 4 * 32 * 2**30
+    assert v3.hbm_bytes_per_device == 16 * 2**30
+    assert v3.peak_flops == pytest.approx(492e12)
+    assert v3.dollars_per_hour == pytest.approx(8.0)
+    assert v3.spot_dollars_per_hour == pytest.approx(2.04)
+    assert v3.prices_as_of == "undated"
+    assert v3.runtime_version == "tpu-ubuntu2204-base"
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "cores", "devices", "hosts"),
+    [
+        ("v2-8", 4, 8, 8, 1),
+        ("v2-512", 256, 512, 512, 64),
+        ("v3-32", 16, 32, 32, 4),
+        ("v4-8", 4, 8, 4, 1),  # megacore: one device a chip
+        ("v4-384", 192, 384, 192, 48),  # three cubes
+        ("v5litepod-1", 1, 1, 1, 1),
+        ("v5litepod-8", 8, 8, 8, 1),
+        ("v5litepod-16", 16, 16, 16, 4),
+        ("v5p-16", 8, 16, 8, 2),
+        ("v6e-4", 4, 4, 4, 1),
+        ("v6e-256", 256, 256, 256, 64),
+    ],
+)
+def test_what_the_number_in_a_name_counts(name: str, chips: int, cores: int, devices: int, hosts: int):
+    found = accelerators.find(name)
+    assert (found.name, found.chips, found.cores, found.devices, found.hosts) == (name, chips, cores, devices, hosts)
+
+
+def test_every_name_is_found_and_is_whole():
+    for name in accelerators.names():
+        found = accelerators.find(name)
+        assert found.name == name
+        assert found.hosts >= 1 and found.chips % found.hosts == 0
+        assert 0 < found.spot_dollars_per_hour < found.dollars_per_hour
+        assert found.zones and found.runtime_version
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("v3-9", "v3-8"),
+        ("v3-16", "Known v3 types: v3-8, v3-32"),
+        ("v5lite-8", "v5litepod-8"),
+        ("v5e-8", "v6e-8"),  # the nearest spelling; the sentence after it names v5litepod
+        ("tpu7x-8", "no accelerator type"),
+        ("v4-100", "v4-8"),
+        ("a100", "Known"),
+        ("", "Known"),
+    ],
+)
+def test_an_unknown_name_gets_a_suggestion(name: str, hint: str):
+    with pytest.raises(ConfigError) as raised:
+        accelerators.find(name)
+    assert hint in str(raised.value)
+    assert "v5litepod-" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tflops"),
+    [
+        ("TPU v2", 22.5),
+        ("TPU v3", 61.5),
+        ("TPU v4", 275),
+        ("TPU v5 lite", 197),
+        ("TPU v5e", 197),
+        ("TPU v5", 459),
+        ("TPU v5p", 459),
+        ("TPU v6 lite", 918),
+        ("TPU7x", 1153.5),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA H200 NVL", 835.5),
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756.5),
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA L4", 121),
+        ("Tesla T4", 8.1),  # no bfloat16 units: computed as float32
+        ("Tesla V100-SXM2-16GB", 15.7),
+    ],
+)
+def test_the_bfloat16_peak_of_a_device(kind: str, tflops: float):
+    assert accelerators.from_device_kind(kind) == pytest.approx(tflops * 1e12)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA L40S", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "TPU v99", ""])
+def test_an_unknown_device_has_no_peak(kind: str):
+    assert accelerators.from_device_kind(kind) is None
+
+
+def test_peaks_depend_on_the_type_computed_in():
+    peak = accelerators.from_device_kind
+    assert peak("NVIDIA H200", "float32") == pytest.approx(494.5e12)  # TensorFloat-32
+    assert peak("NVIDIA H200", "float16") == peak("NVIDIA H200", "bfloat16")
+    assert peak("Tesla V100-SXM2-16GB", "float16") == pytest.approx(125e12)
+    assert peak("Tesla V100-SXM2-16GB", "float32") == pytest.approx(15.7e12)
+    assert peak("TPU v3", "float32") == peak("TPU v3", "bfloat16")
+
+
+def test_hours_at_a_utilization():
+    v3 = accelerators.find("v3-8")
+    assert v3.hours(flops=492e12 * 3600, utilization=0.5) == pytest.approx(2.0)

@@ -1,0 +1,48 @@
+"""The exception tree is the one its docstring draws, and survives the way back from a worker process."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from tpulm import errors
+
+CLASSES = {name: item for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)}
+
+
+def test_the_drawn_tree_is_the_real_one():
+    drawn = re.findall(r"^([ │├└─]*)([A-Z]\w+) +(\d+) ", errors.__doc__ or "", re.MULTILINE)
+    assert {name for _, name, _ in drawn} == set(CLASSES)
+    path: list[tuple[int, type]] = []
+    for indent, name, code in drawn:
+        assert getattr(CLASSES[name], "exit_code", None) == int(code), name
+        while path and path[-1][0] >= len(indent):
+            path.pop()
+        assert CLASSES[name].__base__ is (path[-1][1] if path else Exception), name
+        path.append((len(indent), CLASSES[name]))
+
+
+def test_kind_is_the_name():
+    assert errors.MissingExtra("x").kind == "MissingExtra"
+
+
+@pytest.mark.parametrize("location", [None, "reviews.jsonl, line 7"])
+def test_a_data_error_says_where(location: str | None):
+    error = errors.DataError("no field 'text'", location=location)
+    assert str(error) == ("no field 'text'" if location is None else "reviews.jsonl, line 7: no field 'text'")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.location) == (errors.DataError, str(error), location)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_every_error_survives_pickling(name: str):
+    again = pickle.loads(pickle.dumps(CLASSES[name]("what happened")))
+    assert (type(again), str(again)) == (CLASSES[name], "what happened")
+
+
+def test_suggestions():
+    assert errors.suggest("stpes", ["steps", "seed"]) == " Did you mean 'steps'?"
+    assert errors.suggest("zzzzz", ["steps", "seed"]) == ""
+    assert errors.suggest("x", []) == ""

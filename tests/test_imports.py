@@ -1,0 +1,200 @@
+"""Imports point one way, and what must start fast takes nothing heavy with it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+# What each part of the package may import of the others; itself always. Lazy imports, inside functions, count like any other.
+BASE = {"errors", "failures", "memory", "workfolder", "config", "storage", "accelerators", "progress", "interrupt", "workers"}
+TEXT = {"corpus", "tokenization", "dataset"}
+MODEL = {"nn", "models", "objectives"}
+PURE = BASE - {"storage", "failures", "workfolder", "interrupt", "workers"}  # the model's side does no input or output
+MAY_IMPORT: dict[str, set[str]] = {
+    **dict.fromkeys(BASE, BASE),
+    "corpus": BASE,
+    "tokenization": BASE | {"corpus"},
+    "dataset": BASE | {"corpus", "tokenization"},
+    "nn": PURE,
+    "models": PURE | {"nn"},
+    "objectives": PURE | {"nn", "models"},
+    "train": BASE | TEXT | MODEL,
+    "convert": BASE | TEXT | MODEL | {"train"},
+    "plan": BASE | TEXT | MODEL | {"train"},
+    "predict": BASE | TEXT | MODEL | {"train", "convert"},
+    "facts": BASE | TEXT | MODEL | {"train", "convert"},
+    "preparation": BASE | TEXT,
+    "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "facts", "preparation"},
+}
+MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline"}
+MAY_IMPORT["tpulm"] = MAY_IMPORT["cli"] | {"cli"}  # tpulm/__init__.py: the library's face
+MAY_IMPORT["__main__"] = MAY_IMPORT["tpulm"]
+
+JAX = {"jax", "jaxlib", "optax", "orbax", "flax", "chex"}
+NEVER: dict[str, set[str]] = {part: {"torch", "tensorflow", "transformers"} for part in MAY_IMPORT}  # wherever it stands
+for part in (*TEXT, "preparation"):
+    NEVER[part] |= JAX
+HEAVY = JAX | {"numpy", "jaxtyping", "scipy", "grain", "tensorstore", "tokenizers", "pyarrow", "safetensors", "tensorboardX"}
+LIGHT_AT_IMPORT = BASE | {"cli", "tpulm"}  # may load the heavy ones only inside functions
+
+
+class Import(NamedTuple):
+    module: str  # dotted and absolute
+    line: int
+    lazy: bool  # inside a function, or for the type checker alone
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str) -> str:
+    """ "tpulm.nn.layers" -> "nn"; "tpulm" -> "tpulm"."""
+    return module.split(".")[1] if "." in module else module
+
+
+def is_module(name: str) -> bool:
+    path = SOURCE / name.replace(".", "/")
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def imports(tree: ast.AST, module: str, package: str, lazy: bool = False) -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, lazy)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield Import(inner if base.split(".")[0] == "tpulm" and is_module(inner) else base, node.lineno, lazy)
+        else:
+            deferred = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            yield from imports(node, module, package, lazy or deferred or for_types)
+
+
+def imports_of(file: Path) -> list[Import]:
+    module = module_name(file)
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    return list(imports(ast.parse(file.read_text(encoding="utf-8"), str(file)), module, package))
+
+
+def violations(part: str, found: Import) -> str | None:
+    """The rule that an import breaks, in words, or None."""
+    top = found.module.split(".")[0]
+    if top == "tpulm":
+        other = part_of(found.module)
+        if other == part or other in MAY_IMPORT[part]:
+            return None
+        return f"'{part}' must not import '{other}'; it may import {', '.join(sorted(MAY_IMPORT[part] - {part}))}"
+    if top in NEVER[part]:
+        return f"'{part}' must not import '{top}', not even inside a function"
+    if top in HEAVY and part in LIGHT_AT_IMPORT and not found.lazy:
+        return f"'{part}' starts every command, so it must import '{top}' inside the function that needs it"
+    return None
+
+
+FILES = sorted((SOURCE / "tpulm").rglob("*.py"))
+
+
+def test_every_part_has_a_place_in_the_table():
+    missing = {part_of(module_name(file)) for file in FILES} - set(MAY_IMPORT)
+    assert not missing, f"say in tests/test_imports.py what these may import: {', '.join(sorted(missing))}"
+
+
+def test_imports_point_one_way():
+    broken = [
+        f"{file.relative_to(SOURCE.parent)}:{found.line}: {rule}"
+        for file in FILES
+        for found in imports_of(file)
+        if (rule := violations(part_of(module_name(file)), found))
+    ]
+    assert not broken, "\n".join(["imports against the layers (the table is in tests/test_imports.py):", *broken])
+
+
+def test_no_module_imports_itself_in_a_circle():
+    graph = {
+        module_name(file): sorted({found.module for found in imports_of(file) if found.module.split(".")[0] == "tpulm"})
+        for file in FILES
+    }
+    done: set[str] = set()
+
+    def walk(module: str, path: tuple[str, ...]) -> None:
+        if module in path:
+            pytest.fail(f"a circle of imports: {' -> '.join((*path[path.index(module) :], module))}; move what both need below")
+        if module not in done:
+            for other in graph.get(module, []):
+                walk(other, (*path, module))
+            done.add(module)
+
+    for module in graph:
+        walk(module, ())
+
+
+@pytest.mark.parametrize(
+    ("part", "source", "expected"),
+    [
+        ("nn", "import tpulm.dataset", "must not import 'dataset'"),
+        ("nn", "def f():\n    from tpulm import storage", "must not import 'storage'"),
+        ("corpus", "from ..tokenization import train", "must not import 'tokenization'"),
+        ("corpus", "def f():\n    import jax.numpy as jnp", "not even inside a function"),
+        ("storage", "import numpy as np", "inside the function that needs it"),
+        ("train", "from tpulm.pipeline import run", "must not import 'pipeline'"),
+        ("train", "from tpulm import __version__", "must not import 'tpulm'"),
+        ("storage", "def f():\n    import tensorstore", None),
+        ("storage", "if TYPE_CHECKING:\n    import numpy as np", None),
+        ("dataset", "from tpulm.corpus import read_part\nimport numpy as np", None),
+        ("models", "from tpulm.nn.params import ParamSpec\nimport jax", None),
+    ],
+)
+def test_the_rules_themselves(part: str, source: str, expected: str | None):
+    found = list(imports(ast.parse(source), f"tpulm.{part}.thing", f"tpulm.{part}"))
+    messages = [message for item in found if (message := violations(part, item))]
+    if expected is None:
+        assert messages == []
+    else:
+        assert messages and expected in messages[0]
+
+
+def loaded_by(code: str, environment: dict[str, str]) -> set[str]:
+    """The top-level names in sys.modules after `code` ran in a fresh interpreter."""
+    script = f"import sys\n{code}\nprint('MODULES', *sorted({{name.split('.')[0] for name in sys.modules}}))"
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.rpartition("MODULES ")[2].split())
+
+
+@pytest.mark.parametrize("module", sorted(BASE | {"config.schema"}))
+def test_the_base_layer_loads_nothing_heavy(module: str, user_environment: dict[str, str]):
+    assert loaded_by(f"import tpulm.{module}", user_environment) & HEAVY == set()
+
+
+def test_the_text_layers_never_load_jax(user_environment: dict[str, str]):
+    code = "import tpulm.corpus, tpulm.tokenization, tpulm.dataset"
+    assert loaded_by(code, user_environment) & JAX == set()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["quickstart", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str], user_environment: dict[str, str]):
+    code = f"""
+sys.argv = ["tpulm", *{arguments!r}]
+from tpulm.cli.app import main
+try:
+    main()
+except SystemExit as stop:
+    assert stop.code in (0, None), stop.code
+"""
+    assert loaded_by(code, user_environment) & HEAVY == set()

@@ -1,0 +1,71 @@
+"""Ctrl-C and SIGTERM become a flag, a second Ctrl-C stops at once, and everything is put back afterwards."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from tpulm import interrupt
+from tpulm.errors import Stopped
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+def test_a_signal_sets_the_flag(number: signal.Signals, name: str):
+    with interrupt.handled():
+        interrupt.check()
+        signal.raise_signal(number)
+        assert interrupt.requested()
+        assert interrupt.reason() == name
+        with pytest.raises(Stopped, match=rf"stopped by {name}; parts are kept. Run the same command again") as raised:
+            interrupt.check("parts are kept")
+        assert raised.value.exit_code == 75
+    assert not interrupt.requested()
+    assert interrupt.reason() == ""
+
+
+def test_a_second_ctrl_c_stops_at_once():
+    with interrupt.handled():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_sigterm_changes_nothing():
+    with interrupt.handled():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.requested()
+
+
+def test_the_handlers_are_put_back_after_an_error():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(ValueError, match="inside"), interrupt.handled():
+        signal.raise_signal(signal.SIGTERM)
+        raise ValueError("inside")
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert not interrupt.requested()
+
+
+def test_the_end_of_an_inner_block_keeps_the_request():
+    with interrupt.handled():
+        with interrupt.handled():
+            signal.raise_signal(signal.SIGTERM)
+        assert interrupt.requested()
+        assert interrupt.reason() == "SIGTERM"
+    assert not interrupt.requested()
+
+
+def test_outside_the_main_thread_nothing_is_installed():
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def work() -> None:
+        with interrupt.handled():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]

@@ -1,0 +1,146 @@
+"""kill -9 at random moments, Ctrl-C and SIGTERM: the same command continues and computes the same numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tpulm.train.metrics import VOLATILE, read_metrics
+
+STRICT = ("XLA_FLAGS", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
+
+# What must exist before each kill, so that every stage is hit; a random delay follows.
+STAGES = (
+    "run.json",
+    "corpus",
+    "corpus/manifest.json",
+    "tokenizer/manifest.json",
+    "dataset/inputs.json",
+    "dataset/manifest.json",
+    "metrics/0001.jsonl",
+    "checkpoints/20",
+    "checkpoints/80",
+    "results/train.json",
+    "results/evaluation.json",
+)
+
+Outcome = tuple[list[object], dict[str, str]]
+
+RUN_FILE = """
+[corpus]
+sources = [{format = "python"}]
+max_documents = 3_000
+holdout_fraction = 0.02
+[tokenizer]
+vocab_size = 1_500
+lowercase = true
+[data]
+sequence_length = 64
+rows = "packed"
+part_bytes = 100_000
+[model]
+num_layers = 2
+hidden_size = 128
+num_heads = 2
+intermediate_size = 512
+max_positions = 64
+[train]
+steps = 120
+batch_size = 16
+log_every_steps = 5
+evaluate_every_steps = 40
+[train.optimizer]
+learning_rate = 1e-3
+warmup_steps = 20
+[train.checkpoint]
+every_steps = 20
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("kill")
+    (root / "run.toml").write_text(RUN_FILE)
+    return root
+
+
+def start(folder: Path, workdir: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """In a process group of its own, as a shell would."""
+    log = (folder / f"{workdir}.log").open("ab")
+    command = [sys.executable, "-m", "tpulm", "run", "run.toml", "--workdir", workdir]
+    with log:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def outcome(workdir: Path) -> Outcome:
+    """Metrics without times and rates, and the hashes of what was exported."""
+    metrics: list[object] = [
+        (record.kind, record.step, {k: v for k, v in record.values.items() if k not in VOLATILE})
+        for record in read_metrics(workdir)
+    ]
+    files = ("export/model.safetensors", "export/tokenizer.json", "export/config.json", "results/evaluation.json")
+    return metrics, {name: hashlib.sha256((workdir / name).read_bytes()).hexdigest() for name in files}
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Outcome:
+    """An uninterrupted run."""
+    environment = {name: value for name, value in os.environ.items() if name not in STRICT}
+    assert start(folder, "whole", environment).wait(600) == 0, (folder / "whole.log").read_text()
+    return outcome(folder / "whole")
+
+
+@pytest.mark.slow
+def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Outcome, user_environment: dict[str, str]) -> None:
+    rng = random.Random(1)
+    killed = 0
+    for stage in STAGES:
+        process = start(folder, "killed", user_environment)
+        while not (folder / "killed" / stage).exists() and process.poll() is None:
+            time.sleep(0.005)
+        try:
+            process.wait(rng.uniform(0.0, 0.8))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)  # the process alone: its workers must notice by themselves
+            process.wait()
+            killed += 1
+    assert start(folder, "killed", user_environment).wait(600) == 0, (folder / "killed.log").read_text()
+    assert killed >= len(STAGES) - 2
+    assert outcome(folder / "killed") == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_saves_and_exits_75(
+    folder: Path,
+    whole: Outcome,
+    user_environment: dict[str, str],
+    number: signal.Signals,
+) -> None:
+    name = f"stopped-{number.name}"
+    metrics = folder / name / "metrics" / "0001.jsonl"
+    process = start(folder, name, user_environment)
+    while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(120) == 75, (folder / f"{name}.log").read_text()
+    assert "after saving step" in (folder / f"{name}.log").read_text()
+    assert start(folder, name, user_environment).wait(600) == 0
+    assert outcome(folder / name) == whole
+
+
+@pytest.mark.slow
+def test_a_stop_while_data_is_prepared_exits_75(folder: Path, user_environment: dict[str, str]) -> None:
+    process = start(folder, "early", user_environment)
+    while not (folder / "early" / "corpus").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 75, (folder / "early.log").read_text()

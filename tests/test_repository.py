@@ -1,0 +1,82 @@
+"""Rules for everything that is tracked: no file names a package registry or a developer's machine, and the lock is whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Written in pieces, so that this file obeys its own rule.
+REGISTRIES = [
+    "py" + "pi.org",
+    "python" + "hosted.org",
+    "registry." + "npmjs",
+    "deb." + "debian.org",
+    "download." + "pytorch.org",
+]
+MACHINE_PATHS = re.compile(r"(?<![A-Za-z0-9_.])/(work|root|home)/[a-z]")
+
+
+@pytest.fixture(scope="module")
+def tracked() -> dict[Path, str]:
+    """Text of every tracked (or about to be tracked) file, by its path in the repository."""
+    try:
+        listing = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        ).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout: nothing says which files are tracked")
+    texts = {}
+    for name in filter(None, listing.decode().split("\0")):
+        path = ROOT / name
+        if path.is_file():
+            content = path.read_bytes()
+            if b"\0" not in content:
+                texts[Path(name)] = content.decode("utf-8", errors="replace")
+    return texts
+
+
+def test_no_file_names_a_package_registry(tracked: dict[Path, str]):
+    named = [f"{path}: {host}" for path, text in tracked.items() for host in REGISTRIES if host in text]
+    assert not named, f"each machine's own settings say where packages come from; remove: {named}"
+
+
+def test_no_file_names_a_folder_of_some_machine(tracked: dict[Path, str]):
+    named = [f"{path}: {match.group()}…" for path, text in tracked.items() if (match := MACHINE_PATHS.search(text))]
+    assert not named, f"paths of one machine mean nothing on another: {named}"
+
+
+def test_sources_stay_readable_in_one_sitting(tracked: dict[Path, str]):
+    long = {str(path): count for path, text in tracked.items() if path.suffix == ".py" and path.parts[0] == "src"
+            and (count := text.count("\n")) > 360}  # fmt: skip
+    assert not long, f"one file, one noun: split these, or move a table into a data file: {long}"
+
+
+def test_the_lock_is_hashed_and_free_of_torch():
+    lock = (ROOT / "requirements.lock").read_text()
+    entries = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)[1:]
+    assert len(entries) > 50
+    assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+    assert [entry.split()[0] for entry in entries if re.match(r"(torch|tensorflow)\b", entry)] == []
+
+
+def test_the_lock_holds_every_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    wanted = [
+        *project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"]["hf"],
+        *(item for group in groups.values() for item in group if isinstance(item, str)),
+    ]
+    lock = (ROOT / "requirements.lock").read_text()
+    locked = {name.lower() for name in re.findall(r"^([A-Za-z0-9_.-]+)==", lock, flags=re.MULTILINE)}
+    names = {re.split(r"[\[<>=~! ]", item)[0].lower() for item in wanted}
+    assert names - locked == set(), "run 'make lock'"

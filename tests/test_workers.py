@@ -1,0 +1,137 @@
+"""Tasks in worker processes: results, failures, stops, and no worker that outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tpulm import interrupt, workers
+from tpulm.errors import DataError, Stopped, TpulmError
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def environment_of(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def fail(location: str) -> None:
+    raise DataError("broken", location=location)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep_and_mark(folder: str, number: int) -> int:
+    time.sleep(0.1)
+    (Path(folder) / str(number)).touch()
+    return number
+
+
+def test_every_task_is_done_once():
+    assert sorted(workers.run_tasks(square, ((x,) for x in range(20)), workers=2)) == [x * x for x in range(20)]
+
+
+def test_no_tasks_no_processes():
+    assert list(workers.run_tasks(square, [])) == []
+
+
+def test_tasks_are_taken_as_they_are_needed():
+    taken = 0
+
+    def tasks() -> Iterator[tuple[int]]:
+        nonlocal taken
+        for x in range(100):
+            taken += 1
+            yield (x,)
+
+    running = workers.run_tasks(square, tasks(), workers=1)
+    next(running)
+    assert taken <= 4
+    running.close()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_environment_reaches_the_workers():
+    assert list(workers.run_tasks(environment_of, [("TPULM_X",)], workers=1, environment={"TPULM_X": "1"})) == ["1"]
+
+
+def test_a_failure_comes_back_as_it_is():
+    with pytest.raises(DataError, match="file, line 7: broken") as raised:
+        list(workers.run_tasks(fail, [("file, line 7",)], workers=1))
+    assert raised.value.location == "file, line 7"
+
+
+def test_a_killed_worker_is_explained():
+    with pytest.raises(TpulmError, match=r"a worker process died.*want of memory.*fewer workers"):
+        list(workers.run_tasks(die, [()], workers=1))
+
+
+def test_a_stop_waits_for_running_tasks_and_starts_no_more(tmp_path: Path):
+    done = []
+    with interrupt.handled(), pytest.raises(Stopped):
+        for number in workers.run_tasks(sleep_and_mark, ((str(tmp_path), x) for x in range(1000)), workers=1):
+            done.append(number)
+            signal.raise_signal(signal.SIGTERM)
+    marks = {int(path.name) for path in tmp_path.iterdir()}
+    assert set(done) <= marks
+    assert len(marks) < 10
+
+
+def test_at_least_one_core():
+    assert 1 <= workers.count_cores() <= (os.cpu_count() or 1)
+
+
+PARENT = """
+import os, sys, time
+from tpulm import workers
+
+def wait(folder, number):
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    list(workers.run_tasks(wait, ((sys.argv[1], x) for x in range(4)), workers=2))
+"""
+
+
+def alive(pid: int) -> bool:
+    """Running, and not merely waiting for its parent to take note of its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_workers_leave_with_a_killed_parent(tmp_path: Path, user_environment: dict[str, str]):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    parent = subprocess.Popen([sys.executable, str(script), str(folder)], env=user_environment, stderr=subprocess.DEVNULL)
+    try:
+        assert wait_for(lambda: len(list(folder.iterdir())) == 2, 20), "the workers never started"
+    finally:
+        parent.kill()
+        parent.wait()
+    pids = [int(path.name) for path in folder.iterdir()]
+    assert wait_for(lambda: not any(alive(pid) for pid in pids), 10), "a worker outlived its parent"

@@ -1,0 +1,75 @@
+"""Law: what counts as a bare word has, from the model alone, the ids that the whole pipeline gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import make_texts, troublesome_text
+from tokenizers import Tokenizer, models, normalizers
+
+from tpulm.config import TokenizerConfig
+from tpulm.tokenization import Tokenization, pipelines
+from tpulm.tokenization.bare_words import BareWords, possible
+
+WORDS = sorted({word for text in make_texts(300) for word in text.split()})
+
+
+@pytest.fixture(params=["cased", "lower case", "CJK together", "unclean"])
+def tokenizer(request: pytest.FixtureRequest, trained: dict[str, Tokenization]) -> Tokenizer:
+    """The trained vocabulary under other rules."""
+    config = TokenizerConfig(lowercase=request.param == "lower case", split_cjk=request.param != "CJK together")
+    tokenizer = pipelines.wordpiece(config)
+    tokenizer.model = models.WordPiece(trained["wordpiece"].vocabulary(), unk_token="[UNK]", max_input_chars_per_word=100)
+    if request.param == "unclean":
+        tokenizer.normalizer = normalizers.BertNormalizer(clean_text=False, strip_accents=False, lowercase=False)
+    return tokenizer
+
+
+def test_bare_words_have_the_pipelines_ids(tokenizer: Tokenizer):
+    bare_words = BareWords(tokenizer)
+
+    @settings(max_examples=100)
+    @given(st.lists(st.one_of(troublesome_text, st.sampled_from(WORDS)), unique=True, max_size=8))
+    def check(texts: list[str]):
+        chunks = [text for text in texts if text and " " not in text]
+        bare, others = bare_words.divide(chunks)
+        assert sorted(bare + others) == sorted(chunks)
+        expected = [encoding.ids for encoding in tokenizer.encode_batch(bare, add_special_tokens=False)]
+        assert [np.frombuffer(data, np.uint32).tolist() for data in bare_words.encode(bare)] == expected
+
+    check()
+
+
+def test_most_words_are_bare_and_marks_and_chinese_are_not(tokenizer: Tokenizer):
+    bare_words = BareWords(tokenizer)
+    assert bare_words.divide(["the", "영화는", "ビール", "x" * 101, "й"])[1] == []
+    assert bare_words.divide(["a.b", "a\tb", "don't", "##s"])[0] == []
+    assert bare_words.encode([]) == []
+
+
+@pytest.mark.parametrize(
+    ("settings_", "expected"),
+    [
+        ({}, True),
+        ({"lowercase": True}, True),
+        ({"strip_accents": True}, False),
+        ({"lowercase": True, "strip_accents": True}, False),
+    ],
+)
+def test_not_where_characters_decompose(settings_: dict[str, bool], expected: bool):
+    assert possible(pipelines.wordpiece(TokenizerConfig.model_validate(settings_), as_google=True)) is expected
+    assert possible(pipelines.wordpiece(TokenizerConfig.model_validate(settings_))) is expected
+
+
+def test_only_where_the_rules_are_known():
+    assert not possible(pipelines.bpe(TokenizerConfig())) and not possible(pipelines.unigram(TokenizerConfig()))
+    tokenizer = pipelines.wordpiece(TokenizerConfig())
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)  # strips accents unless told not to
+    assert not possible(tokenizer)
+    tokenizer.normalizer = normalizers.NFC()
+    assert not possible(tokenizer)
+    tokenizer = pipelines.wordpiece(TokenizerConfig())
+    tokenizer.model = models.WordPiece({"[UNK]": 0}, unk_token="[UNK]", continuing_subword_prefix="")
+    assert not possible(tokenizer)

@@ -1,0 +1,238 @@
+"""Tokenizers that others made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from tpulm import storage, tokenization
+from tpulm.config import TokenizerConfig
+from tpulm.errors import DataError, StorageError
+from tpulm.progress import Silent
+from tpulm.tokenization import Tokenization, load, save, vocab_size_of
+
+WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", ",", "Ca", "##t", "日"]
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return path
+
+
+def tokens(made: Tokenization, text: str) -> list[str]:
+    return [made.token(index) for index in made.encode([text]).ids]
+
+
+class TestVocabulary:
+    def test_lines_are_ids(self, vocabulary: Path):
+        made = load(vocabulary)
+        assert list(made.vocabulary()) == WORDS
+        assert made.vocab_size == vocab_size_of(vocabulary) == len(WORDS)
+        assert made.special.named() == {"pad": 0, "unknown": 2, "cls": 3, "sep": 4, "mask": 5, "num_special": 6}
+        assert tokens(made, "the cats, 日") == ["the", "cat", "##s", ",", "日"]
+
+    def test_settings_say_how_text_is_split(self, vocabulary: Path):
+        assert tokens(load(vocabulary), "Cat 日日") == ["Ca", "##t", "日", "日"]
+        assert tokens(load(vocabulary, TokenizerConfig(lowercase=True)), "Cat") == ["cat"]
+        assert tokens(load(vocabulary, TokenizerConfig(split_cjk=False)), "日日") == ["[UNK]"]
+
+    def test_windows_line_ends_byte_order_mark_and_no_last_line_end(self, vocabulary: Path, tmp_path: Path):
+        other = tmp_path / "windows.txt"
+        other.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(WORDS).encode())
+        assert load(other).fingerprint == load(vocabulary).fingerprint
+
+    def test_capitals_without_lowercase_are_pointed_out(self, tmp_path: Path):
+        class Notes(Silent):
+            said = ""
+
+            def note(self, message: str) -> None:
+                self.said += message
+
+        path = tmp_path / "uncased.txt"
+        path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+        notes = Notes()
+        load(path, TokenizerConfig(lowercase=True), progress=notes)
+        assert not notes.said
+        load(path, progress=notes)
+        assert "tokenizer.lowercase = true" in notes.said
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"", "the vocabulary is empty"),
+            (b"\n\n", "the vocabulary is empty"),
+            ("\n".join([*WORDS, "the", "cat"]).encode(), "'the' stands on lines 7, 14;.*2 are repeated"),
+            ("\n".join(WORDS).encode("utf-16"), r"not UTF-8 \(byte 0\)"),
+            (b"[PAD]\n[UNK]\na\n", r"none for: cls \(\[CLS\] or <s> or <cls>\), sep"),
+        ],
+    )
+    def test_bad_files(self, tmp_path: Path, content: bytes, message: str):
+        path = tmp_path / "vocab.txt"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message) as caught:
+            load(path)
+        assert str(path) in str(caught.value)
+
+
+def roberta() -> Tokenizer:
+    """A byte-level tokenizer of RoBERTa's kind, with its frame."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "<mask>"]
+    tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word in (*words[:4], "<mask>")])
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return tokenizer
+
+
+class TestTokenizerJson:
+    def test_roles_by_name_and_the_frame_it_has(self, tmp_path: Path):
+        roberta().save(str(tmp_path / "tokenizer.json"))
+        made = load(tmp_path / "tokenizer.json")
+        assert (made.special.cls, made.special.sep, made.special.mask) == (0, 2, 260)
+        assert made.vocab_size == vocab_size_of(tmp_path / "tokenizer.json") == vocab_size_of(tmp_path) == 261
+        assert made.encode_one("a<mask>") == [0, made.vocabulary()["a"], 260, 2]
+        assert "Roberta" in made.canonical_json
+
+    def test_roles_declared_beside_it(self, tmp_path: Path):
+        tokenizer = roberta()
+        tokenizer.add_special_tokens(["@@"])
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        storage.write_json(tmp_path / "special_tokens_map.json", {"mask_token": "<unk>"})
+        storage.write_json(tmp_path / "tokenizer_config.json", {"mask_token": {"content": "@@"}, "pad_token": None})
+        assert load(tmp_path).special.mask == 261
+
+    def test_a_frame_is_added_where_there_is_none(self, tmp_path: Path):
+        specification = json.loads(roberta().to_str()) | {"post_processor": None, "truncation": None}
+        specification["added_tokens"] = []
+        (tmp_path / "tokenizer.json").write_text(json.dumps(specification))
+        made = load(tmp_path)
+        assert made.encode_one("") == [0, 2]
+        assert made.encode_one("<mask>") == [0, 260, 2]
+
+    def test_padding_and_truncation_are_the_datasets_business(self, tmp_path: Path):
+        tokenizer = roberta()
+        tokenizer.enable_truncation(3)
+        tokenizer.enable_padding(length=10)
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        assert len(load(tmp_path).encode_one("abcdefghijklmnop")) == 18
+
+    def test_saved_again_for_transformers(self, tmp_path: Path):
+        transformers = pytest.importorskip("transformers")
+        roberta().save(str(tmp_path / "tokenizer.json"))
+        made = load(tmp_path)
+        save(made, tmp_path / "saved")
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+        assert theirs("a b", "c")["input_ids"] == [0, *made.encode(["a b"]).ids, 2, 2, *made.encode(["c"]).ids, 2]
+        assert theirs("a<mask>")["input_ids"] == made.encode_one("a<mask>")
+        assert load(tmp_path / "saved").fingerprint == made.fingerprint
+
+    def test_no_mask_token_is_refused(self, tmp_path: Path):
+        tokenizer = Tokenizer(models.BPE({"<|endoftext|>": 0, "a": 1}, []))
+        tokenizer.save(str(tmp_path / "gpt.json"))
+        with pytest.raises(DataError, match=r"gpt\.json: .*mask \(\[MASK\] or <mask>\).*<\|endoftext\|>"):
+            load(tmp_path / "gpt.json")
+
+    @pytest.mark.parametrize(
+        "content", ["", "{", "[]", "{}", '{"a": 0}', '{"model": {"vocab": {}}}', '{"model": {"vocab": 5}}']
+    )
+    def test_other_json_is_refused(self, tmp_path: Path, content: str):
+        path = tmp_path / "tokenizer.json"
+        path.write_text(content)
+        for read in (load, vocab_size_of):
+            with pytest.raises(DataError, match=r"not a tokenizer\.json|is empty"):
+                read(path)
+
+    def test_what_the_library_refuses_is_said_with_the_file(self, tmp_path: Path):
+        path = tmp_path / "tokenizer.json"
+        path.write_text('{"model": {"type": "Nonsense", "vocab": {"a": 0}}}')
+        with pytest.raises(DataError, match=r"tokenizer\.json: the tokenizers library cannot read it"):
+            load(path)
+
+
+class TestFolder:
+    def test_as_saved(self, made: Tokenization, tmp_path: Path):
+        save(made, tmp_path / "tokenizer")
+        again = load(tmp_path / "tokenizer")
+        assert again.fingerprint == made.fingerprint and again.special == made.special
+        assert (
+            vocab_size_of(tmp_path / "tokenizer") == vocab_size_of(tmp_path / "tokenizer" / "tokenizer.json") == made.vocab_size
+        )
+
+    def test_changed_after_it_was_saved(self, made: Tokenization, tmp_path: Path):
+        save(made, tmp_path)
+        specification = storage.read_json(tmp_path / "tokenizer.json")
+        specification["added_tokens"][0]["rstrip"] = True
+        storage.write_json(tmp_path / "tokenizer.json", specification)
+        with pytest.raises(StorageError, match="was changed after it was written"):
+            load(tmp_path)
+
+    def test_with_a_bare_vocabulary(self, vocabulary: Path):
+        assert load(vocabulary.parent).fingerprint == load(vocabulary).fingerprint
+        assert vocab_size_of(vocabulary.parent) == len(WORDS)
+
+    def test_empty_or_absent(self, tmp_path: Path):
+        for read in (load, vocab_size_of):
+            with pytest.raises(StorageError, match="holds no tokenizer"):
+                read(tmp_path)
+            for name in ("tokenizer.json", "vocab.txt"):
+                with pytest.raises(StorageError, match="no such file"):
+                    read(tmp_path / "nowhere" / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "settings", "text", "expected"),
+    [
+        (
+            "bert_base_uncased_vocab.txt",
+            30_522,
+            {"lowercase": True, "strip_accents": True},
+            "Pretraining a naïve [MASK]",
+            ["pre", "##train", "##ing", "a", "naive", "[", "mask", "]"],
+        ),
+        ("koelectra_vocab_32200.txt", 32_200, {}, "한국어 모델을", ["한국어", "모델을"]),
+        ("kcbert_vocab.txt", 30_000, {}, "영화는 재미있다", ["영화", "##는", "재미", "##있다"]),
+    ],
+)
+def test_published_vocabularies(
+    real_data: Path, tmp_path: Path, name: str, size: int, settings: dict, text: str, expected: list[str]
+):
+    transformers = pytest.importorskip("transformers")
+    path = real_data / "vocab" / name
+    made = load(path, TokenizerConfig.model_validate(settings))
+    assert made.vocab_size == vocab_size_of(path) == size
+    assert tokens(made, text) == expected
+    theirs = transformers.BertTokenizer(
+        vocab=str(path), do_lower_case=settings.get("lowercase", False), strip_accents=settings.get("strip_accents", False)
+    )
+    texts = ["Ünïcode 日本語 한국어!", "it's well-known…", "ㅋㅋㅋ 재밌다~~", "x" * 101, ""]
+    assert made.encode(texts).ids.tolist() == [i for ids in theirs(texts, add_special_tokens=False)["input_ids"] for i in ids]
+    assert theirs("a", "b")["input_ids"] == [
+        made.special.cls,
+        *made.encode(["a"]).ids,
+        made.special.sep,
+        *made.encode(["b"]).ids,
+        made.special.sep,
+    ]
+
+
+def test_gpt2_has_no_mask_token(real_data: Path, tmp_path: Path):
+    folder = real_data / "vocab"
+    with pytest.raises(DataError, match=r"gpt2_encoder\.json: not a tokenizer\.json"):
+        load(folder / "gpt2_encoder.json")
+    vocabulary = json.loads((folder / "gpt2_encoder.json").read_text())
+    merges = [
+        (line.split()[0], line.split()[1])
+        for line in (folder / "gpt2_bpe_vocab.bpe").read_text("utf-8").split("\n")[1:]
+        if line
+    ]
+    Tokenizer(models.BPE(vocabulary, merges)).save(str(tmp_path / "gpt2.json"))
+    with pytest.raises(DataError, match=r"none for: pad .*mask .*<\|endoftext\|>"):
+        load(tmp_path / "gpt2.json")
+    assert vocab_size_of(tmp_path / "gpt2.json") == 50_257
+    assert tokenization.load is load

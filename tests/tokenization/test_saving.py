@@ -1,0 +1,132 @@
+"""The folder: transformers gives the same ids, and the manifest comes last."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from made_up import make_texts
+
+from tpulm import storage, tokenization
+from tpulm.errors import StorageError
+from tpulm.tokenization import Tokenization, load_manifest, save
+from tpulm.tokenization.special import TOKENS
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def folder(made: Tokenization, tmp_path: Path) -> Path:
+    save(made, tmp_path / "tokenizer", inputs={"corpus": "abc", "sizes": [1, 2]}, model_max_length=64)
+    return tmp_path / "tokenizer"
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "beside a model"])
+def theirs(request: pytest.FixtureRequest, folder: Path):
+    if request.param:
+        storage.write_json(folder / "config.json", {"model_type": "bert", "architectures": ["BertForMaskedLM"]})
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def test_transformers_gives_the_same_ids(made: Tokenization, theirs):
+    texts = ["", " ", *make_texts(500, seed=4), "Ünïcode 龘 👍🏽 　x"]
+    encoded = made.encode(texts)
+    expected = theirs(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+    assert encoded.lengths.tolist() == [len(ids) for ids in expected]
+    assert encoded.ids.tolist() == [index for ids in expected for index in ids]
+    for text in (texts[2], "the [MASK] cat", "영화[MASK]", "[MASK]"):
+        assert theirs(text)["input_ids"] == made.encode_one(text)
+
+
+def test_transformers_frames_pairs_pads_and_cuts(made: Tokenization, theirs):
+    cls, sep, pad = made.special.cls, made.special.sep, made.special.pad
+    first, second = (made.encode([text]).ids.tolist() for text in ("the cat", "영화는"))
+    pair = theirs("the cat", "영화는")
+    assert pair["input_ids"] == [cls, *first, sep, *second, sep]
+    assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    padded = theirs(["the cat", ""], padding=True)
+    assert padded["input_ids"][1] == [cls, sep, *[pad] * len(first)]
+    assert padded["attention_mask"][1] == [1, 1, *[0] * len(first)]
+    assert theirs.model_max_length == 64
+    assert len(theirs("the cat was good " * 50, truncation=True)["input_ids"]) == 64
+
+
+def test_transformers_knows_the_special_tokens_and_decodes_alike(made: Tokenization, theirs):
+    assert len(theirs) == made.vocab_size
+    assert [theirs.pad_token, theirs.unk_token, theirs.cls_token, theirs.sep_token, theirs.mask_token] == list(TOKENS)
+    assert theirs.all_special_ids and set(theirs.all_special_ids) == made.special.ids
+    for text in (*make_texts(50, seed=6), "the [MASK] cat , isn't . it"):
+        ids = made.encode_one(text)
+        assert theirs.decode(ids, skip_special_tokens=True) == made.decode(ids)
+
+
+def test_what_is_in_the_folder(made: Tokenization, folder: Path):
+    names = {path.name for path in folder.iterdir()}
+    expected = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "manifest.json"}
+    assert names == expected | ({"vocab.txt"} if made.algorithm == "WordPiece" else set())
+    if made.algorithm == "WordPiece":
+        assert storage.read_text(folder / "vocab.txt").split("\n")[:-1] == list(made.vocabulary())
+    assert load_manifest(folder) == {
+        "format_version": 1,
+        "algorithm": made.algorithm,
+        "fingerprint": made.fingerprint,
+        "inputs": {"corpus": "abc", "sizes": [1, 2]},
+        "special": made.special.named(),
+        "vocab_size": made.vocab_size,
+    }
+
+
+def test_the_same_tokenizer_gives_the_same_bytes(made: Tokenization, folder: Path, tmp_path: Path):
+    save(tokenization.load(folder), tmp_path / "again", inputs={"corpus": "abc", "sizes": [1, 2]}, model_max_length=64)
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def test_the_manifest_is_written_last_and_removed_first(made: Tokenization, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(path: Path, value: object) -> None:
+        raise StorageError("disk full")
+
+    monkeypatch.setattr(storage, "write_json", fail)
+    with pytest.raises(StorageError, match="disk full"):
+        save(made, folder)
+    assert load_manifest(folder) is None
+
+
+def test_a_folder_taken_over_by_another_algorithm_keeps_no_vocabulary(trained: dict[str, Tokenization], tmp_path: Path):
+    save(trained["wordpiece"], tmp_path)
+    save(trained["bpe"], tmp_path)
+    assert not (tmp_path / "vocab.txt").exists()
+    assert tokenization.load(tmp_path).fingerprint == trained["bpe"].fingerprint
+
+
+def test_no_manifest_and_one_of_another_version(tmp_path: Path):
+    assert load_manifest(tmp_path) is None
+    assert load_manifest(tmp_path / "nowhere") is None
+    storage.write_json(tmp_path / "manifest.json", {"format_version": 99})
+    with pytest.raises(StorageError, match="format version 99"):
+        load_manifest(tmp_path)
+
+
+def test_a_file_in_the_way(made: Tokenization, tmp_path: Path):
+    (tmp_path / "tokenizer").write_text("")
+    with pytest.raises(StorageError, match="cannot create the folder"):
+        save(made, tmp_path / "tokenizer")
+
+
+def test_ten_thousand_real_reviews(real_data: Path, trained: dict[str, Tokenization], tmp_path: Path):
+    with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
+        reviews = [line.rstrip("\n") for line, _ in zip(stream, range(10_000), strict=False)]
+    for algorithm, made in trained.items():
+        save(made, tmp_path / algorithm)
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / algorithm)
+        expected = theirs(reviews, add_special_tokens=False)["input_ids"]
+        encoded = made.encode(reviews)
+        assert encoded.lengths.tolist() == list(map(len, expected))
+        assert encoded.ids.tolist() == [index for ids in expected for index in ids]
+
+
+def test_settings_are_plain_json(folder: Path):
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert settings["padding_side"] == "right" and settings["tokenizer_class"] == "PreTrainedTokenizerFast"

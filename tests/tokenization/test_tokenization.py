@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from tpulm.errors import DataError
+from tpulm.tokenization import Tokenization
+
+
+def test_one_text_framed_and_unframed(made: Tokenization):
+    text = "the bad was 영화"
+    framed = made.encode_one(text)
+    assert framed == [made.special.cls, *made.encode([text]).ids.tolist(), made.special.sep]
+    assert made.encode_one(text, special_tokens=False) == framed[1:-1]
+    assert made.encode_one("") == [made.special.cls, made.special.sep]
+    assert made.encode_one("a\ud800") == made.encode_one("a\ufffd")
+
+
+def test_decoding_is_clean(made: Tokenization):
+    ids = np.array(made.encode_one("the bad was 영화는"), np.uint16)
+    assert made.decode(ids) == "the bad was 영화는"
+    assert "[CLS]" in made.decode(ids, special_tokens=True)
+    assert made.decode([]) == ""
+
+
+def test_tokens_and_continuations(made: Tokenization):
+    ids = made.encode(["the qqq"]).ids.tolist()
+    assert made.token(ids[0]) == {"WordPiece": "the", "BPE": "the", "Unigram": "▁t"}[made.algorithm]
+    assert made.is_continuation(ids[-1]) is (made.algorithm != "WordPiece")  # there, "qqq" is one unknown word
+    assert not any(made.is_continuation(index) for index in made.special.ids)
+
+
+def test_continuation_signs(trained: dict[str, Tokenization]):
+    for algorithm, word, inside in (("wordpiece", "b", "##b"), ("bpe", "Ġthe", "b"), ("unigram", "▁t", "b")):
+        made = trained[algorithm]
+        vocabulary = made.vocabulary()
+        assert made.is_continuation(vocabulary[inside]) and not made.is_continuation(vocabulary[word])
+
+
+@pytest.mark.parametrize("index", [100_000, 2**31])
+def test_ids_beyond_the_vocabulary_are_refused(made: Tokenization, index: int):
+    with pytest.raises(DataError, match=f"id {index} has no token: ids of this vocabulary end at {made.vocab_size - 1:,}"):
+        made.token(index)
+
+
+def test_pickled_and_described(made: Tokenization):
+    again = pickle.loads(pickle.dumps(made))
+    assert again.fingerprint == made.fingerprint and again.special == made.special
+    assert len(made.fingerprint) == 64 and made.fingerprint[:12] in repr(made)
+    assert list(made.vocabulary().values()) == list(range(made.vocab_size))

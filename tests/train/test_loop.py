@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import gc
+import math
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy
+
+from tpulm import interrupt
+from tpulm.errors import CheckpointError, Stopped, TrainingDiverged
+from tpulm.progress import Silent
+from tpulm.train.checkpoint import checksums
+from tpulm.train.loop import TrainResult
+from tpulm.train.metrics import VOLATILE, read_metrics
+
+SETTINGS = toy.config()
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return toy.program(SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def whole(program: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Path]:
+    """A run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    return toy.run(program, SETTINGS, folder), folder
+
+
+class Stopping(toy.Rows):
+    """Asks for a stop, as Ctrl-C would, when batch `at` is read."""
+
+    def __init__(self, at: int):
+        self.at = at
+
+    def batch(self, cursor: int) -> dict[str, np.ndarray]:
+        if cursor == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().batch(cursor)
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def lasting(workdir: Path) -> list[Any]:
+    """The metrics without what says when and how fast."""
+    return [
+        (record.kind, record.step, {k: v for k, v in record.values.items() if k not in VOLATILE})
+        for record in read_metrics(workdir)
+    ]
+
+
+def same_outcome(result: TrainResult, workdir: Path, whole: tuple[TrainResult, Path]) -> bool:
+    return checksums(result.state) == checksums(whole[0].state) and lasting(workdir) == lasting(whole[1])
+
+
+def test_logs_evaluates_and_saves_when_due(whole: tuple[TrainResult, Path]) -> None:
+    result, folder = whole
+    assert [(record.kind, record.step) for record in read_metrics(folder)] == [
+        ("evaluation", 6),
+        ("train", 4),
+        ("train", 8),
+        ("train", 12),
+    ]
+    assert sorted(int(path.name) for path in (folder / "checkpoints").iterdir()) == [5, 10, 12]
+    assert result.steps == 12
+    assert math.isclose(result.train_loss, read_metrics(folder)[-1].values["loss"])
+
+
+@pytest.mark.parametrize("at", [0, 4, 6, 10])
+def test_stopped_and_resumed_equals_uninterrupted(
+    program: Any, tmp_path: Path, whole: tuple[TrainResult, Path], at: int
+) -> None:
+    with interrupt.handled(), pytest.raises(Stopped, match=rf"SIGTERM after saving step {at + 1} of 12"):
+        toy.run(program, SETTINGS, tmp_path, stream=Stopping(at))
+    result = toy.run(program, SETTINGS, tmp_path)
+    assert result.resumed_at == at + 1
+    assert same_outcome(result, tmp_path, whole)
+
+
+def test_resumes_on_another_layout(tmp_path: Path, whole: tuple[TrainResult, Path], program: Any) -> None:
+    with interrupt.handled(), pytest.raises(Stopped):
+        toy.run(program, SETTINGS, tmp_path, stream=Stopping(6))
+    wide = toy.config(hardware={"data": 2, "fsdp": 2, "tensor": 2})
+    result = toy.run(toy.program(wide, 8), wide, tmp_path)
+    assert result.resumed_at == 7
+    assert result.train_loss == pytest.approx(whole[0].train_loss, abs=1e-4)
+
+
+# A read that fails leaves orbax's event loop and its tasks to the garbage collector, which warns in whatever test comes then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("damage", ["truncate", "remove", "flip"])
+def test_a_damaged_checkpoint_is_passed_over_aloud(
+    program: Any, tmp_path: Path, whole: tuple[TrainResult, Path], damage: str
+) -> None:
+    toy.run(program, SETTINGS, tmp_path)
+    data = max((tmp_path / "checkpoints" / "12" / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
+    if damage == "truncate":
+        os.truncate(data, data.stat().st_size // 2)
+    elif damage == "remove":
+        data.unlink()
+    else:
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        data.write_bytes(content)
+    notes = Notes()
+    result = toy.run(program, SETTINGS, tmp_path, progress=notes)
+    assert result.resumed_at == 10
+    assert "checkpoint 12 is damaged" in notes.notes[0]
+    gc.collect()
+    assert same_outcome(result, tmp_path, whole)
+    assert [path.name.split("-")[0] for path in (tmp_path / "damaged").iterdir()] == ["12"]
+
+
+def test_a_torn_checkpoint_does_not_exist(program: Any, tmp_path: Path, whole: tuple[TrainResult, Path]) -> None:
+    """What kill -9 during a save leaves: a folder that was never renamed."""
+    toy.run(program, SETTINGS, tmp_path)
+    (tmp_path / "checkpoints" / "12").rename(tmp_path / "checkpoints" / "12.orbax-checkpoint-tmp")
+    result = toy.run(program, SETTINGS, tmp_path)
+    assert result.resumed_at == 10
+    assert same_outcome(result, tmp_path, whole)
+
+
+def test_a_checkpoint_of_something_else_is_refused(program: Any, tmp_path: Path) -> None:
+    toy.run(program, SETTINGS, tmp_path)
+    from tpulm.train.checkpoint import Checkpoints
+
+    with (
+        Checkpoints(tmp_path / "checkpoints", SETTINGS.train.checkpoint) as checkpoints,
+        pytest.raises(CheckpointError, match=r"dataset_fingerprint is 'toy', this run's is 'other'"),
+    ):
+        checkpoints.restore_latest(program.abstract_state, {"dataset_fingerprint": "other"})
+
+
+class Poisoned:
+    """A program whose step turns the state into NaN at one batch, as overflowing numbers do."""
+
+    def __init__(self, program: Any, at: int):
+        self._program, self._at = program, at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+    def step(self, state: Any, batch: Any, cursor: Any) -> Any:
+        if int(cursor) == self._at:
+            import dataclasses
+
+            import jax
+
+            state = dataclasses.replace(state, params=jax.tree.map(lambda x: x * float("nan"), state.params))
+        return self._program.step(state, batch, cursor)
+
+
+def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(program: Any, tmp_path: Path) -> None:
+    with pytest.raises(TrainingDiverged, match=r"not finite in batch 6 .*rows 48, 49.*checkpoint 5.*on_nan"):
+        toy.run(Poisoned(program, 6), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [5]
+
+
+@pytest.mark.parametrize("at", [2, 6])
+def test_nan_can_be_skipped_counted_and_survives_resuming(program: Any, tmp_path: Path, at: int) -> None:
+    settings = toy.config(train={"on_nan": "skip"})
+    notes = Notes()
+    result = toy.run(Poisoned(program, at), settings, tmp_path, progress=notes)  # pyright: ignore[reportArgumentType]
+    assert result.skipped == ((at, at + 1),)
+    assert any(f"leaving out batch {at}" in note for note in notes.notes)
+    assert math.isfinite(result.train_loss)
+
+    class Without(toy.Rows):
+        def iterate(self, start_cursor: int, *, skipped: Any = ()) -> Iterator[Any]:
+            return super().iterate(start_cursor, skipped=((at, at + 1),))
+
+    clean = toy.run(program, settings, tmp_path / "clean", stream=Without())
+    assert checksums(clean.state) == checksums(result.state)
+
+
+def test_a_jump_of_the_loss_counts_as_divergence(program: Any, tmp_path: Path) -> None:
+    settings = toy.config(train={"spike_factor": 1.0001, "steps": 12, "optimizer": {"learning_rate": 5.0, "warmup_steps": 0}})
+    with pytest.raises(TrainingDiverged, match="the loss jumped to"):
+        toy.run(toy.program(settings), settings, tmp_path)

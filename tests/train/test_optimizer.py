@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tpulm.config import OptimizerConfig
+from tpulm.nn.params import ParamSpec, zeros
+from tpulm.train.optimizer import learning_rate, make_optimizer
+
+SPEC = {
+    "kernel": ParamSpec((3, 4, 5), ("layers", "embed", "feed_forward"), zeros, decay=True),
+    "bias": ParamSpec((3, 5), ("layers", "feed_forward"), zeros, decay=False),
+}
+
+
+def rates(steps: int = 100, **settings: object) -> np.ndarray:
+    schedule = learning_rate(OptimizerConfig.model_validate({"learning_rate": 1.0, **settings}), steps)
+    return np.array([schedule(count) for count in range(steps)])
+
+
+def random_tree(seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    return {name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for name, leaf in SPEC.items()}
+
+
+def test_bert_schedule_rises_then_follows_the_decay_from_step_zero() -> None:
+    found = rates(schedule="linear", warmup_steps=10)
+    np.testing.assert_allclose(found[:10], np.arange(1, 11) / 10, rtol=1e-6)
+    np.testing.assert_allclose(found[10:], 1 - np.arange(11, 101) / 100, atol=1e-6)
+
+
+def test_electra_schedule_multiplies_both() -> None:
+    n = np.arange(1, 101)
+    expected = np.minimum(n / 10, 1) * (1 - n / 100)
+    np.testing.assert_allclose(rates(schedule="linear", warmup_steps=10, warmup_kind="multiply"), expected, atol=1e-6)
+
+
+def test_rsqrt_schedule() -> None:
+    n = np.arange(1, 101)
+    expected = np.where(n <= 10, n / 10, np.sqrt(10 / np.maximum(n, 10)))
+    np.testing.assert_allclose(rates(schedule="rsqrt", warmup_steps=10), expected, rtol=1e-6)
+
+
+def test_warmup_stable_decay_is_flat_until_the_last_phase() -> None:
+    found = rates(schedule="wsd", warmup_steps=10, decay_steps=20, end_fraction=0.1)
+    np.testing.assert_allclose(found[9:80], 1.0)
+    np.testing.assert_allclose(found[-1], 0.1, rtol=1e-5)
+    assert np.all(np.diff(found[80:]) < 0)
+
+
+def test_cosine_ends_at_its_fraction() -> None:
+    found = rates(schedule="cosine", warmup_steps=0, end_fraction=0.2)
+    np.testing.assert_allclose(found[[49, 99]], [0.6, 0.2], rtol=1e-5)
+
+
+def test_adamw_is_the_one_of_bert() -> None:
+    """Against google's AdamWeightDecayOptimizer, written out in numpy; the gradient is small enough not to be clipped."""
+    config = OptimizerConfig(learning_rate=0.1, schedule="constant", warmup_steps=0, weight_decay=0.01)
+    optimizer = make_optimizer(config, 10, SPEC)
+    params: Any = random_tree(0)
+    state = optimizer.init(params)
+    expected = {name: np.asarray(value, np.float64) for name, value in params.items()}
+    m = {name: np.zeros(value.shape) for name, value in expected.items()}
+    v = {name: np.zeros(value.shape) for name, value in expected.items()}
+    for seed in (1, 2, 3):
+        grads = jax.tree.map(lambda x: x * jnp.float32(0.01), random_tree(seed))
+        updates, state = optimizer.update(grads, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+        for name, grad in grads.items():
+            g = np.asarray(grad, np.float64)
+            m[name] = 0.9 * m[name] + 0.1 * g
+            v[name] = 0.999 * v[name] + 0.001 * g * g
+            step = m[name] / (np.sqrt(v[name]) + 1e-6)
+            if name == "kernel":
+                step += 0.01 * expected[name]
+            expected[name] = expected[name] - 0.1 * step
+    for name, value in expected.items():
+        np.testing.assert_allclose(params[name], value, rtol=2e-5, atol=1e-6)
+
+
+def test_clipping_is_by_the_global_norm() -> None:
+    config = OptimizerConfig(learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0.0, epsilon=1e3)
+    optimizer = make_optimizer(config, 10, SPEC)
+    params = random_tree(0)
+
+    def update(scale: float) -> Any:
+        grads = jax.tree.map(lambda x: x * jnp.float32(scale), random_tree(1))
+        updates, _ = optimizer.update(grads, optimizer.init(params), params)
+        return optax.tree.norm(updates)
+
+    assert update(10.0) == pytest.approx(float(update(100.0)), rel=1e-4)
+    assert update(10.0) == pytest.approx(0.1 / 1e3, rel=1e-2)  # (1 - beta1) * clipped norm of one / epsilon
+
+
+def test_lamb_scales_each_layer_by_itself() -> None:
+    config = OptimizerConfig(
+        name="lamb", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=None
+    )
+    optimizer = make_optimizer(config, 10, SPEC)
+    params, grads = random_tree(0), random_tree(1)
+    updates: Any = optimizer.update(grads, optimizer.init(params), params)[0]
+    sizes = [np.sqrt(np.square(tree["kernel"]).sum((1, 2))) for tree in (updates, params)]
+    np.testing.assert_allclose(*sizes, rtol=1e-5)
+
+
+def test_bias_correction_is_optax_adam() -> None:
+    config = OptimizerConfig(
+        learning_rate=0.1, schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=None, bias_correction=True
+    )
+    params, grads = random_tree(0), random_tree(1)
+    ours, theirs = make_optimizer(config, 10, SPEC), optax.adam(0.1, eps=1e-6)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer count
+        found, _ = ours.update(grads, ours.init(params), params)
+        expected, _ = theirs.update(grads, theirs.init(params), params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)

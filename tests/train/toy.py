@@ -1,0 +1,91 @@
+"""A tiny run on made-up rows, for the tests of the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tpulm.config import RunConfig
+from tpulm.objectives import SpecialIds
+from tpulm.progress import SILENT, Progress
+from tpulm.train.evaluate import Evaluation, evaluate
+from tpulm.train.loop import TrainResult, train
+from tpulm.train.program import Program
+
+VOCAB_SIZE, LENGTH, BATCH = 200, 16, 8
+SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+
+
+def config(*, train: dict[str, Any] | None = None, hardware: dict[str, Any] | None = None, **model: Any) -> RunConfig:
+    settings = {
+        "steps": 12,
+        "batch_size": BATCH,
+        "log_every_steps": 4,
+        "evaluate_every_steps": 6,
+        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 3},
+        "checkpoint": {"every_steps": 5, "every_minutes": None},
+    }
+    small = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": LENGTH}
+    return RunConfig.model_validate(
+        {
+            "data": {"sequence_length": LENGTH, "rows": "packed"},
+            "model": {**small, **model},
+            "train": {**settings, **(train or {})},
+            "hardware": hardware or {"data": 1},
+        }
+    )
+
+
+class Rows:
+    """An endless stream of rows in which each token tells the next one."""
+
+    def batch(self, cursor: int) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(cursor)
+        start = rng.integers(0, 4, (BATCH, 1))
+        tokens = 5 + (start + 3 * np.arange(LENGTH)) % (VOCAB_SIZE - 5)
+        tokens[:, 0], tokens[:, -1] = SPECIAL.cls, SPECIAL.sep
+        return {"tokens": tokens.astype(np.uint16)}
+
+    def iterate(
+        self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        cursor = start_cursor
+        while True:
+            if not any(first <= cursor < last for first, last in skipped):
+                yield cursor, self.batch(cursor)
+            cursor += 1
+
+    def row_indices(self, cursor: int) -> np.ndarray:
+        return np.arange(BATCH) + cursor * BATCH
+
+
+def program(settings: RunConfig, devices: int = 1) -> Program:
+    import jax
+
+    return Program(settings, vocab_size=VOCAB_SIZE, special=SPECIAL, devices=jax.devices()[:devices])
+
+
+def scorer(made: Program) -> Any:
+    def score(params: Any) -> Evaluation:
+        size = made.evaluation_batch_size
+        rows = [Rows().batch(1_000_000 + i)["tokens"] for i in range(size // BATCH)]
+        batches = [{"tokens": np.concatenate(rows)}]
+        return evaluate(made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5)
+
+    return score
+
+
+def run(made: Program, settings: RunConfig, workdir: Path, *, stream: Any = None, progress: Progress = SILENT) -> TrainResult:
+    return train(
+        made,
+        settings.train,
+        stream or Rows(),
+        scorer(made),
+        workdir,
+        sequence_length=LENGTH,
+        identity={"dataset_fingerprint": "toy"},
+        progress=progress,
+    )
