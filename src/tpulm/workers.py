@@ -56,8 +56,8 @@ def run_tasks(
         except BrokenProcessPool as error:
             raise TpulmError(
                 "a worker process died without a word, most likely killed for want of memory: run the same command again "
-                "(finished parts are kept), with fewer workers if it recurs; there is one for each core the command may use, so "
-                "put 'taskset --cpu-list 0' in front of it for one. In a script of your own, the call must stand under "
+                "(finished parts are kept), with fewer workers if it recurs: there is one for each core the command may use, "
+                "and 'taskset --cpu-list 0' in front of it leaves one. In a script of your own, the call must stand under "
                 "if __name__ == '__main__':"
             ) from error
 
