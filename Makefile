@@ -14,7 +14,7 @@ help:
 	@echo "make check       format, lint, types, import directions: before every commit"
 	@echo "make fix         format, and repair what can be repaired"
 	@echo "make test        the tests, slow ones left out   (one of them: $(BIN)/pytest tests/config)"
-	@echo "make bench       the benchmarks, one after another"
+	@echo "make bench       the benchmarks, one after another (torch is installed to compare with)"
 	@echo "make docs        the documentation, into ./site"
 	@echo "make quickstart  the whole path from text to model, in ./quickstart"
 	@echo "make lock        requirements.lock anew from pyproject.toml"
@@ -33,6 +33,7 @@ test: $(READY)
 	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
 
 bench: $(READY)
+	$(BIN)/python -c 'import torch' 2> /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check "torch==2.13.0"
 	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 docs: $(READY)

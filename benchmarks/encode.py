@@ -1,6 +1,6 @@
 """Encoding in bulk against the bare library, by language and algorithm.
 
-    python benchmarks/encode.py CACHE_FOLDER [--repeats 5] [--data FOLDER] [--only ko-wordpiece]
+    python benchmarks/encode.py [CACHE_FOLDER] [--repeats 5] [--data FOLDER] [--only ko-wordpiece]
 
 Tokenizers are trained once on all of the text and kept in CACHE_FOLDER; the times of training are printed then. Each is
 measured on one core: a bare `Tokenizer.encode_batch` in lists of 10,000, without looking at its results, and
@@ -51,7 +51,9 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     data = os.environ.get("TPULM_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cache", type=Path, help="folder for the tokenizers, kept between runs")
+    parser.add_argument(
+        "cache", nargs="?", type=Path, default=Path("build/benchmarks"), help="folder for the tokenizers, kept between runs"
+    )
     parser.add_argument("--data", type=Path, default=Path(data), help="folder that holds " + ", ".join(CORPORA.values()))
     parser.add_argument("--repeats", type=int, default=5, help="turns of each; medians count")
     parser.add_argument("--texts", type=int, default=None, help="encode only so many of each corpus")

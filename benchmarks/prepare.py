@@ -1,6 +1,6 @@
 """Preparing a dataset against bare encoding: speed, memory and size on the Korean reviews.
 
-    python benchmarks/prepare.py CACHE_FOLDER [--repeats 3] [--data FOLDER]
+    python benchmarks/prepare.py [CACHE_FOLDER] [--repeats 3] [--data FOLDER]
 
 The tokenizer (WordPiece, 32,000) is trained once and kept in CACHE_FOLDER; that is not counted. Then bare `encode_batch` of
 all reviews over all cores, preparation as packed rows, and preparation as segments take turns, each in a process of its own;
@@ -61,7 +61,9 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     data = os.environ.get("TPULM_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cache", type=Path, help="folder for the tokenizer, kept between runs")
+    parser.add_argument(
+        "cache", nargs="?", type=Path, default=Path("build/benchmarks"), help="folder for the tokenizer, kept between runs"
+    )
     parser.add_argument("--data", type=Path, default=Path(data), help="folder that holds " + REVIEWS)
     parser.add_argument("--repeats", type=int, default=3, help="turns of each; medians count")
     parser.add_argument("--workers", type=int, default=count_cores(), help="processes that prepare (default: the cores)")

@@ -11,6 +11,7 @@ at every position is not counted in its favour); the best product of two matrice
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -55,14 +56,17 @@ def make_rows(case: Case) -> np.ndarray:
     return rows
 
 
-def ours(case: Case, rows: np.ndarray) -> tuple[Callable[[], Any], float]:
-    """A function that does one step, and the FLOPs of one."""
-    config = RunConfig(
+def configured(case: Case) -> RunConfig:
+    return RunConfig(
         model=case.model,
         data=DataConfig(sequence_length=case.sequence_length),
         train=TrainConfig(batch_size=case.batch_size),
     )
-    program = Program(config, vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
+
+
+def ours(case: Case, rows: np.ndarray) -> tuple[Callable[[], Any], float]:
+    """A function that does one step, and the FLOPs of one."""
+    program = Program(configured(case), vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
     state = program.initial_state()
     batch, cursor = program.to_devices({"tokens": rows}), program.scalar(0)
 
@@ -192,9 +196,12 @@ def main() -> None:
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    with_torch = not options.no_torch
+    if with_torch and importlib.util.find_spec("torch") is None:
+        sys.exit("torch is not installed: 'pip install torch' makes the comparison possible, --no-torch does without")
     keep_between_steps()  # as the pipeline does, before JAX starts its threads
     for name in options.cases:
-        result = run(name, rounds=options.rounds, with_torch=not options.no_torch)
+        result = run(name, rounds=options.rounds, with_torch=with_torch)
         if options.json:
             print(json.dumps(result), flush=True)
         else:
