@@ -69,16 +69,14 @@ def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> lis
     from rich.text import Text
 
     from tpulm.objectives import SpecialIds
-    from tpulm.objectives.masking import MaskingLaw, default_budget, mask_rows
+    from tpulm.objectives.masking import mask_rows, masking_law
 
     jax.config.update("jax_platforms", "cpu")
     special = SpecialIds(*(getattr(made.special, name) for name in SpecialIds._fields))
-    settings = config.train.objective
-    law = MaskingLaw(
-        mask_fraction=settings.mask_fraction,
-        max_predictions=settings.max_predictions or default_budget(config.data.sequence_length, settings.mask_fraction),
-        mask_token_fraction=settings.mask_token_fraction,
-        random_token_fraction=settings.random_token_fraction,
+    law = masking_law(
+        config.model.architecture,
+        config.train.objective,
+        sequence_length=config.data.sequence_length,
         vocab_size=made.vocab_size,
         special=special,
     )

@@ -6,7 +6,7 @@ Face's MegatronBert: no norm after the embeddings, a norm before each branch, an
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,7 @@ class NextSentenceHead:
 @parameters
 class Bert:
     embeddings: Embeddings
+    projection: None  # its embeddings are as wide as its layers
     layers: Layer  # every leaf stacked on a leading axis N
     final_norm: Norm | None  # pre-norm only
     masked_head: MaskedHead
@@ -58,29 +59,38 @@ def padded_vocab_size(vocab_size: int) -> int:
 
 def spec(config: ModelConfig, *, vocab_size: int, next_sentence: bool) -> Bert:
     """The tree of `ParamSpec`; `vocab_size` is the tokenizer's, padded here."""
-    init = TruncatedNormal(config.initializer_range)
-    size, padded = config.hidden_size, padded_vocab_size(vocab_size)
-    post = config.norm_position == "post"
+    init, size, post = TruncatedNormal(config.initializer_range), config.hidden_size, config.norm_position == "post"
     return Bert(
-        embeddings=Embeddings(
-            tokens=param((padded, size), ("vocab", "embed"), init),
-            positions=param((config.max_positions, size), ("positions", "embed"), init),
-            types=param((config.token_types, size), ("types", "embed"), init),
-            norm=norm_spec(size) if post else None,
-        ),
+        embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
+        projection=None,
         layers=stack_spec(config),
         final_norm=None if post else norm_spec(size),
-        masked_head=MaskedHead(
-            dense=dense_spec((size, size), ("embed", None), init),
-            norm=norm_spec(size, None),
-            output_bias=param((padded,), ("vocab",), zeros, decay=False),
-        ),
+        masked_head=masked_head_spec(config, size, vocab_size=vocab_size),
         next_sentence=NextSentenceHead(
             pooler=dense_spec((size, size), ("embed", None), init),
             output=dense_spec((size, 2), (None, None), init),
         )
         if next_sentence
         else None,
+    )
+
+
+def embeddings_spec(config: ModelConfig, size: int, *, vocab_size: int) -> Embeddings:
+    init = TruncatedNormal(config.initializer_range)
+    return Embeddings(
+        tokens=param((padded_vocab_size(vocab_size), size), ("vocab", "embed"), init),
+        positions=param((config.max_positions, size), ("positions", "embed"), init),
+        types=param((config.token_types, size), ("types", "embed"), init),
+        norm=norm_spec(size) if config.norm_position == "post" else None,
+    )
+
+
+def masked_head_spec(config: ModelConfig, size: int, *, vocab_size: int) -> MaskedHead:
+    """From hidden states to logits over embeddings of `size`."""
+    return MaskedHead(
+        dense=dense_spec((config.hidden_size, size), ("embed", None), TruncatedNormal(config.initializer_range)),
+        norm=norm_spec(size, None),
+        output_bias=param((padded_vocab_size(vocab_size),), ("vocab",), zeros, decay=False),
     )
 
 
@@ -93,24 +103,51 @@ class Tokens(NamedTuple):
     positions: Int[Array, "B L"] | None  # None: 0, 1, 2, … in every row
 
 
+class Encoder(Protocol):
+    """What `encode` needs of a model."""
+
+    @property
+    def embeddings(self) -> Embeddings: ...
+    @property
+    def projection(self) -> Dense | None: ...
+    @property
+    def layers(self) -> Layer: ...
+    @property
+    def final_norm(self) -> Norm | None: ...
+
+
+class MaskedModel(Encoder, Protocol):
+    @property
+    def masked_head(self) -> MaskedHead: ...
+
+
 def encode(
-    params: Bert, tokens: Tokens, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
+    params: Encoder, tokens: Tokens, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
 ) -> Float[Array, "B L D"]:
     """The last layer's hidden states."""
     rows, length = tokens.ids.shape
-    below = None
-    with jax.named_scope("embed"):
-        x = _embed(params.embeddings, tokens, config=config)
-        if randomness is not None:
-            here, below_key = jax.random.split(randomness.key)
-            below = Randomness(below_key, randomness.rows)
-            words = words_at(site_seeds(here, ()), token_seeds(randomness.rows, length), (rows * length, 1))
-            x = dropout(x, rate=config.dropout, words=words)
-        x = x.astype(execution.dtype)
+    x, below = embed(params.embeddings, tokens, config=config, execution=execution, randomness=randomness)
+    if params.projection is not None:
+        x = dense(params.projection, x, dtype=execution.dtype)
     x = apply_stack(params.layers, x, tokens.segments, config=config, execution=execution, randomness=below)
     if params.final_norm is not None:
         x = normalize(params.final_norm, x, epsilon=config.norm_epsilon)
     return x.reshape(rows, length, -1)
+
+
+def embed(
+    params: Embeddings, tokens: Tokens, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
+) -> tuple[Float[Array, "R D"], Randomness | None]:
+    """The first layer's input, normalised and dropped out, and what the layers' own dropout draws from."""
+    with jax.named_scope("embed"):
+        x = _embed(params, tokens, config=config)
+        if randomness is None:
+            return x.astype(execution.dtype), None
+        rows, length = tokens.ids.shape
+        here, below = jax.random.split(randomness.key)
+        words = words_at(site_seeds(here, ()), token_seeds(randomness.rows, length), (rows * length, 1))
+        x = dropout(x, rate=config.dropout, words=words)
+        return x.astype(execution.dtype), Randomness(below, randomness.rows)
 
 
 def _embed(params: Embeddings, tokens: Tokens, *, config: ModelConfig) -> Float[Array, "R D"]:
@@ -124,7 +161,7 @@ def _embed(params: Embeddings, tokens: Tokens, *, config: ModelConfig) -> Float[
 
 
 def masked_logits(
-    params: Bert, hidden: Float[Array, "*B D"], *, config: ModelConfig, execution: Execution, vocab_size: int
+    params: MaskedModel, hidden: Float[Array, "*B D"], *, config: ModelConfig, execution: Execution, vocab_size: int
 ) -> Float[Array, "*B V"]:
     """Float32 logits over the padded vocabulary; entries past `vocab_size` are -1e9, so that they are never predicted."""
     head = params.masked_head

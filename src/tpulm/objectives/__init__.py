@@ -10,9 +10,13 @@ from jax.typing import DTypeLike
 from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.interface import LossAndSums, Objective, SpecialIds
+from tpulm.objectives.masking import masking_law
 from tpulm.objectives.mlm import MaskedLanguageModel
+from tpulm.objectives.rtd import ReplacedTokenDetection
 
 __all__ = ["LossAndSums", "Objective", "SpecialIds", "make"]
+
+_KINDS = {"bert": MaskedLanguageModel, "electra": ReplacedTokenDetection}
 
 
 def make(
@@ -33,7 +37,7 @@ def make(
     Raises ConfigError when rows, vocabulary and model do not fit together.
     """
     unroll = jax.default_backend() == "cpu" if hardware.unroll == "auto" else hardware.unroll
-    return MaskedLanguageModel(
+    return _KINDS[model.architecture](
         model=model,
         objective=objective,
         execution=Execution(dtype=compute_dtype, remat=hardware.remat, unroll=unroll),
@@ -42,5 +46,12 @@ def make(
         next_sentence=next_sentence,
         vocab_size=vocab_size,
         special=special,
-        mask_fraction=objective.evaluation_mask_fraction if evaluation else objective.mask_fraction,
+        law=masking_law(
+            model.architecture,
+            objective,
+            sequence_length=sequence_length,
+            vocab_size=vocab_size,
+            special=special,
+            evaluation=evaluation,
+        ),
     )
