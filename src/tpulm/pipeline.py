@@ -295,7 +295,7 @@ class _Run:
             batches(),
             rows=min(manifest.counts.rows, max_rows or manifest.counts.rows),
             batch_size=size,
-            tokens_per_character=manifest.tokens_per_character,
+            tokens_per_character=manifest.predicted_per_character,
         )
 
     def _dataset(self) -> dataset.DatasetManifest:
