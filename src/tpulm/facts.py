@@ -81,5 +81,7 @@ def _scores(found: dict[str, Any] | None, step: int) -> Scores | None:
         baseline_accuracy=found["baseline_accuracy"],
         bits_per_character=found["bits_per_character"],
         next_sentence_accuracy=found.get("next_sentence_accuracy"),
+        detection_accuracy=found.get("detection_accuracy"),
+        detection_auc=found.get("detection_auc"),
         rows=found["rows"],
     )

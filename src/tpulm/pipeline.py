@@ -179,15 +179,15 @@ class _Run:
     def export(self) -> Path:
         folder = self.workdir / "export"
         done = self._result("export")
-        if done is not None and done["step"] == self._newest_step() and storage.exists(folder / "config.json"):
+        if done is not None and done["step"] == self._newest_step() and storage.exists(folder):
             self.stages["export"] = "skipped"
             return folder
-        from tpulm.convert.huggingface import save_model
+        from tpulm.convert.huggingface import save_parts
         from tpulm.facts import gather
 
         step, params = self._parameters()
         self.progress.start("Exporting")
-        save_model(
+        save_parts(
             folder,
             params,
             self.config.model,
@@ -295,7 +295,7 @@ class _Run:
             batches(),
             rows=min(manifest.counts.rows, max_rows or manifest.counts.rows),
             batch_size=size,
-            tokens_per_character=manifest.tokens_per_character,
+            tokens_per_character=manifest.predicted_per_character,
         )
 
     def _dataset(self) -> dataset.DatasetManifest:

@@ -180,7 +180,7 @@ class TestErrors:
             ("train.steps=many", "train.steps: Input should be a valid integer"),
             ("train.steps=0", "train.steps: Input should be greater than or equal to 1 (given: 0)"),
             ("tokenizer.vocab_size=0", "tokenizer.vocab_size: Input should be greater than or equal to 1 (given: 0)"),
-            ("data.rows=sideways", "data.rows: Input should be 'segments' or 'packed' (given: 'sideways')"),
+            ("data.rows=sideways", "data.rows: Input should be 'segments', 'packed' or 'causal' (given: 'sideways')"),
             ("train.optimizer.learning_rate=inf", "train.optimizer.learning_rate"),
             ("model.hidden_size=100", "hidden_size 100 is not a multiple of num_heads 12"),
             ("data.sequence_length=1024", "data.sequence_length 1024 exceeds model.max_positions 512"),

@@ -1,4 +1,4 @@
-"""Both kinds of rows hold every token of every document once, in order, whatever the lengths."""
+"""All kinds of rows hold every token of every document once, in order, whatever the lengths."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpulm.dataset.causal import lay_causal
 from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.packing import SMALLEST_CUT, lay_packed
 from tpulm.dataset.rows import Layout, Marks, Tokens, fill, reorder
@@ -120,6 +121,42 @@ def test_packed_rows_hold_every_token_once_in_order(sample: Sample) -> None:
     assert (padding[:-1] < SMALLEST_CUT).all()
     for row in rows:
         assert (row == MARKS.cls).sum() == (row == MARKS.sep).sum(), "each piece has both marks"
+
+
+@given(samples())
+def test_causal_rows_are_one_tape_cut_into_overlapping_windows(sample: Sample) -> None:
+    layout = lay_causal(sample.tokens, sequence_length=sample.sequence_length)
+    rows = rows_of(layout, sample)
+    tape = [MARKS.sep]
+    start = 0
+    for end in sample.tokens.document_ends.tolist():
+        tape += [*sample.tokens.ids[start:end].tolist(), MARKS.sep]
+        start = end
+    assert not (rows[:-1] == MARKS.pad).any(), "padding only in the last row"
+    np.testing.assert_array_equal(rows[1:, 0], rows[:-1, -1])
+    joined = [rows[0, 0], *rows[:, 1:].ravel().tolist()]
+    assert joined[: len(tape)] == tape
+    assert not any(joined[len(tape) :]) and len(joined) - len(tape) < sample.sequence_length - 1
+    assert layout.length.sum() + layout.closes.sum() == (rows != MARKS.pad).sum()
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (14, 1), (15, 2), (29, 2), (30, 3)])
+def test_causal_rows_near_the_length_of_a_row(tokens: int, rows: int) -> None:
+    """Rows of 16 hold 15 new slots each, and the tape has two [SEP]."""
+    assert lay_causal(tokens_of([[tokens]]), sequence_length=16).num_rows == rows
+
+
+@given(samples(), st.integers(1, 7))
+def test_causal_rows_do_not_depend_on_how_they_are_filled(sample: Sample, step: int) -> None:
+    layout = lay_causal(sample.tokens, sequence_length=sample.sequence_length)
+    order = Draws(sample.seed, Purpose.ROW_ORDER, 1).permutation(layout.num_rows)
+    moved = reorder(layout, order)
+    np.testing.assert_array_equal(rows_of(moved, sample), rows_of(layout, sample)[order])
+    shards = [
+        fill(layout, first, min(first + step, layout.num_rows), sample.tokens.ids, sample.sequence_length, MARKS)
+        for first in range(0, layout.num_rows, step)
+    ]
+    np.testing.assert_array_equal(np.concatenate(shards), rows_of(layout, sample))
 
 
 @given(samples(), st.integers(1, 7))

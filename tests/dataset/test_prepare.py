@@ -17,7 +17,7 @@ from tpulm import corpus, storage, tokenization
 from tpulm.config import CorpusConfig, DataConfig, TokenizerConfig
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset import Batches, DatasetManifest, evaluation_batches, load_manifest, prepare, sample_rows, summarize, verify
-from tpulm.errors import ConfigError, DataError, StorageError, WorkFolderMismatch
+from tpulm.errors import DataError, StorageError, WorkFolderMismatch
 
 TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
 WORDS = TEXT.split()
@@ -215,9 +215,26 @@ def test_an_empty_holdout_is_refused(tmp_path: Path) -> None:
     assert load_manifest(alone.workdir) is None
 
 
-def test_causal_rows_are_refused(scattered: Scattered) -> None:
-    with pytest.raises(ConfigError, match="'causal' is not supported"):
-        scattered.prepare(CONFIG.model_copy(update={"rows": "causal"}))
+def test_causal_rows_hold_the_corpus(scattered: Scattered, tmp_path: Path) -> None:
+    causal = scattered.copy(tmp_path / "w")
+    causal.prepare(CONFIG.model_copy(update={"rows": "causal"}))
+    manifest = complete(causal.workdir)
+    tokenizer = tokenization.load(causal.workdir / "tokenizer")
+    special = tokenizer.special
+    encoded = tokenizer.encode(list(dict.fromkeys(causal.documents)))
+    content = 0
+    for split in (manifest.train, manifest.holdout):
+        batches = evaluation_batches(causal.workdir / "dataset" / split.split, batch_size=1)
+        rows = np.concatenate([batch["tokens"] for batch in batches])
+        counts = split.counts
+        assert not (rows == special.cls).any()
+        assert (counts.rows, counts.padding) == (len(rows), (rows == special.pad).sum())
+        labels = rows[:, 1:][rows[:, 1:] != special.pad]
+        assert labels.size == counts.tokens + counts.documents, "each token and each end of a text is predicted once"
+        assert split.predicted_per_character == pytest.approx(labels.size / counts.characters)
+        assert counts.copied_tokens == np.isin(rows[:, 0], [special.pad, special.sep], invert=True).sum()
+        content += counts.tokens
+    assert content == encoded.ids.size
 
 
 def test_inspection(segments: Scattered) -> None:
@@ -237,7 +254,7 @@ def test_inspection(segments: Scattered) -> None:
         summarize(segments.workdir / "nowhere", "train")
 
 
-@pytest.mark.parametrize("kind", ["segments", "packed"])
+@pytest.mark.parametrize("kind", ["segments", "packed", "causal"])
 def test_real_reviews_take_little_room(real_data: Path, tmp_path: Path, kind: str) -> None:
     """Short reviews leave segments mostly padding, which must cost next to nothing on disk."""
     sources = str(real_data / "ko" / "nsmc_reviews.txt.gz")
@@ -248,5 +265,5 @@ def test_real_reviews_take_little_room(real_data: Path, tmp_path: Path, kind: st
     summary = summarize(tmp_path, "train")
     assert summary.bytes_per_token <= 2.2
     assert made.train.counts.tokens > 50_000 and made.train.counts.unknown_tokens < 0.02 * made.train.counts.tokens
-    if kind == "packed":
+    if kind != "segments":
         assert made.train.padding_fraction < 0.02

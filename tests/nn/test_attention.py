@@ -24,34 +24,42 @@ def some_words() -> DropoutWords:
     return words_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
 
 
-def plain(query: jax.Array, key: jax.Array, value: jax.Array, words: DropoutWords | None, rate: float) -> jax.Array:
+def plain(
+    query: jax.Array, key: jax.Array, value: jax.Array, words: DropoutWords | None, rate: float, causal: bool
+) -> jax.Array:
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key) / jnp.sqrt(jnp.float32(K))
     allowed = SEGMENTS[:, None, :, None] == SEGMENTS[:, None, None, :]
+    if causal:
+        allowed = allowed & jnp.tril(jnp.ones((L, L), bool))[None, None]
     weights = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1)
     return jnp.einsum("bhlm,bhmk->bhlk", dropout(weights, rate=rate, words=words), value)
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_value_and_gradients_are_those_of_the_formula(rate: float):
+def test_value_and_gradients_are_those_of_the_formula(rate: float, causal: bool):
     words = some_words() if rate else None
     arrays = [normal(i, B, H, L, K) for i in range(3)]
     g = normal(3, B, H, L, K)
 
     @jax.jit
     def both(*arrays: jax.Array) -> Any:
-        ours, pull = jax.vjp(lambda q, k, v: attention(q, k, v, SEGMENTS, words=words, dropout_rate=rate), *arrays)
-        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, words, rate), *arrays)
+        ours, pull = jax.vjp(
+            lambda q, k, v: attention(q, k, v, SEGMENTS, words=words, dropout_rate=rate, causal=causal), *arrays
+        )
+        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, words, rate, causal), *arrays)
         return (ours, *pull(g)), (theirs, *expected_pull(g))
 
     for ours, theirs in zip(*both(*arrays), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_token_sees_its_own_segment_alone():
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_token_sees_its_own_segment_alone(causal: bool):
     params = initialize(attention_spec(H * K, H, TruncatedNormal(0.5)), jax.random.key(0))
     x = normal(1, B * L, H * K)
 
-    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, words=None))
+    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, words=None, causal=causal))
 
     def run(x: jax.Array) -> np.ndarray:
         return np.asarray(layer(x)).reshape(B, L, -1)
@@ -61,6 +69,7 @@ def test_a_token_sees_its_own_segment_alone():
         moved = np.abs(run(x.at[row * L + position].add(1.0)) - before).max(axis=-1) > 0
         expected = np.zeros((B, L), bool)
         expected[row] = np.asarray(SEGMENTS)[row] == SEGMENTS[row, position]
+        expected[row] &= (np.arange(L) >= position) | (not causal)
         np.testing.assert_array_equal(moved, expected)
 
 

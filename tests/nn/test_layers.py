@@ -42,6 +42,22 @@ def test_norm_of_bfloat16_is_computed_in_float32():
     np.testing.assert_allclose(y.astype(jnp.float32), wide, atol=0.02)
 
 
+def test_rms_norm_has_mean_square_scale_and_keeps_the_mean():
+    x = np.asarray(normal(0, 5, 64)) * 3.0 + 2.0
+    y = np.asarray(normalize(Norm(jnp.full(64, 2.0), None), jnp.asarray(x), epsilon=1e-12, kind="rms"))
+    np.testing.assert_allclose(y, x / np.sqrt((x**2).mean(1, keepdims=True)) * 2.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [256, 10])
+def test_a_product_without_bias_and_its_gradients(rows: int):
+    x, kernel, g = normal(0, rows, 6), normal(1, 6, 4), normal(3, rows, 4)
+    y, pull = jax.vjp(lambda x, kernel: affine(x, kernel, None, dtype=jnp.float32), x, kernel)
+    expected, expected_pull = jax.vjp(lambda x, kernel: x @ kernel, x, kernel)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+    for ours, theirs in zip(pull(g), expected_pull(g), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [256, 10])  # a multiple of the contracted block, and not
 def test_affine_gradients_are_those_of_the_formula(rows: int):
     x, kernel, bias, g = normal(0, rows, 6), normal(1, 6, 4), normal(2, 4), normal(3, rows, 4)
@@ -76,9 +92,11 @@ def reference(name: Activation, x: float) -> float:
             return 0.5 * x * (1.0 + math.erf(x / math.sqrt(2.0)))
         case "relu":
             return max(x, 0.0)
+        case "silu":
+            return x / (1.0 + math.exp(-x))
 
 
-@pytest.mark.parametrize("name", ["gelu_tanh", "gelu", "relu"])
+@pytest.mark.parametrize("name", ["gelu_tanh", "gelu", "relu", "silu"])
 def test_activations_and_their_slopes(name: Activation):
     x = np.linspace(-8.0, 8.0, 401)
     function = activation(name)

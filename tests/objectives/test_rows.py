@@ -41,3 +41,19 @@ def test_packed_rows():
     assert tokens.positions is not None
     np.testing.assert_array_equal(tokens.positions, [[0, 1, 2, 3, 0, 1, 2, 0, 1], [0, 1, 2, 0, 0, 0, 0, 0, 0], [0] * 9])
     assert not np.asarray(tokens.types).any()
+
+
+def test_causal_rows():
+    rows = jnp.asarray(
+        [
+            [7, 8, SEP, 9, 9, SEP, SEP, 5, 6],
+            [SEP, 7, SEP, PAD, PAD, PAD, PAD, PAD, PAD],
+            [PAD] * 9,
+        ],
+        jnp.int32,
+    )
+    tokens = describe(rows, row_kind="causal", special=SPECIAL)
+    np.testing.assert_array_equal(tokens.segments, [[0, 0, 1, 1, 1, 2, 3, 3, 3], [1, 1, 2, -1, -1, -1, -1, -1, -1], [-1] * 9])
+    assert tokens.positions is not None
+    np.testing.assert_array_equal(tokens.positions, [[0, 1, 0, 1, 2, 0, 0, 1, 2], [0, 1, 0, 0, 0, 0, 0, 0, 0], [0] * 9])
+    assert tokens.types is None

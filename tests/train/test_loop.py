@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import toy
 
 from tpulm import interrupt
+from tpulm.config import RunConfig
 from tpulm.errors import CheckpointError, Stopped, TrainingDiverged
 from tpulm.progress import Silent
 from tpulm.train.checkpoint import checksums
@@ -32,6 +33,20 @@ def whole(program: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Train
     """A run that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole")
     return toy.run(program, SETTINGS, folder), folder
+
+
+class Uninterrupted(NamedTuple):
+    settings: RunConfig
+    program: Any
+    outcome: tuple[TrainResult, Path]
+
+
+@pytest.fixture(scope="module", params=list(toy.KINDS))
+def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+    """The same for every objective."""
+    settings, folder = toy.config(request.param), tmp_path_factory.mktemp("each")
+    made = toy.program(settings)
+    return Uninterrupted(settings, made, (toy.run(made, settings, folder), folder))
 
 
 class Stopping(toy.Rows):
@@ -80,14 +95,12 @@ def test_logs_evaluates_and_saves_when_due(whole: tuple[TrainResult, Path]) -> N
 
 
 @pytest.mark.parametrize("at", [0, 4, 6, 10])
-def test_stopped_and_resumed_equals_uninterrupted(
-    program: Any, tmp_path: Path, whole: tuple[TrainResult, Path], at: int
-) -> None:
+def test_stopped_and_resumed_equals_uninterrupted(each: Uninterrupted, tmp_path: Path, at: int) -> None:
     with interrupt.handled(), pytest.raises(Stopped, match=rf"SIGTERM after saving step {at + 1} of 12"):
-        toy.run(program, SETTINGS, tmp_path, stream=Stopping(at))
-    result = toy.run(program, SETTINGS, tmp_path)
+        toy.run(each.program, each.settings, tmp_path, stream=Stopping(at))
+    result = toy.run(each.program, each.settings, tmp_path)
     assert result.resumed_at == at + 1
-    assert same_outcome(result, tmp_path, whole)
+    assert same_outcome(result, tmp_path, each.outcome)
 
 
 def test_resumes_on_another_layout(tmp_path: Path, whole: tuple[TrainResult, Path], program: Any) -> None:

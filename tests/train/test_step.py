@@ -12,8 +12,8 @@ from tpulm.train.checkpoint import checksums
 STEPS = 20
 
 
-def losses(hardware: dict[str, int], devices: int) -> list[float]:
-    settings = toy.config(train={"steps": STEPS}, hardware=hardware)
+def losses(kind: str, hardware: dict[str, int], devices: int) -> list[float]:
+    settings = toy.config(kind, train={"steps": STEPS}, hardware=hardware)
     made = toy.program(settings, devices)
     state, found = made.initial_state(), []
     with jax.transfer_guard("disallow"):  # nothing moves between host and devices unasked
@@ -23,9 +23,14 @@ def losses(hardware: dict[str, int], devices: int) -> list[float]:
     return [float(loss) for loss in jax.device_get(found)]
 
 
+@pytest.fixture(scope="module", params=list(toy.KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def reference() -> list[float]:
-    return losses({"data": 1}, 1)
+def reference(kind: str) -> list[float]:
+    return losses(kind, {"data": 1}, 1)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +42,9 @@ def reference() -> list[float]:
     ],
     ids=["data x fsdp x tensor", "accumulated", "spread and accumulated"],
 )
-def test_layout_does_not_change_the_losses(reference: list[float], hardware: dict[str, int], devices: int) -> None:
+def test_layout_does_not_change_the_losses(kind: str, reference: list[float], hardware: dict[str, int], devices: int) -> None:
     """Dropout is on; 20 steps within 1e-4."""
-    np.testing.assert_allclose(losses(hardware, devices), reference, atol=1e-4)
+    np.testing.assert_allclose(losses(kind, hardware, devices), reference, atol=1e-4)
 
 
 def test_the_loss_falls(reference: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""A tiny run on made-up rows, for the tests of the trainer."""
+"""Tiny runs on made-up rows, for the tests of the trainer: one for each objective."""
 
 from __future__ import annotations
 
@@ -19,7 +19,28 @@ VOCAB_SIZE, LENGTH, BATCH = 200, 16, 8
 SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
 
 
-def config(*, train: dict[str, Any] | None = None, hardware: dict[str, Any] | None = None, **model: Any) -> RunConfig:
+# What differs from a packed masked run, by objective.
+KINDS: dict[str, dict[str, Any]] = {
+    "masked": {},
+    "replaced": {"model": {"architecture": "electra", "activation": "gelu", "embedding_size": 16}},
+    "causal": {
+        "data": {"rows": "causal"},
+        "model": {
+            "architecture": "decoder",
+            "norm_position": "pre",
+            "norm": "rms",
+            "biases": False,
+            "feed_forward": "gated",
+            "activation": "silu",
+            "positions": "rotary",
+        },
+    },
+}
+
+
+def config(
+    kind: str = "masked", *, train: dict[str, Any] | None = None, hardware: dict[str, Any] | None = None, **model: Any
+) -> RunConfig:
     settings = {
         "steps": 12,
         "batch_size": BATCH,
@@ -31,8 +52,8 @@ def config(*, train: dict[str, Any] | None = None, hardware: dict[str, Any] | No
     small = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": LENGTH}
     return RunConfig.model_validate(
         {
-            "data": {"sequence_length": LENGTH, "rows": "packed"},
-            "model": {**small, **model},
+            "data": {"sequence_length": LENGTH, "rows": "packed", **KINDS[kind].get("data", {})},
+            "model": {**small, **KINDS[kind].get("model", {}), **model},
             "train": {**settings, **(train or {})},
             "hardware": hardware or {"data": 1},
         }

@@ -10,6 +10,7 @@ from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, Workfolder, l
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.text import Text
 
     from tpulm.config import RunConfig
@@ -42,7 +43,10 @@ def inspect(
     seed: Annotated[int, typer.Option(help="Which random rows, and which of their tokens are masked.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Counts of W's dataset and a few rows decoded, with the positions that training would mask in colour."""
+    """Counts of W's dataset and a few rows decoded, with the positions that training would mask in colour.
+
+    Of causal rows every token but the first is predicted; there the marks between texts stand out.
+    """
     from tpulm import dataset, tokenization, workfolder
 
     config = workfolder.open_run(workdir)
@@ -50,23 +54,28 @@ def inspect(
     sampled = dataset.sample_rows(workdir, split, count=rows, seed=seed)
     if sampled:
         made = tokenization.load(workdir / "tokenizer")
-        console.print("\n[bold]Rows[/]   [reverse green] masked: what the model must predict [/]\n")
-        for row, text in zip(sampled, _masked(config, made, [row.tokens for row in sampled], seed), strict=True):
+        tokens = [row.tokens for row in sampled]
+        if config.data.rows == "causal":
+            console.print(f"\n[bold]Rows[/]   [dim cyan]{made.token(made.special.sep)}[/] ends a text\n")
+            places = [set[int]() for _ in tokens]
+        else:
+            console.print("\n[bold]Rows[/]   [reverse green] masked: what the model must predict [/]\n")
+            places = _masked(config, made, tokens, seed)
+        for row, masked in zip(sampled, places, strict=True):
             note = (
                 "" if row.random_next is None else ("  second segment random" if row.random_next else "  second segment next")
             )
             console.print(f"[dim]{split} row {row.number} ({row.part}){note}[/]")
-            console.print(text, soft_wrap=True)
+            console.print(_readable(made, row.tokens, masked), soft_wrap=True)
             console.print()
     if as_json:
         print_json(_counts(workdir))
 
 
-def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> list[Text]:
-    """Each row as text, the tokens that the objective would choose in colour; padding is counted, not shown."""
+def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> list[set[int]]:
+    """The places in each row that the masked objective would choose."""
     import jax
     import numpy as np
-    from rich.text import Text
 
     from tpulm.objectives import SpecialIds
     from tpulm.objectives.masking import mask_rows, masking_law
@@ -83,23 +92,26 @@ def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> lis
     ids = np.stack(rows).astype(np.int32)
     keys = jax.random.split(jax.random.key(seed), len(rows))
     masked = jax.device_get(mask_rows(jax.numpy.asarray(ids), keys, law))
-    texts = []
-    for row, positions, weights in zip(ids, masked.positions, masked.weights, strict=True):
-        chosen = {int(position) for position, weight in zip(positions, weights, strict=True) if weight}
-        text = Text()
-        for place, token_id in enumerate(row.tolist()):
-            if token_id == special.pad:
-                continue
-            style = "reverse green" if place in chosen else "dim cyan" if token_id in special else ""
-            token = made.token(token_id)
-            if made.is_continuation(token_id):
-                token = token.removeprefix("##")
-            elif place:
-                text.append(" ")
-            text.append(token, style)
-        padding = int((row == special.pad).sum())
-        texts.append(text.append(f"  + {padding} [PAD]", "dim") if padding else text)
-    return texts
+    return [set(positions[weights > 0].tolist()) for positions, weights in zip(masked.positions, masked.weights, strict=True)]
+
+
+def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
+    """A row as text, the tokens at the masked places in colour; padding is counted, not shown."""
+    from rich.text import Text
+
+    text, padding = Text(), 0
+    for place, token_id in enumerate(row.tolist()):
+        if token_id == made.special.pad:
+            padding += 1
+            continue
+        style = "reverse green" if place in masked else "dim cyan" if token_id in made.special.ids else ""
+        token = made.token(token_id)
+        if made.is_continuation(token_id):
+            token = token.removeprefix("##")
+        elif place:
+            text.append(" ")
+        text.append(token, style)
+    return text.append(f"  + {padding} [PAD]", "dim") if padding else text
 
 
 def _show_counts(workdir) -> None:

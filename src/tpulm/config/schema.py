@@ -93,7 +93,7 @@ class DataConfig(Settings):
     """How documents become rows of `sequence_length` token ids."""
 
     sequence_length: Annotated[int, Field(ge=8, le=65_536)] = 128
-    rows: Literal["segments", "packed"] = "segments"
+    rows: Literal["segments", "packed", "causal"] = "segments"  # causal: for a decoder, documents joined by [SEP]
     next_sentence: bool = False  # segments only: half of the rows get a random second segment, as in BERT
     short_fraction: Fraction = 0.1  # segments only: rows that aim at a random shorter length
     single_segment_fraction: Fraction = 0.1  # segments only, without next_sentence: rows of one segment
@@ -118,20 +118,39 @@ class GeneratorConfig(Settings):
     own_layers: bool = True  # the source's untied_generator; false: the discriminator's layers serve both
 
 
+_ELECTRA = {
+    "norm_position": "post",
+    "norm": "layer",
+    "biases": True,
+    "feed_forward": "plain",
+    "positions": "learned",
+    "tied_output": True,
+    "masked_head": "transform",
+}
+
+
 class ModelConfig(Settings):
-    architecture: Literal["bert", "electra"] = "bert"  # what it is, and with it what it is trained to do
+    # what it is, and with it what it is trained to do: masked tokens, replaced tokens, the next token
+    architecture: Literal["bert", "electra", "decoder"] = "bert"
     num_layers: Positive = 12
     hidden_size: Positive = 768
     num_heads: Positive = 12
     intermediate_size: Positive = 3072
     embedding_size: Positive | None = None  # electra: a projection follows where it differs; None: hidden_size
     max_positions: Positive = 512
-    token_types: Positive = 2
+    token_types: NonNegative = 2  # bert only; 0: no embedding of them, which packed rows do not need
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     norm_position: Literal["post", "pre"] = "post"  # post: as published; pre: steadier for deep models
     norm_epsilon: PositiveFloat = 1e-12
-    activation: Literal["gelu_tanh", "gelu", "relu"] = "gelu_tanh"  # gelu_tanh: google's BERT; gelu: exact erf
+    activation: Literal["gelu_tanh", "gelu", "relu", "silu"] = "gelu_tanh"  # gelu_tanh: google's BERT; gelu: exact erf
+    norm: Literal["layer", "rms"] = "layer"  # rms: no mean, no bias (Zhang and Sennrich 2019)
+    biases: bool = True  # of all linear maps and layer norms
+    feed_forward: Literal["plain", "gated"] = "plain"  # gated: activation(gate) * up (Shazeer 2020)
+    positions: Literal["learned", "rotary"] = "learned"  # rotary: queries and keys are turned (Su et al. 2021)
+    rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # the longest wavelength, over 2 pi
+    tied_output: bool = True  # logits are products with the token embeddings; false: with a table of their own
+    masked_head: Literal["transform", "plain"] = "transform"  # bert only; plain: logits straight from the last layer
     initializer_range: PositiveFloat = 0.02
     generator: GeneratorConfig | None = None  # electra only, which always has one
 
@@ -154,11 +173,20 @@ class ModelConfig(Settings):
             )
         if self.generator is not None:
             self._check_electra(self.generator)
+        if self.architecture == "decoder" and self.embedding_size not in (None, self.hidden_size):
+            raise ValueError(f"a decoder has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}")
+        if self.architecture == "decoder" and self.norm_position != "pre":
+            raise ValueError("a decoder has norm_position = 'pre': a norm before each branch and one after the last layer")
+        if self.positions == "rotary" and self.hidden_size // self.num_heads % 2:
+            raise ValueError(
+                f"rotary positions turn pairs: hidden_size / num_heads is {self.hidden_size // self.num_heads}, an odd number"
+            )
         return self
 
     def _check_electra(self, generator: GeneratorConfig) -> None:
-        if self.norm_position != "post":
-            raise ValueError("electra has norm_position = 'post', as published")
+        for name, value in _ELECTRA.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"electra has {name} = {value!r}, as published, not {getattr(self, name)!r}")
         if not generator.own_layers and (generator.width, generator.depth) != (1.0, 1.0):
             raise ValueError("generator.own_layers = false needs generator.width = 1.0 and generator.depth = 1.0")
         width, heads, _ = self.generator_sizes
@@ -274,6 +302,11 @@ class RunConfig(Settings):
             raise ValueError(f"data.sequence_length {length} exceeds model.max_positions {positions}; raise the latter")
         if self.data.rows == "segments" and self.model.token_types < 2:
             raise ValueError("rows = 'segments' need model.token_types = 2")
+        if (self.data.rows == "causal") != (self.model.architecture == "decoder"):
+            raise ValueError(
+                f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
+                "needs rows = 'causal', which nothing else can use"
+            )
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
             raise ValueError(f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from tpulm.config import RunConfig
+from tpulm.config import ModelConfig, RunConfig
 from tpulm.convert.curve import Point
+from tpulm.convert.heads import Head
+from tpulm.models.electra import generator_config
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Scores:
     baseline_accuracy: float
     bits_per_character: float | None = None
     next_sentence_accuracy: float | None = None
+    detection_accuracy: float | None = None
+    detection_auc: float | None = None
     rows: int | None = None
 
 
@@ -73,3 +78,15 @@ class CardFacts:
     tokens_per_second: float | None = None
     training_seconds: float | None = None
     version: str | None = None  # of tpulm
+    half: Literal["generator", "discriminator"] | None = None  # of ELECTRA
+
+    @property
+    def model(self) -> ModelConfig:
+        """Of the model that the card is about."""
+        return generator_config(self.config.model) if self.half == "generator" else self.config.model
+
+    @property
+    def head(self) -> Head:
+        if self.half is not None:
+            return "detection" if self.half == "discriminator" else "masked"
+        return "next_sentence" if self.config.data.next_sentence else "masked"

@@ -1,4 +1,4 @@
-"""Hugging Face's config.json of a BERT, and our `ModelConfig` from it."""
+"""Hugging Face's config.json of an encoder, and our `ModelConfig` from it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from tpulm.config import ModelConfig
+from tpulm.convert.heads import Head
 from tpulm.errors import DataError, suggest
 
 # Pre-norm is the layout of Megatron's BERT: the same tensors with the norms elsewhere.
-MODEL_TYPES = {"post": "bert", "pre": "megatron-bert"}
-_CLASSES = {"post": "Bert", "pre": "MegatronBert"}
+MODEL_TYPES = {("bert", "post"): "bert", ("bert", "pre"): "megatron-bert", ("electra", "post"): "electra"}
+_CLASSES = {"bert": "Bert", "megatron-bert": "MegatronBert", "electra": "Electra"}
+_HEADS = {"masked": "ForMaskedLM", "next_sentence": "ForPreTraining", "detection": "ForPreTraining"}
 # Theirs for ours; the first of several is what we write.
 _ACTIVATIONS = {"gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu": ("gelu", "gelu_python"), "relu": ("relu",)}
 # Our setting: their key.
@@ -44,12 +46,14 @@ class Described(NamedTuple):
     vocab_size: int
 
 
-def to_config_json(config: ModelConfig, *, vocab_size: int, pad_token_id: int, next_sentence: bool) -> dict[str, Any]:
-    """The mapping of config.json. With a next-sentence head the class is …ForPreTraining, which …ForMaskedLM can load too."""
-    head = "ForPreTraining" if next_sentence else "ForMaskedLM"
+def to_config_json(config: ModelConfig, head: Head, *, vocab_size: int, pad_token_id: int) -> dict[str, Any]:
+    """The mapping of config.json. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
+    model_type = MODEL_TYPES[config.architecture, config.norm_position]
+    electra = {"embedding_size": config.embedding_size or config.hidden_size} if model_type == "electra" else {}
     return {
-        "architectures": [_CLASSES[config.norm_position] + head],
-        "model_type": MODEL_TYPES[config.norm_position],
+        "architectures": [_CLASSES[model_type] + _HEADS[head]],
+        "model_type": model_type,
+        **electra,
         "vocab_size": vocab_size,
         "pad_token_id": pad_token_id,
         "hidden_act": _ACTIVATIONS[config.activation][0],
@@ -65,10 +69,10 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     model_type = _get(values, "model_type", origin)
-    norm_position = next((ours for ours, theirs in MODEL_TYPES.items() if theirs == model_type), None)
-    if norm_position is None:
+    kind = next((ours for ours, theirs in MODEL_TYPES.items() if theirs == model_type), None)
+    if kind is None:
         raise DataError(
-            f"model_type {model_type!r} is not supported; expected {' or '.join(map(repr, MODEL_TYPES.values()))}",
+            f"model_type {model_type!r} is not supported; expected {', '.join(map(repr, MODEL_TYPES.values()))}",
             location=origin,
         )
     for key, expected in _REQUIRED.items():
@@ -84,7 +88,11 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     if not isinstance(vocab_size, int) or vocab_size < 1:
         raise DataError(f"vocab_size must be a positive whole number, not {vocab_size!r}", location=origin)
     try:
-        config = ModelConfig.model_validate({**fields, "norm_position": norm_position, "activation": activation})
+        architecture, norm_position = kind
+        fields |= {"architecture": architecture, "norm_position": norm_position, "activation": activation}
+        if architecture == "electra":
+            fields["embedding_size"] = _get(values, "embedding_size", origin)
+        config = ModelConfig.model_validate(fields)
     except ValidationError as error:
         raise DataError(_explain(error), location=origin) from error
     return Described(config, vocab_size)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,10 +16,11 @@ from safetensors import SafetensorError
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.config_json import from_config_json, to_config_json
+from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import from_theirs, has_next_sentence, names, tidy, to_theirs
+from tpulm.convert.names import from_theirs, head_in, names, tidy, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
-from tpulm.models.bert import Bert, spec
+from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
 
@@ -26,26 +28,27 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "vocab.txt")  # either is enough
 TOKENIZER_CONFIG = "tokenizer_config.json"
+PREFERRED = ("", "generator")  # of an export: the model itself; of ELECTRA the half that fills masks
 _STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
 
 
 class LoadedModel(NamedTuple):
-    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `models.bert.spec` says.
+    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `convert.heads.spec_of` says.
 
     `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier).
     """
 
-    params: Bert
+    params: Model
     config: ModelConfig
     vocab_size: int
     tokenization: Tokenization
-    next_sentence: bool
+    head: Head
     dropped: tuple[str, ...] = ()
 
 
 def save_model(
     folder: str | Path,
-    params: Bert,
+    params: Model,
     config: ModelConfig,
     *,
     vocab_size: int,
@@ -59,22 +62,33 @@ def save_model(
     repeats (the decoder) are not stored, as transformers expects. Raises TpulmError when a parameter is not finite.
     """
     target = storage.as_path(folder)
-    next_sentence = params.next_sentence is not None
+    head = head_of(params)
     params = jax.device_get(params)
     _check_finite(params)
-    tensors = to_theirs(
-        params,
-        spec(config, vocab_size=vocab_size, next_sentence=next_sentence),
-        names(config.norm_position, next_sentence=next_sentence),
-        vocab_size=vocab_size,
-    )
-    description = to_config_json(config, vocab_size=vocab_size, pad_token_id=pad_token_id, next_sentence=next_sentence)
+    tensors = to_theirs(params, spec_of(config, head, vocab_size=vocab_size), names(config, head), vocab_size=vocab_size)
+    description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id)
     with _built_aside(target) as temporary:
         _copy_tokenizer(storage.as_path(tokenization_folder), temporary, max_positions=config.max_positions)
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
         if card is not None:
             write_card(temporary, card)
+    return target
+
+
+def save_parts(
+    folder: str | Path, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
+) -> Path:
+    """As `save_model`, of what training gives: ELECTRA becomes two models, in `discriminator` and `generator`."""
+    target = storage.as_path(folder)
+    if not isinstance(params, Electra):
+        return save_model(target, params, config, card=card, **arguments)
+    both = halves(params)
+    parts = {"discriminator": (both.discriminator, config), "generator": (both.generator, generator_config(config))}
+    with _built_aside(target) as temporary:
+        for half, (model, its_config) in parts.items():
+            facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
+            save_model(temporary / half, model, its_config, card=facts, **arguments)
     return target
 
 
@@ -101,11 +115,11 @@ def load_model(path: str | Path) -> LoadedModel:
     described = from_config_json(storage.read_json(folder / CONFIG), origin=str(folder / CONFIG))
     origin = str(folder / WEIGHTS)
     kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
-    next_sentence = has_next_sentence(kept.tensors)
+    head = head_in(kept.tensors)
     params = from_theirs(
         kept.tensors,
-        spec(described.config, vocab_size=described.vocab_size, next_sentence=next_sentence),
-        names(described.config.norm_position, next_sentence=next_sentence),
+        spec_of(described.config, head, vocab_size=described.vocab_size),
+        names(described.config, head),
         vocab_size=described.vocab_size,
         origin=origin,
     )
@@ -116,7 +130,7 @@ def load_model(path: str | Path) -> LoadedModel:
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
-    return LoadedModel(params, described.config, described.vocab_size, tokenizer, next_sentence, kept.dropped)
+    return LoadedModel(params, described.config, described.vocab_size, tokenizer, head, kept.dropped)
 
 
 def model_folder(path: str | Path) -> Path:
@@ -128,7 +142,8 @@ def model_folder(path: str | Path) -> Path:
         raise ConfigError(f"{given} is a file; name the folder that holds {CONFIG} and {WEIGHTS}")
     folder = given
     if storage.exists(given / "run.json"):
-        folder = given / "export"
+        halves = (given / "export" / half for half in PREFERRED)
+        folder = next((half for half in halves if storage.exists(half / CONFIG)), given / "export")
         if not storage.exists(folder / CONFIG):
             raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
     missing = [name for name in (CONFIG, WEIGHTS) if not storage.exists(folder / name)]
@@ -165,7 +180,7 @@ def _read_tensors(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"not a whole safetensors file ({error}); copy or export it again", location=str(path)) from error
 
 
-def _check_finite(params: Bert) -> None:
+def _check_finite(params: Model) -> None:
     broken = [name for name, leaf in named_leaves(params).items() if not np.isfinite(leaf).all()]
     if broken:
         raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")

@@ -9,15 +9,16 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example
 from tpulm.convert.curve import Line, Point, draw
+from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
-from tpulm.models.bert import padded_vocab_size, spec
-from tpulm.nn.params import count
+from tpulm.models.bert import padded_vocab_size
+from tpulm.nn.params import named_leaves
 
 CARD = "README.md"
 CURVE = "curve.svg"
@@ -49,7 +50,7 @@ def render(facts: CardFacts) -> str:
         _training_data(facts),
         _training(facts),
         _curve(facts),
-        _scores(facts.scores, next_sentence=facts.config.data.next_sentence),
+        _scores(facts),
         _limitations(facts),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -59,38 +60,72 @@ def _front_matter(facts: CardFacts) -> str:
     """YAML; quoted strings are written as JSON, which YAML contains."""
     quoted = [("language", facts.language), ("license", facts.license), ("mask_token", facts.mask_token)]
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in quoted if value)]
-    lines += ["library_name: transformers", "pipeline_tag: fill-mask"]
-    lines += ["tags:", *(f"- {tag}" for tag in ("bert", "masked-language-model", "pretrained-from-scratch", "tpulm"))]
+    words = _WORDS[facts.head]
+    lines += ["library_name: transformers", f"pipeline_tag: {words.pipeline}"]
+    tags = (facts.model.architecture, words.tag, "pretrained-from-scratch", "tpulm")
+    lines += ["tags:", *(f"- {tag}" for tag in tags)]
     if facts.examples:
         lines += ["widget:", *(f"- text: {quote(example.text)}" for example in facts.examples)]
     return "\n".join([*lines, "---"])
 
 
+class _Words(NamedTuple):
+    """What a card says of a head."""
+
+    task: str
+    tag: str
+    pipeline: str
+
+
+_WORDS: dict[Head, _Words] = {
+    "masked": _Words("masked-language modelling", "masked-language-model", "fill-mask"),
+    "next_sentence": _Words("masked-language modelling and next-sentence prediction", "masked-language-model", "fill-mask"),
+    "detection": _Words("replaced-token detection", "replaced-token-detection", "feature-extraction"),
+}
+
+
 def _introduction(facts: CardFacts) -> str:
-    model, data = facts.config.model, facts.config.data
-    task = "masked-language modelling" + (" and next-sentence prediction" if data.next_sentence else "")
-    size = num_parameters(model, facts.vocab_size, next_sentence=data.next_sentence)
+    model = facts.model
+    size = num_parameters(model, facts.head, facts.vocab_size)
     made_with = "tpulm" + (f" {facts.version}" if facts.version else "")
     return (
-        f"A {_architecture(model)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
+        f"{_architecture(facts)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
         f"hidden size {model.hidden_size:,}, {_plural(model.num_heads, 'attention head')}, and a vocabulary of "
-        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {task} for {_plural(facts.steps, 'step')} "
-        f"with {made_with}."
+        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {_WORDS[facts.head].task} for "
+        f"{_plural(facts.steps, 'step')} with {made_with}."
     )
 
 
-def _architecture(model: ModelConfig) -> str:
-    return "BERT" if model.norm_position == "post" else "pre-norm BERT (Hugging Face's Megatron-BERT)"
+def _architecture(facts: CardFacts) -> str:
+    if facts.half == "discriminator":
+        return "The discriminator of an ELECTRA, the half to fine-tune,"
+    if facts.half == "generator":
+        return "The generator of an ELECTRA, the small half that fills masks,"
+    return "A BERT" if facts.model.norm_position == "post" else "A pre-norm BERT (Hugging Face's Megatron-BERT)"
 
 
-def num_parameters(config: ModelConfig, vocab_size: int, *, next_sentence: bool) -> int:
+def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
     """How many numbers the exported tensors hold: those of the spec less the rows that pad its vocabulary."""
     padding = padded_vocab_size(vocab_size) - vocab_size
-    per_token = config.hidden_size + 1  # its embedding and its output bias
-    return count(spec(config, vocab_size=vocab_size, next_sentence=next_sentence)) - padding * per_token
+    leaves = named_leaves(spec_of(config, head, vocab_size=vocab_size)).values()
+    per_token = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.axes[0] == "vocab")
+    return sum(math.prod(leaf.shape) for leaf in leaves) - padding * per_token
 
 
 def _usage(facts: CardFacts) -> str:
+    if facts.head == "detection":
+        return f"""## How to use
+
+```python
+from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSequenceClassification
+
+name = {quote(facts.name)}  # the name or path of the folder that holds this file
+encoder = AutoModel.from_pretrained(name)  # hidden states
+judge = AutoModelForPreTraining.from_pretrained(name)  # a logit for each token: above 0, it looks replaced
+classifier = AutoModelForSequenceClassification.from_pretrained(name, num_labels=2)  # to be fine-tuned
+```
+
+`AutoTokenizer` loads the tokenizer."""
     text = facts.examples[0].text if facts.examples else f"… {facts.mask_token} …"
     return f"""## How to use
 
@@ -225,19 +260,30 @@ def _value_at(points: Sequence[Point], step: int) -> str:
     return next((f"{point.value:.3f}" for point in points if point.step == step), "")
 
 
-def _scores(scores: Scores | None, *, next_sentence: bool) -> str:
+def _scores(facts: CardFacts) -> str:
+    scores = facts.scores
     if scores is None:
         return ""
     loss_is = "mean cross-entropy of the predicted tokens, in nats"
+    if facts.half is not None:
+        objective = facts.config.train.objective
+        loss_is = f"{objective.generator_weight:g} × the generator's + {objective.discriminator_weight:g} × the discriminator's"
+    elif facts.head == "next_sentence":
+        loss_is += ", plus that of the next-sentence head"
+    whose = "the generator's " if facts.half else ""
     rows = [
-        ("loss", f"{scores.loss:.4f}", loss_is + (", plus that of the next-sentence head" if next_sentence else "")),
-        ("accuracy", _percent(scores.accuracy), "share of the predicted tokens whose likeliest answer is right"),
+        ("loss", f"{scores.loss:.4f}", loss_is),
+        ("accuracy", _percent(scores.accuracy), f"{whose}share of the predicted tokens whose likeliest answer is right"),
         (
             "baseline accuracy",
             _percent(scores.baseline_accuracy),
             "the share that always answering the commonest would get right",
         ),
     ]
+    if scores.detection_accuracy is not None and scores.detection_auc is not None:
+        rows.append(("detection accuracy", _percent(scores.detection_accuracy), "share of all tokens judged rightly"))
+        meaning = "chance that a replaced token is rated above an original one"
+        rows.append(("detection AUC", f"{scores.detection_auc:.4f}", meaning))
     if scores.bits_per_character is not None:
         meaning = "masked-token loss / ln 2 × tokens / characters: comparable between vocabularies at one mask fraction"
         rows.append(("bits per character", f"{scores.bits_per_character:.4f}", meaning))
@@ -250,11 +296,12 @@ def _scores(scores: Scores | None, *, next_sentence: bool) -> str:
 
 def _limitations(facts: CardFacts) -> str:
     config = facts.config
+    does = "It tells replaced tokens" if facts.head == "detection" else "It fills gaps"
     points = [
         f"It reads at most {config.model.max_positions:,} tokens at once and was trained on rows of "
         f"{config.data.sequence_length:,}.",
         "It has learned from its training texts and repeats their errors, opinions and gaps; these have not been measured.",
-        "It fills gaps and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
+        f"{does} and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
     ]
     if facts.scores is not None:
         points.append("Only exact copies of held-out documents were kept out of training: near copies flatter the scores.")

@@ -1,7 +1,7 @@
 """From documents to rows of token ids on disk, and from there to batches.
 
 `prepare` builds W/dataset from the scattered corpus; `Batches` and `evaluation_batches` read it. Which tokens make a row is in
-`segments` and `packing`, how rows lie on disk in `store`, in which order training sees them in `order`.
+`segments`, `packing` and `causal`, how rows lie on disk in `store`, in which order training sees them in `order`.
 """
 
 from tpulm.dataset.batches import Batches

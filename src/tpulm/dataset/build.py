@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tpulm import corpus, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus import CorpusManifest
+from tpulm.dataset.causal import lay_causal
 from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.encode import encode_documents
 from tpulm.dataset.manifest import SPLITS, PartRecord, RowFormat, dataset_folder
@@ -67,6 +68,8 @@ def _lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
         return EMPTY
     if config.rows == "packed":
         return lay_packed(tokens, sequence_length=config.sequence_length)
+    if config.rows == "causal":
+        return lay_causal(tokens, sequence_length=config.sequence_length)
     return lay_segments(
         tokens,
         sequence_length=config.sequence_length,

@@ -41,7 +41,7 @@ class Counts(Record):
     characters: int = 0
     tokens: int = 0  # content tokens
     unknown_tokens: int = 0
-    copied_tokens: int = 0  # in random second segments: they stand in the rows once more
+    copied_tokens: int = 0  # stand in the rows once more: in random second segments, and where causal rows go on
     rows: int = 0
     random_next_rows: int = 0
     padding: int = 0  # slots of the rows
@@ -80,7 +80,7 @@ class SpecialIds(Record):
 class RowFormat(Record):
     """The shape of the arrays, the same in all parts."""
 
-    kind: Literal["segments", "packed"]
+    kind: Literal["segments", "packed", "causal"]
     sequence_length: int
     dtype: Literal["uint16", "uint32"]
     block_rows: int
@@ -108,6 +108,12 @@ class SplitManifest(Record):
     padding_fraction: float
     tokens_per_character: float
     parts: tuple[PartRecord, ...]
+
+    @property
+    def predicted_per_character(self) -> float:
+        """Tokens of the text that a model is scored on over its characters; with causal rows the ends of texts count, too."""
+        ends = self.counts.documents - self.counts.empty_documents if self.rows.kind == "causal" else 0
+        return (self.counts.tokens + ends) / max(1, self.counts.characters)
 
 
 class DatasetManifest(Record):

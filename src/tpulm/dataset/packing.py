@@ -36,7 +36,7 @@ def lay_packed(tokens: Tokens, *, sequence_length: int) -> Layout:
     length = np.where(is_cut, cuts[row], ends[document] - start)
     slots = np.cumsum(length + 2) - (length + 2)
     column = 1 + slots - slots[before][row]
-    return Layout(num_rows, row, column, start, length, np.ones(row.size, bool))
+    return Layout(num_rows, row, column, start, length, opens=np.ones(row.size, bool), closes=np.ones(row.size, bool))
 
 
 def _walk(slot_ends: list[int], sequence_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

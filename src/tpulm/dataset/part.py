@@ -90,6 +90,6 @@ def _with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
             "rows": layout.num_rows,
             "copied_tokens": in_rows - counts.tokens,
             "random_next_rows": 0 if layout.random_next is None else int(layout.random_next.sum()),
-            "padding": slots - in_rows - layout.length.size - int(layout.opens.sum()),
+            "padding": slots - in_rows - int(layout.closes.sum()) - int(layout.opens.sum()),
         }
     )

@@ -27,7 +27,7 @@ from tpulm.dataset.manifest import (
     write_manifest,
 )
 from tpulm.dataset.part import read_record
-from tpulm.errors import ConfigError, DataError, WorkFolderMismatch
+from tpulm.errors import DataError, WorkFolderMismatch
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import Tokenization
 from tpulm.workers import run_tasks
@@ -46,11 +46,8 @@ def prepare(
 ) -> DatasetManifest:
     """Build what is missing of W/dataset from W/corpus; the manifest, at once if the dataset is already complete.
 
-    Raises WorkFolderMismatch if W/dataset was begun from something else, DataError if a split comes out empty, ConfigError for
-    rows = "causal".
+    Raises WorkFolderMismatch if W/dataset was begun from something else, DataError if a split comes out empty.
     """
-    if config.rows == "causal":
-        raise ConfigError("data.rows = 'causal' is not supported by this version; use 'segments' or 'packed'")
     folder = dataset_folder(workdir)
     tokenizer = tokenization.load(tokenization_path)
     inputs = {
@@ -118,7 +115,6 @@ def _changes(old: Any, new: Any, name: str = "") -> list[str]:
 
 
 def _row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
-    assert config.rows != "causal"
     special = tokenizer.special
     return RowFormat(
         kind=config.rows,

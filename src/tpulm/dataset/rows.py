@@ -1,7 +1,7 @@
 """Rows of token ids, filled from runs of corpus tokens.
 
-Every kind of row is the same thing here: runs of corpus tokens, each closed by [SEP], some opened by [CLS], and [PAD] after the
-last. Which run goes where is a `Layout`, made by segments.py or packing.py; this file turns layouts into arrays.
+Every kind of row is the same thing here: runs of corpus tokens, some opened by [CLS], some closed by [SEP], and [PAD] after the
+last. Which run goes where is a `Layout`, made by segments.py, packing.py or causal.py; this file turns layouts into arrays.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class Layout(NamedTuple):
     row: np.ndarray  # int64 [R]
     column: np.ndarray  # int64 [R] of the run's first token
     start: np.ndarray  # int64 [R] of the run's first token among the part's tokens
-    length: np.ndarray  # int64 [R], at least 1
+    length: np.ndarray  # int64 [R], 0 for a [SEP] alone
     opens: np.ndarray  # bool [R]: a [CLS] stands before the run
+    closes: np.ndarray  # bool [R]: a [SEP] stands after the run
     random_next: np.ndarray | None = None  # bool [N]: the second segment is from another document
 
 
-EMPTY = Layout(0, *(np.empty(0, np.int64) for _ in range(4)), opens=np.empty(0, bool))
+EMPTY = Layout(0, *(np.empty(0, np.int64) for _ in range(4)), opens=np.empty(0, bool), closes=np.empty(0, bool))
 
 
 class Marks(NamedTuple):
@@ -51,7 +52,7 @@ def reorder(layout: Layout, order: np.ndarray) -> Layout:
     row = place[layout.row]
     sort = np.argsort(row, kind="stable")
     random_next = None if layout.random_next is None else layout.random_next[order]
-    return Layout(layout.num_rows, row[sort], *(field[sort] for field in layout[2:6]), random_next=random_next)
+    return Layout(layout.num_rows, row[sort], *(field[sort] for field in layout[2:7]), random_next=random_next)
 
 
 def fill(layout: Layout, first: int, last: int, tokens: np.ndarray, sequence_length: int, marks: Marks) -> np.ndarray:
@@ -68,5 +69,5 @@ def fill(layout: Layout, first: int, last: int, tokens: np.ndarray, sequence_len
         flat = rows[begin - first : end - first].reshape(-1)
         flat[counter + np.repeat(place - before, length)] = tokens[counter + np.repeat(layout.start[runs] - before, length)]
         flat[place[layout.opens[runs]] - 1] = marks.cls
-        flat[place + length] = marks.sep
+        flat[(place + length)[layout.closes[runs]]] = marks.sep
     return rows

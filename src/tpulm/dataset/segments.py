@@ -138,7 +138,8 @@ def _layout(rows: _Rows, next_sentence: bool) -> Layout:
         axis=2,
     ).reshape(5, -1)
     row, column, start, length, opens = runs[:, runs[3] > 0]
-    return Layout(number.size, row, column, start, length, opens.astype(bool), rows.random_next if next_sentence else None)
+    closes, random_next = np.ones(row.size, bool), rows.random_next if next_sentence else None
+    return Layout(number.size, row, column, start, length, opens.astype(bool), closes, random_next)
 
 
 def _cut_long(ends: np.ndarray, longest: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 Post-norm is the published model (Devlin et al. 2019; Hugging Face's BertForPreTraining). Pre-norm has the layout of Hugging
 Face's MegatronBert: no norm after the embeddings, a norm before each branch, and a final norm (Shoeybi et al. 2019, section 3).
+With rotary positions, gated feed-forwards, RMS norms, no biases and a plain head, pre-norm has that of Hugging Face's EuroBert.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
 from tpulm.nn.dropout import dropout, site_seeds, token_seeds, words_at
 from tpulm.nn.layers import Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, param, parameters, zeros
-from tpulm.nn.transformer import Execution, Layer, Randomness, apply_stack, stack_spec
+from tpulm.nn.rotary import Rotation, rotation
+from tpulm.nn.transformer import Execution, Layer, Randomness, apply_stack, has_norm_bias, stack_spec
 
 VOCABULARY_MULTIPLE = 128  # the vocabulary's size in the parameters is rounded up to this, for even tiles and shards
 
@@ -25,16 +28,17 @@ VOCABULARY_MULTIPLE = 128  # the vocabulary's size in the parameters is rounded 
 @parameters
 class Embeddings:
     tokens: Float[Array, "V D"]
-    positions: Float[Array, "S D"]
-    types: Float[Array, "T D"]
+    positions: Float[Array, "S D"] | None  # learned positions only
+    types: Float[Array, "T D"] | None
     norm: Norm | None  # post-norm only
 
 
 @parameters
 class MaskedHead:
-    dense: Dense
-    norm: Norm
-    output_bias: Float[Array, " V"]  # the decoder's kernel is embeddings.tokens
+    dense: Dense | None  # with its norm, absent from a plain head
+    norm: Norm | None
+    output: Float[Array, "V D"] | None  # None: embeddings.tokens serve
+    output_bias: Float[Array, " V"] | None
 
 
 @parameters
@@ -64,11 +68,11 @@ def spec(config: ModelConfig, *, vocab_size: int, next_sentence: bool) -> Bert:
         embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
         projection=None,
         layers=stack_spec(config),
-        final_norm=None if post else norm_spec(size),
+        final_norm=None if post else norm_spec(size, bias=has_norm_bias(config)),
         masked_head=masked_head_spec(config, size, vocab_size=vocab_size),
         next_sentence=NextSentenceHead(
-            pooler=dense_spec((size, size), ("embed", None), init),
-            output=dense_spec((size, 2), (None, None), init),
+            pooler=dense_spec((size, size), ("embed", None), init, bias=config.biases),
+            output=dense_spec((size, 2), (None, None), init, bias=config.biases),
         )
         if next_sentence
         else None,
@@ -76,21 +80,25 @@ def spec(config: ModelConfig, *, vocab_size: int, next_sentence: bool) -> Bert:
 
 
 def embeddings_spec(config: ModelConfig, size: int, *, vocab_size: int) -> Embeddings:
-    init = TruncatedNormal(config.initializer_range)
+    init, learned = TruncatedNormal(config.initializer_range), config.positions == "learned"
+    types = config.architecture != "decoder" and config.token_types > 0
     return Embeddings(
         tokens=param((padded_vocab_size(vocab_size), size), ("vocab", "embed"), init),
-        positions=param((config.max_positions, size), ("positions", "embed"), init),
-        types=param((config.token_types, size), ("types", "embed"), init),
-        norm=norm_spec(size) if config.norm_position == "post" else None,
+        positions=param((config.max_positions, size), ("positions", "embed"), init) if learned else None,
+        types=param((config.token_types, size), ("types", "embed"), init) if types else None,
+        norm=norm_spec(size, bias=has_norm_bias(config)) if config.norm_position == "post" else None,
     )
 
 
 def masked_head_spec(config: ModelConfig, size: int, *, vocab_size: int) -> MaskedHead:
     """From hidden states to logits over embeddings of `size`."""
+    init, padded = TruncatedNormal(config.initializer_range), padded_vocab_size(vocab_size)
+    transform = config.masked_head == "transform"
     return MaskedHead(
-        dense=dense_spec((config.hidden_size, size), ("embed", None), TruncatedNormal(config.initializer_range)),
-        norm=norm_spec(size, None),
-        output_bias=param((padded_vocab_size(vocab_size),), ("vocab",), zeros, decay=False),
+        dense=dense_spec((config.hidden_size, size), ("embed", None), init, bias=config.biases) if transform else None,
+        norm=norm_spec(size, None, bias=has_norm_bias(config)) if transform else None,
+        output=None if config.tied_output else param((padded, size), ("vocab", "embed"), init),
+        output_bias=param((padded,), ("vocab",), zeros, decay=False) if config.biases else None,
     )
 
 
@@ -99,7 +107,7 @@ class Tokens(NamedTuple):
 
     ids: Int[Array, "B L"]
     segments: Int[Array, "B L"]
-    types: Int[Array, "B L"]
+    types: Int[Array, "B L"] | None
     positions: Int[Array, "B L"] | None  # None: 0, 1, 2, … in every row
 
 
@@ -129,10 +137,21 @@ def encode(
     x, below = embed(params.embeddings, tokens, config=config, execution=execution, randomness=randomness)
     if params.projection is not None:
         x = dense(params.projection, x, dtype=execution.dtype)
-    x = apply_stack(params.layers, x, tokens.segments, config=config, execution=execution, randomness=below)
+    turned = rotation_of(_positions(tokens), config) if config.positions == "rotary" else None
+    x = apply_stack(params.layers, x, tokens.segments, config=config, execution=execution, randomness=below, turned=turned)
     if params.final_norm is not None:
-        x = normalize(params.final_norm, x, epsilon=config.norm_epsilon)
+        x = normalize(params.final_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
     return x.reshape(rows, length, -1)
+
+
+def rotation_of(positions: Int[Array, "B L"], config: ModelConfig) -> Rotation:
+    return rotation(positions, head_size=config.hidden_size // config.num_heads, theta=config.rotary_theta)
+
+
+def _positions(tokens: Tokens) -> Int[Array, "B L"]:
+    if tokens.positions is not None:
+        return tokens.positions
+    return jnp.broadcast_to(jnp.arange(tokens.ids.shape[1], dtype=jnp.int32)[None, :], tokens.ids.shape)
 
 
 def embed(
@@ -151,13 +170,13 @@ def embed(
 
 
 def _embed(params: Embeddings, tokens: Tokens, *, config: ModelConfig) -> Float[Array, "R D"]:
-    positions = tokens.positions
-    if positions is None:  # gathered all the same: the gradient of a broadcast is a sum over rows, which is slower on a CPU
-        positions = jnp.broadcast_to(jnp.arange(tokens.ids.shape[1], dtype=jnp.int32)[None, :], tokens.ids.shape)
     x = jnp.take(params.tokens, tokens.ids.reshape(-1), axis=0, mode="clip")
-    x = x + jnp.take(params.positions, positions.reshape(-1), axis=0, mode="clip")
-    x = x + jnp.take(params.types, tokens.types.reshape(-1), axis=0, mode="clip")
-    return x if params.norm is None else normalize(params.norm, x, epsilon=config.norm_epsilon)
+    if params.positions is not None:
+        # Gathered where they are 0, 1, 2, … too: the gradient of a broadcast is a sum over rows, which is slower on a CPU.
+        x = x + jnp.take(params.positions, _positions(tokens).reshape(-1), axis=0, mode="clip")
+    if params.types is not None and tokens.types is not None:
+        x = x + jnp.take(params.types, tokens.types.reshape(-1), axis=0, mode="clip")
+    return x if params.norm is None else normalize(params.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
 
 
 def masked_logits(
@@ -167,13 +186,28 @@ def masked_logits(
     head = params.masked_head
     with jax.named_scope("masked_head"):
         x = hidden.reshape(-1, hidden.shape[-1])
-        x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
-        x = normalize(head.norm, x, epsilon=config.norm_epsilon)
-        table = params.embeddings.tokens.astype(execution.dtype)
-        logits = jnp.einsum("rd,vd->rv", x, table, preferred_element_type=jnp.float32)
-        real = jnp.arange(table.shape[0]) < vocab_size
-        logits = add_bias(logits, jnp.where(real, head.output_bias, jnp.float32(-1e9)))
+        if head.dense is not None and head.norm is not None:
+            x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
+            x = normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
+        table = params.embeddings.tokens if head.output is None else head.output
+        logits = vocabulary_logits(x, table, head.output_bias, dtype=execution.dtype, vocab_size=vocab_size)
         return logits.reshape(*hidden.shape[:-1], -1)
+
+
+def vocabulary_logits(
+    x: Float[Array, "R D"],
+    table: Float[Array, "V D"],
+    bias: Float[Array, " V"] | None,
+    *,
+    dtype: DTypeLike,
+    vocab_size: int,
+) -> Float[Array, "R V"]:
+    """Float32 products of hidden states with all tokens' vectors; -1e9 past `vocab_size`."""
+    logits = jnp.einsum("rd,vd->rv", x, table.astype(dtype), preferred_element_type=jnp.float32)
+    real = jnp.arange(table.shape[0]) < vocab_size
+    if bias is None:
+        return jnp.where(real[None, :], logits, jnp.float32(-1e9))
+    return add_bias(logits, jnp.where(real, bias, jnp.float32(-1e9)))
 
 
 def next_sentence_logits(
@@ -190,8 +224,10 @@ def forward_flops(
 ) -> float:
     """Of the matrix products of one row's forward pass (a multiply-add is two), with `predictions` gathered positions."""
     size, inner, length = config.hidden_size, config.intermediate_size, sequence_length
-    projections = 2 * length * (4 * size * size + 2 * size * inner)
+    matrices = 3 if config.feed_forward == "gated" else 2
+    projections = 2 * length * (4 * size * size + matrices * size * inner)
     scores_and_mixing = 2 * 2 * length * length * size
-    head = 2 * predictions * (size * size + size * vocab_size)
+    transform = size * size if config.architecture != "decoder" and config.masked_head == "transform" else 0
+    head = 2 * predictions * (transform + size * vocab_size)
     pooler = 2 * (size * size + 2 * size) if next_sentence else 0
     return float(config.num_layers * (projections + scores_and_mixing) + head + pooler)

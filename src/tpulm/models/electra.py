@@ -18,7 +18,7 @@ from jaxtyping import Float
 from tpulm.config import ModelConfig
 from tpulm.models.bert import Embeddings, MaskedHead, embeddings_spec, forward_flops, masked_head_spec
 from tpulm.nn.layers import Dense, activation, dense, dense_spec
-from tpulm.nn.params import TruncatedNormal, parameters
+from tpulm.nn.params import ParamSpec, TruncatedNormal, map_specs, parameters
 from tpulm.nn.transformer import Execution, Layer, stack_spec
 
 
@@ -116,11 +116,17 @@ def spec(config: ModelConfig, *, vocab_size: int) -> Electra:
     """The training tree: both halves, what they share in the discriminator alone."""
     assert config.generator is not None
     generator = generator_spec(generator_config(config), vocab_size=vocab_size)
+    generator = replace(generator, layers=map_specs(_with_whole_heads, generator.layers))
     if not config.generator.own_embeddings:
         generator = replace(generator, embeddings=None)
     if not config.generator.own_layers:
         generator = replace(generator, projection=None, layers=None)
     return Electra(generator, discriminator_spec(config, vocab_size=vocab_size))
+
+
+def _with_whole_heads(leaf: ParamSpec) -> ParamSpec:
+    """Never split by heads: a generator has few, ELECTRA-small's a single one."""
+    return replace(leaf, axes=tuple(None if axis == "heads" else axis for axis in leaf.axes))
 
 
 def halves(params: Electra) -> Halves:

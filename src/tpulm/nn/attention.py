@@ -1,9 +1,9 @@
-"""Multi-head self-attention, confined to segments of a row."""
+"""Multi-head self-attention, confined to segments of a row, and where wanted to what lies before."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,18 +14,19 @@ from jaxtyping import Float, Int
 from tpulm.nn.dropout import DropoutWords, dropout
 from tpulm.nn.layers import affine
 from tpulm.nn.params import Initializer, param, parameters, zeros
+from tpulm.nn.rotary import Rotation, rotate
 
 
 @parameters
 class Heads:
     kernel: Float[Array, "D H K"]
-    bias: Float[Array, "H K"]
+    bias: Float[Array, "H K"] | None
 
 
 @parameters
 class Merge:
     kernel: Float[Array, "H K D"]
-    bias: Float[Array, " D"]
+    bias: Float[Array, " D"] | None
 
 
 @parameters
@@ -36,13 +37,13 @@ class Attention:
     output: Merge
 
 
-def attention_spec(hidden_size: int, num_heads: int, init: Initializer) -> Attention:
+def attention_spec(hidden_size: int, num_heads: int, init: Initializer, *, bias: bool = True) -> Attention:
     head_size = hidden_size // num_heads
 
     def heads() -> Heads:
         return Heads(
             kernel=param((hidden_size, num_heads, head_size), ("embed", "heads", "head_size"), init),
-            bias=param((num_heads, head_size), ("heads", "head_size"), zeros, decay=False),
+            bias=param((num_heads, head_size), ("heads", "head_size"), zeros, decay=False) if bias else None,
         )
 
     return Attention(
@@ -51,7 +52,7 @@ def attention_spec(hidden_size: int, num_heads: int, init: Initializer) -> Atten
         value=heads(),
         output=Merge(
             kernel=param((num_heads, head_size, hidden_size), ("heads", "head_size", "embed"), init),
-            bias=param((hidden_size,), ("embed",), zeros, decay=False),
+            bias=param((hidden_size,), ("embed",), zeros, decay=False) if bias else None,
         ),
     )
 
@@ -64,24 +65,46 @@ def attend(
     dtype: DTypeLike,
     dropout_rate: float,
     words: DropoutWords | None,
+    causal: bool = False,
+    turned: Rotation | None = None,
 ) -> Float[Array, "R D"]:
     """Self-attention of each token to those of its own segment, padding (segment -1) to padding alone.
 
-    `words` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT.
+    `words` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `causal`: to itself and
+    the tokens before it only. `turned`: rotary positions.
     """
-
-    def project(heads: Heads) -> Float[Array, "B H L K"]:
-        size, *split = heads.kernel.shape
-        y = affine(x, heads.kernel.reshape(size, -1), heads.bias.reshape(-1), dtype=dtype)
-        return y.reshape(*segments.shape, *split).swapaxes(1, 2)
-
     with jax.named_scope("project"):
-        query, key, value = project(params.query), project(params.key), project(params.value)
+        query, key, value = project(params, x, segments.shape, dtype=dtype, turned=turned)
     with jax.named_scope("mix"):
-        mixed = attention(query, key, value, segments, words=words, dropout_rate=dropout_rate)
+        mixed = attention(query, key, value, segments, words=words, dropout_rate=dropout_rate, causal=causal)
     with jax.named_scope("merge"):
-        mixed = mixed.swapaxes(1, 2).reshape(x.shape[0], -1)
-        return affine(mixed, params.output.kernel.reshape(mixed.shape[1], -1), params.output.bias, dtype=dtype)
+        return merge(params.output, mixed, dtype=dtype)
+
+
+class Projected(NamedTuple):
+    query: Float[Array, "B H L K"]
+    key: Float[Array, "B H L K"]
+    value: Float[Array, "B H L K"]
+
+
+def project(
+    params: Attention, x: Float[Array, "R D"], shape: tuple[int, ...], *, dtype: DTypeLike, turned: Rotation | None
+) -> Projected:
+    """Queries, keys and values of rows of `shape` (B, L); the first two turned to their positions."""
+
+    def heads(of: Heads) -> Float[Array, "B H L K"]:
+        size, *split = of.kernel.shape
+        y = affine(x, of.kernel.reshape(size, -1), None if of.bias is None else of.bias.reshape(-1), dtype=dtype)
+        return y.reshape(*shape, *split).swapaxes(1, 2)
+
+    query, key, value = heads(params.query), heads(params.key), heads(params.value)
+    return Projected(query, key, value) if turned is None else Projected(rotate(query, turned), rotate(key, turned), value)
+
+
+def merge(params: Merge, mixed: Float[Array, "B H L K"], *, dtype: DTypeLike) -> Float[Array, "R D"]:
+    heads, size = mixed.shape[1], mixed.shape[3]
+    mixed = mixed.swapaxes(1, 2).reshape(-1, heads * size)
+    return affine(mixed, params.kernel.reshape(mixed.shape[1], -1), params.bias, dtype=dtype)
 
 
 def attention(
@@ -92,24 +115,30 @@ def attention(
     *,
     words: DropoutWords | None,
     dropout_rate: float,
+    causal: bool = False,
 ) -> Float[Array, "B H L K"]:
     """softmax(query key^T / sqrt(K)) value within segments; softmax and its gradient are float32.
 
     The gradient is written out for the order of its products, for the rows' sums from the output (sum_m w dw = sum_k o do,
     Dao et al. 2022, section 3.1), and to draw the dropout mask again instead of keeping it.
     """
-    return cast("Array", _attention(query, key, value, segments, words, dropout_rate))
+    return cast("Array", _attention(query, key, value, segments, words, dropout_rate, causal))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _attention(query: Array, key: Array, value: Array, segments: Array, words: DropoutWords | None, rate: float) -> Array:
-    return _attention_forward(query, key, value, segments, words, rate)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _attention(
+    query: Array, key: Array, value: Array, segments: Array, words: DropoutWords | None, rate: float, causal: bool
+) -> Array:
+    return _attention_forward(query, key, value, segments, words, rate, causal)[0]
 
 
 def _attention_forward(
-    query: Array, key: Array, value: Array, segments: Array, words: DropoutWords | None, rate: float
+    query: Array, key: Array, value: Array, segments: Array, words: DropoutWords | None, rate: float, causal: bool
 ) -> tuple[Array, tuple[Any, ...]]:
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
+    if causal:
+        place = jnp.arange(segments.shape[1], dtype=jnp.int32)
+        allowed = allowed & (place[:, None] >= place[None, :])[None, None]
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key, preferred_element_type=jnp.float32)
     scores = jnp.where(allowed, scores * jnp.float32(query.shape[-1] ** -0.5), jnp.float32(-1e30))
     unnormalized = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
@@ -119,7 +148,8 @@ def _attention_forward(
     return mixed, (query, key, value, unnormalized, normalizer, mixed, words)
 
 
-def _attention_backward(rate: float, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
+def _attention_backward(rate: float, causal: bool, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
+    del causal  # what was not allowed has a weight of zero
     query, key, value, unnormalized, normalizer, mixed, words = kept
     dtype = query.dtype
     softmax = unnormalized / normalizer
@@ -135,3 +165,36 @@ def _attention_backward(rate: float, kept: tuple[Any, ...], g: Array) -> tuple[A
 
 
 _attention.defvjp(_attention_forward, _attention_backward)
+
+
+class Attended(NamedTuple):
+    x: Float[Array, "R D"]
+    keys: Float[Array, "B H S K"]
+    values: Float[Array, "B H S K"]
+
+
+def attend_to_cache(
+    params: Attention,
+    x: Float[Array, "R D"],
+    positions: Int[Array, "B L"],
+    cache: tuple[Float[Array, "B H S K"], Float[Array, "B H S K"]],
+    *,
+    dtype: DTypeLike,
+    turned: Rotation | None,
+) -> Attended:
+    """For generation: new tokens at `positions` put their keys and values into the places of those numbers, then each attends
+    to all places up to its own."""
+    query, key, value = project(params, x, positions.shape, dtype=dtype, turned=turned)
+    row = jnp.arange(positions.shape[0], dtype=jnp.int32)[:, None]
+
+    def written(old: Array, new: Array) -> Array:
+        return old.at[row, :, positions].set(new.swapaxes(1, 2), mode="drop")
+
+    keys, values = written(cache[0], key), written(cache[1], value)
+    place = jnp.arange(keys.shape[2], dtype=jnp.int32)
+    allowed = place[None, None, None, :] <= positions[:, None, :, None]
+    scores = jnp.einsum("bhlk,bhmk->bhlm", query, keys, preferred_element_type=jnp.float32)
+    scores = jnp.where(allowed, scores * jnp.float32(query.shape[-1] ** -0.5), jnp.float32(-1e30))
+    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    mixed = jnp.einsum("bhlm,bhmk->bhlk", weights, values)
+    return Attended(merge(params.output, mixed, dtype=dtype), keys, values)

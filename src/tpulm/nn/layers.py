@@ -20,36 +20,45 @@ from jaxtyping import Float
 
 from tpulm.nn.params import Initializer, ones, param, parameters, zeros
 
-Activation = Literal["gelu_tanh", "gelu", "relu"]
+Activation = Literal["gelu_tanh", "gelu", "relu", "silu"]
+NormKind = Literal["layer", "rms"]
 
 
 @parameters
 class Norm:
     scale: Float[Array, " D"]
-    bias: Float[Array, " D"]
+    bias: Float[Array, " D"] | None
 
 
 @parameters
 class Dense:
     kernel: Float[Array, "I O"]  # [in, out]
-    bias: Float[Array, " O"]
+    bias: Float[Array, " O"] | None
 
 
-def norm_spec(size: int, axis: str | None = "embed") -> Norm:
-    return Norm(scale=param((size,), (axis,), ones, decay=False), bias=param((size,), (axis,), zeros, decay=False))
+def norm_spec(size: int, axis: str | None = "embed", *, bias: bool = True) -> Norm:
+    return Norm(
+        scale=param((size,), (axis,), ones, decay=False),
+        bias=param((size,), (axis,), zeros, decay=False) if bias else None,
+    )
 
 
-def dense_spec(sizes: tuple[int, int], axes: tuple[str | None, str | None], init: Initializer) -> Dense:
-    return Dense(kernel=param(sizes, axes, init), bias=param(sizes[1:], axes[1:], zeros, decay=False))
+def dense_spec(sizes: tuple[int, int], axes: tuple[str | None, str | None], init: Initializer, *, bias: bool = True) -> Dense:
+    return Dense(kernel=param(sizes, axes, init), bias=param(sizes[1:], axes[1:], zeros, decay=False) if bias else None)
 
 
-def normalize(params: Norm, x: Float[Array, "R D"], *, epsilon: float) -> Float[Array, "R D"]:
-    """Layer normalisation over D, computed in float32 whatever x is (Ba et al. 2016; the variance is the biased one)."""
+def normalize(params: Norm, x: Float[Array, "R D"], *, epsilon: float, kind: NormKind = "layer") -> Float[Array, "R D"]:
+    """Normalisation over D, computed in float32 whatever x is.
+
+    layer: to mean 0 and variance 1 (Ba et al. 2016; the variance is the biased one). rms: to a mean square of 1 (Zhang and
+    Sennrich 2019).
+    """
     wide = x.astype(jnp.float32)
-    centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    scaled = centred * jax.lax.rsqrt(variance + jnp.float32(epsilon))
-    return (scaled * params.scale[None, :] + params.bias[None, :]).astype(x.dtype)
+    if kind == "layer":
+        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+    scaled = wide * jax.lax.rsqrt(variance + jnp.float32(epsilon)) * params.scale[None, :]
+    return (scaled if params.bias is None else scaled + params.bias[None, :]).astype(x.dtype)
 
 
 def dense(params: Dense, x: Float[Array, "R I"], *, dtype: DTypeLike) -> Float[Array, "R O"]:
@@ -58,9 +67,11 @@ def dense(params: Dense, x: Float[Array, "R I"], *, dtype: DTypeLike) -> Float[A
 
 
 def affine(
-    x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], *, dtype: DTypeLike
+    x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"] | None, *, dtype: DTypeLike
 ) -> Float[Array, "R O"]:
-    """As `dense`, for parameters that are not in a `Dense`."""
+    """As `dense`, for parameters that are not in a `Dense`; without a bias, the product alone."""
+    if bias is None:
+        return cast("Array", _product(x, kernel, jnp.dtype(dtype)))
     return cast("Array", _affine(x, kernel, bias, jnp.dtype(dtype)))
 
 
@@ -74,12 +85,24 @@ def _affine_forward(x: Array, kernel: Array, bias: Array, dtype: jnp.dtype) -> t
 
 
 def _affine_backward(dtype: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array, Array]:
-    x, kernel = kept
-    dx = jax.lax.dot_general(g, kernel.astype(dtype), (((1,), (1,)), ((), ()))).astype(x.dtype)
-    return dx, kernel_gradient(x.astype(dtype), g), column_sums(g)
+    return *_product_backward(dtype, kept, g), column_sums(g)
 
 
 _affine.defvjp(_affine_forward, _affine_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x: Array, kernel: Array, dtype: jnp.dtype) -> Array:
+    return x.astype(dtype) @ kernel.astype(dtype)
+
+
+def _product_backward(dtype: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, kernel = kept
+    dx = jax.lax.dot_general(g, kernel.astype(dtype), (((1,), (1,)), ((), ()))).astype(x.dtype)
+    return dx, kernel_gradient(x.astype(dtype), g)
+
+
+_product.defvjp(lambda x, kernel, dtype: (_product(x, kernel, dtype), (x, kernel)), _product_backward)
 
 
 @jax.custom_vjp
@@ -120,6 +143,8 @@ def activation(name: Activation) -> Callable[[Array], Array]:
             return gelu_erf
         case "relu":
             return jax.nn.relu
+        case "silu":
+            return silu
 
 
 _TANH_SCALE = math.sqrt(2.0 / math.pi)
@@ -159,3 +184,19 @@ def _gelu_erf_backward(x: Array, g: Array) -> tuple[Array]:
 
 
 gelu_erf.defvjp(lambda x: (gelu_erf(x), x), _gelu_erf_backward)
+
+
+@jax.custom_vjp
+def silu(x: Array) -> Array:
+    """x times the logistic function of x, computed in float32 (Hendrycks and Gimpel 2016; also called swish)."""
+    y = x.astype(jnp.float32)
+    return (y * jax.lax.logistic(y)).astype(x.dtype)
+
+
+def _silu_backward(x: Array, g: Array) -> tuple[Array]:
+    y = x.astype(jnp.float32)
+    gate = jax.lax.logistic(y)
+    return ((g.astype(jnp.float32) * (gate * (1.0 + y * (1.0 - gate)))).astype(x.dtype),)
+
+
+silu.defvjp(lambda x: (silu(x), x), _silu_backward)

@@ -1,4 +1,4 @@
-"""A stack of equal transformer layers, post-norm or pre-norm."""
+"""A stack of equal transformer layers: post-norm or pre-norm, an encoder's or a decoder's, as `ModelConfig` says."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tpulm.nn.attention import Attention, attend, attention_spec
 from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, token_seeds, words_at
 from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters, stack
+from tpulm.nn.rotary import Rotation
 
 Remat = Literal["none", "dots", "full"]
 
@@ -37,6 +38,7 @@ class Randomness(NamedTuple):
 class Layer:
     attention: Attention
     attention_norm: Norm  # post: after the branch is added; pre: before the branch
+    gate: Dense | None  # [D, F], gated feed-forward only
     up: Dense  # [D, F]
     down: Dense  # [F, D]
     feed_forward_norm: Norm
@@ -44,14 +46,23 @@ class Layer:
 
 def layer_spec(config: ModelConfig) -> Layer:
     init = TruncatedNormal(config.initializer_range)
-    size, inner = config.hidden_size, config.intermediate_size
+    size, inner, bias = config.hidden_size, config.intermediate_size, config.biases
+
+    def widening() -> Dense:
+        return dense_spec((size, inner), ("embed", "feed_forward"), init, bias=bias)
+
     return Layer(
-        attention=attention_spec(size, config.num_heads, init),
-        attention_norm=norm_spec(size),
-        up=dense_spec((size, inner), ("embed", "feed_forward"), init),
-        down=dense_spec((inner, size), ("feed_forward", "embed"), init),
-        feed_forward_norm=norm_spec(size),
+        attention=attention_spec(size, config.num_heads, init, bias=bias),
+        attention_norm=norm_spec(size, bias=has_norm_bias(config)),
+        gate=widening() if config.feed_forward == "gated" else None,
+        up=widening(),
+        down=dense_spec((inner, size), ("feed_forward", "embed"), init, bias=bias),
+        feed_forward_norm=norm_spec(size, bias=has_norm_bias(config)),
     )
+
+
+def has_norm_bias(config: ModelConfig) -> bool:
+    return config.biases and config.norm == "layer"
 
 
 def stack_spec(config: ModelConfig) -> Layer:
@@ -66,6 +77,7 @@ def apply_layer(
     *,
     config: ModelConfig,
     execution: Execution,
+    turned: Rotation | None,
 ) -> Float[Array, "R D"]:
     pre = config.norm_position == "pre"
     dtype = execution.dtype
@@ -73,21 +85,33 @@ def apply_layer(
 
     def norm(norm_params: Norm, y: Array) -> Array:
         with jax.named_scope("norm"):
-            return normalize(norm_params, y, epsilon=config.norm_epsilon)
+            return normalize(norm_params, y, epsilon=config.norm_epsilon, kind=config.norm)
 
     with jax.named_scope("attention"):
         branch = norm(params.attention_norm, x) if pre else x
         branch = attend(
-            params.attention, branch, segments, dtype=dtype, dropout_rate=config.attention_dropout, words=words.weights
+            params.attention,
+            branch,
+            segments,
+            dtype=dtype,
+            dropout_rate=config.attention_dropout,
+            words=words.weights,
+            causal=config.architecture == "decoder",
+            turned=turned,
         )
         x = x + dropout(branch, rate=config.dropout, words=words.attention)
         x = x if pre else norm(params.attention_norm, x)
     with jax.named_scope("feed_forward"):
         branch = norm(params.feed_forward_norm, x) if pre else x
-        branch = activation(config.activation)(dense(params.up, branch, dtype=dtype))
-        branch = dense(params.down, branch, dtype=dtype)
+        branch = feed_forward(params, branch, config=config, dtype=dtype)
         x = x + dropout(branch, rate=config.dropout, words=words.feed_forward)
         return x if pre else norm(params.feed_forward_norm, x)
+
+
+def feed_forward(params: Layer, x: Float[Array, "R D"], *, config: ModelConfig, dtype: DTypeLike) -> Float[Array, "R D"]:
+    act, widened = activation(config.activation), dense(params.up, x, dtype=dtype)
+    inner = act(widened) if params.gate is None else act(dense(params.gate, x, dtype=dtype)) * widened
+    return dense(params.down, inner, dtype=dtype)
 
 
 class LayerWords(NamedTuple):
@@ -106,8 +130,9 @@ def apply_stack(
     config: ModelConfig,
     execution: Execution,
     randomness: Randomness | None,
+    turned: Rotation | None = None,
 ) -> Float[Array, "R D"]:
-    """All layers in turn; each draws its own dropout masks from `randomness` (None: no dropout)."""
+    """All layers in turn; each draws its own dropout masks from `randomness` (None: no dropout). `turned`: rotary positions."""
     rows, length = segments.shape
     sites = tokens = None
     if randomness is not None:
@@ -123,7 +148,7 @@ def apply_stack(
                 attention=words_at(layer_sites[1], tokens, (rows * length, 1)),
                 feed_forward=words_at(layer_sites[2], tokens, (rows * length, 1)),
             )
-        return apply_layer(layer, x, segments, words, config=config, execution=execution), None
+        return apply_layer(layer, x, segments, words, config=config, execution=execution, turned=turned), None
 
     match execution.remat:
         case "full":

@@ -9,14 +9,13 @@ from jax.typing import DTypeLike
 
 from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
+from tpulm.objectives.clm import CausalLanguageModel
 from tpulm.objectives.interface import LossAndSums, Objective, SpecialIds
 from tpulm.objectives.masking import masking_law
 from tpulm.objectives.mlm import MaskedLanguageModel
 from tpulm.objectives.rtd import ReplacedTokenDetection
 
 __all__ = ["LossAndSums", "Objective", "SpecialIds", "make"]
-
-_KINDS = {"bert": MaskedLanguageModel, "electra": ReplacedTokenDetection}
 
 
 def make(
@@ -25,7 +24,7 @@ def make(
     hardware: HardwareConfig,
     *,
     sequence_length: int,
-    row_kind: Literal["segments", "packed"],
+    row_kind: Literal["segments", "packed", "causal"],
     next_sentence: bool,
     vocab_size: int,
     special: SpecialIds,
@@ -37,10 +36,21 @@ def make(
     Raises ConfigError when rows, vocabulary and model do not fit together.
     """
     unroll = jax.default_backend() == "cpu" if hardware.unroll == "auto" else hardware.unroll
-    return _KINDS[model.architecture](
+    execution = Execution(dtype=compute_dtype, remat=hardware.remat, unroll=unroll)
+    if model.architecture == "decoder":
+        return CausalLanguageModel(
+            model=model,
+            execution=execution,
+            sequence_length=sequence_length,
+            row_kind=row_kind,
+            vocab_size=vocab_size,
+            special=special,
+        )
+    kind = ReplacedTokenDetection if model.architecture == "electra" else MaskedLanguageModel
+    return kind(
         model=model,
         objective=objective,
-        execution=Execution(dtype=compute_dtype, remat=hardware.remat, unroll=unroll),
+        execution=execution,
         sequence_length=sequence_length,
         row_kind=row_kind,
         next_sentence=next_sentence,

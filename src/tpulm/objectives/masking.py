@@ -45,7 +45,7 @@ class MaskedRows(NamedTuple):
 
 
 def masking_law(
-    architecture: Literal["bert", "electra"],
+    architecture: Literal["bert", "electra", "decoder"],
     settings: ObjectiveConfig,
     *,
     sequence_length: int,
@@ -55,7 +55,7 @@ def masking_law(
 ) -> MaskingLaw:
     """The law of a run; what is not set is as BERT's (80 % [MASK], 10 % random) or ELECTRA's authors have it (85 %, none)."""
     mask_fraction = settings.evaluation_mask_fraction if evaluation else settings.mask_fraction
-    mask_token, random_token = {"bert": (0.8, 0.1), "electra": (0.85, 0.0)}[architecture]
+    mask_token, random_token = (0.85, 0.0) if architecture == "electra" else (0.8, 0.1)
     return MaskingLaw(
         mask_fraction=mask_fraction,
         max_predictions=min(sequence_length, settings.max_predictions or default_budget(sequence_length, mask_fraction)),

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from tpulm.models.bert import Tokens
 from tpulm.objectives.interface import SpecialIds
 
-RowKind = Literal["segments", "packed"]
+RowKind = Literal["segments", "packed", "causal"]
 
 
 def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialIds) -> Tokens:
@@ -22,7 +22,9 @@ def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialIds) 
     (Devlin et al. 2019, figure 2); positions count from 0.
     packed: documents, each `[CLS] … [SEP]`, one after another. The segment is the count of [CLS] so far less one; positions
     restart at each [CLS]; types are 0.
-    Padding is segment -1 in both, type 0.
+    causal: texts, each with a [SEP] before and after it (dataset/causal.py). A [SEP] counts as the first token of the text that
+    follows: the segment is the count of [SEP] so far, positions restart at each [SEP]; there are no types.
+    Padding is segment -1 in all, type 0.
     """
     padding = ids == special.pad
     if row_kind == "segments":
@@ -30,9 +32,10 @@ def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialIds) 
         before = separators - (ids == special.sep).astype(jnp.int32)  # [SEP]s to the left of each token
         types = jnp.where((before == 1) & ~padding, 1, 0)
         return Tokens(ids, jnp.where(padding, -1, 0), types, None)
-    begins = ids == special.cls
-    segments = jnp.cumsum(begins.astype(jnp.int32), axis=1) - 1
+    causal = row_kind == "causal"
+    begins = ids == (special.sep if causal else special.cls)
+    segments = jnp.cumsum(begins.astype(jnp.int32), axis=1) - (0 if causal else 1)
     index = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], ids.shape)
     start = jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
     positions = jnp.where(padding, 0, index - start)
-    return Tokens(ids, jnp.where(padding, -1, segments), jnp.zeros_like(ids), positions)
+    return Tokens(ids, jnp.where(padding, -1, segments), None if causal else jnp.zeros_like(ids), positions)

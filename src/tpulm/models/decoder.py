@@ -1,0 +1,117 @@
+"""A causal language model: a pre-norm Transformer whose tokens see themselves and what lies before them in their segment.
+
+With learned positions, layer norms and biases it has the layout of Hugging Face's GPT2LMHeadModel (Radford et al. 2019); with
+rotary positions, RMS norms, gated feed-forwards and no biases that of LlamaForCausalLM (Touvron et al. 2023).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from tpulm.config import ModelConfig
+from tpulm.models.bert import (
+    Embeddings,
+    Tokens,
+    embed,
+    embeddings_spec,
+    padded_vocab_size,
+    rotation_of,
+    vocabulary_logits,
+)
+from tpulm.nn.attention import attend_to_cache
+from tpulm.nn.layers import Norm, norm_spec, normalize
+from tpulm.nn.params import TruncatedNormal, param, parameters
+from tpulm.nn.transformer import Execution, Layer, feed_forward, has_norm_bias, stack_spec
+
+
+@parameters
+class Decoder:
+    embeddings: Embeddings
+    projection: None  # its embeddings are as wide as its layers
+    layers: Layer  # every leaf stacked on a leading axis N
+    final_norm: Norm
+    output: Float[Array, "V D"] | None  # None: embeddings.tokens serve
+
+
+def spec(config: ModelConfig, *, vocab_size: int) -> Decoder:
+    """The tree of `ParamSpec`; `vocab_size` is the tokenizer's, padded here."""
+    init, size = TruncatedNormal(config.initializer_range), config.hidden_size
+    untied = param((padded_vocab_size(vocab_size), size), ("vocab", "embed"), init)
+    return Decoder(
+        embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
+        projection=None,
+        layers=stack_spec(config),
+        final_norm=norm_spec(size, bias=has_norm_bias(config)),
+        output=None if config.tied_output else untied,
+    )
+
+
+def output_table(params: Decoder) -> Float[Array, "V D"]:
+    """The vectors that hidden states are multiplied with for logits."""
+    return params.embeddings.tokens if params.output is None else params.output
+
+
+def next_token_logits(
+    params: Decoder, hidden: Float[Array, "*B D"], *, execution: Execution, vocab_size: int
+) -> Float[Array, "*B V"]:
+    """Float32 logits over the padded vocabulary; entries past `vocab_size` are -1e9, so that they are never predicted."""
+    with jax.named_scope("output"):
+        x = hidden.reshape(-1, hidden.shape[-1])
+        logits = vocabulary_logits(x, output_table(params), None, dtype=execution.dtype, vocab_size=vocab_size)
+        return logits.reshape(*hidden.shape[:-1], -1)
+
+
+class Cache(NamedTuple):
+    """Keys and values of S places for each of B rows, in every layer: place i holds position i."""
+
+    keys: Float[Array, "N B H S K"]
+    values: Float[Array, "N B H S K"]
+
+
+def empty_cache(config: ModelConfig, *, rows: int, places: int, execution: Execution) -> Cache:
+    shape = (config.num_layers, rows, config.num_heads, places, config.hidden_size // config.num_heads)
+    return Cache(jnp.zeros(shape, execution.dtype), jnp.zeros(shape, execution.dtype))
+
+
+class Extended(NamedTuple):
+    hidden: Float[Array, "B L D"]
+    cache: Cache
+
+
+def extend(
+    params: Decoder,
+    ids: Int[Array, "B L"],
+    positions: Int[Array, "B L"],
+    cache: Cache,
+    *,
+    config: ModelConfig,
+    execution: Execution,
+) -> Extended:
+    """The last layer's hidden states of tokens that follow those in the cache, and the cache with them in it.
+
+    A token sees all places up to its own position. Rows may be at different positions: a place written too early (by padding
+    on a row's right) is written again before a token that comes there looks at it.
+    """
+    rows, length = ids.shape
+    tokens = Tokens(ids, jnp.zeros_like(ids), None, positions)
+    x, _ = embed(params.embeddings, tokens, config=config, execution=execution, randomness=None)
+    turned = rotation_of(positions, config) if config.positions == "rotary" else None
+
+    def step(x: Array, layer_and_cache: tuple[Layer, Cache]) -> tuple[Array, Cache]:
+        layer, own = layer_and_cache
+        branch = normalize(layer.attention_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
+        attended = attend_to_cache(
+            layer.attention, branch, positions, (own.keys, own.values), dtype=execution.dtype, turned=turned
+        )
+        x = x + attended.x
+        branch = normalize(layer.feed_forward_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
+        return x + feed_forward(layer, branch, config=config, dtype=execution.dtype), Cache(attended.keys, attended.values)
+
+    x, cache = jax.lax.scan(step, x, (params.layers, cache))
+    x = normalize(params.final_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
+    return Extended(x.reshape(rows, length, -1), cache)

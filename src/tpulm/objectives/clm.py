@@ -1,0 +1,112 @@
+"""Causal language modelling: each token is predicted from those before it in its text (Radford et al. 2019).
+
+The law. In a row of kind "causal" (objectives/rows.py) every token but the row's first is predicted, from the tokens of its own
+text that the row holds before it, back to and with the [SEP] that ended the text before. So the first token of a text is
+predicted from [SEP] alone, and a text's end, [SEP], from the text. As rows begin with the last token of the row before
+(dataset/causal.py), every token of a dataset and every end of a text is predicted exactly once in an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from tpulm.config import ModelConfig
+from tpulm.errors import ConfigError
+from tpulm.models import bert, decoder
+from tpulm.nn.dropout import row_seeds
+from tpulm.nn.transformer import Execution, Randomness
+from tpulm.objectives.interface import LossAndSums, SpecialIds
+from tpulm.objectives.losses import cross_entropy
+from tpulm.objectives.rows import RowKind, describe
+
+
+class CausalInputs(NamedTuple):
+    tokens: bert.Tokens
+    labels: Int[Array, "B L"]  # the next token of each
+    weights: Float[Array, "B L"]  # 0 where none follows in the row
+    row_seeds: Array  # uint32 [B, 2], for dropout
+
+
+@dataclass(frozen=True)
+class CausalLanguageModel:
+    """The loss is the mean over all predictions of the global batch."""
+
+    model: ModelConfig
+    execution: Execution
+    sequence_length: int
+    row_kind: RowKind
+    vocab_size: int
+    special: SpecialIds
+
+    def __post_init__(self) -> None:
+        if self.sequence_length > self.model.max_positions:
+            raise ConfigError(
+                f"rows of {self.sequence_length} tokens exceed model.max_positions {self.model.max_positions}; raise the latter"
+            )
+        if self.row_kind != "causal":
+            raise ConfigError(f"a decoder needs rows = 'causal', not '{self.row_kind}'")
+        if not max(self.special) < self.vocab_size:
+            raise ConfigError(
+                f"special tokens {self.special._asdict()} lie outside the vocabulary of {self.vocab_size}; use the "
+                "tokenizer's own size"
+            )
+
+    @cached_property
+    def spec(self) -> decoder.Decoder:
+        return decoder.spec(self.model, vocab_size=self.vocab_size)
+
+    @property
+    def flops_per_row(self) -> float:
+        """A product and its two gradients; the half of the attention weights that is always zero counts as computed."""
+        return 3.0 * bert.forward_flops(
+            self.model,
+            sequence_length=self.sequence_length,
+            predictions=self.sequence_length,
+            vocab_size=self.vocab_size,
+            next_sentence=False,
+        )
+
+    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> CausalInputs:
+        ids = batch["tokens"].astype(jnp.int32)
+        following = jnp.pad(ids[:, 1:], ((0, 0), (0, 1)), constant_values=self.special.pad)
+        predicted = following != self.special.pad
+        return CausalInputs(
+            tokens=describe(ids, row_kind=self.row_kind, special=self.special),
+            labels=jnp.where(predicted, following, 0),
+            weights=predicted.astype(jnp.float32),
+            row_seeds=row_seeds(row_keys),
+        )
+
+    def totals(self, inputs: CausalInputs) -> dict[str, Array]:
+        return {"predicted": jnp.sum(inputs.weights)}
+
+    def loss(
+        self, params: decoder.Decoder, inputs: CausalInputs, totals: Mapping[str, Array], *, dropout_key: Array | None
+    ) -> LossAndSums:
+        randomness = None if dropout_key is None else Randomness(dropout_key, inputs.row_seeds)
+        hidden = bert.encode(params, inputs.tokens, config=self.model, execution=self.execution, randomness=randomness)
+        logits = decoder.next_token_logits(params, hidden, execution=self.execution, vocab_size=self.vocab_size)
+        with jax.named_scope("loss"):
+            sums = cross_entropy(logits, inputs.labels, inputs.weights)
+        loss = sums.loss / jnp.maximum(totals["predicted"], 1.0)
+        return LossAndSums(loss, {"loss": sums.loss, "correct": sums.correct, "predicted": sums.weight})
+
+    def label_counts(self, inputs: CausalInputs) -> Float[Array, " V"]:
+        counts = jnp.zeros((self.vocab_size,), jnp.float32)
+        return counts.at[inputs.labels.ravel()].add(inputs.weights.ravel())
+
+    def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """Means over the predictions, in nats and fractions; perplexity is that of one token of this vocabulary."""
+        predicted = float(sums["predicted"])
+        loss, accuracy = (float(sums[name]) / predicted if predicted else 0.0 for name in ("loss", "correct"))
+        perplexity = math.exp(loss) if loss < 700.0 else math.inf
+        return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity}

@@ -1,0 +1,58 @@
+"""Rotary positions: what attention sees of them is the distance, and the gradient is the turn back."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tpulm.nn.rotary import rotate, rotation
+
+B, H, L, K = 2, 3, 7, 8
+POSITIONS = jnp.asarray([[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 0, 1, 2, 3]], jnp.int32)
+
+
+def normal(seed: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), (B, H, L, K), jnp.float32)
+
+
+def products(positions: jax.Array) -> np.ndarray:
+    turned = rotation(positions, head_size=K, theta=100.0)
+    return np.asarray(jnp.einsum("bhlk,bhmk->bhlm", rotate(normal(0), turned), rotate(normal(1), turned)))
+
+
+def test_each_pair_is_turned_by_its_angle():
+    x = np.asarray(normal(0))
+    y = np.asarray(rotate(jnp.asarray(x), rotation(POSITIONS, head_size=K, theta=100.0)))
+    for pair in range(K // 2):
+        angle = np.asarray(POSITIONS)[:, None, :] / 100.0 ** (2 * pair / K)
+        before = x[..., pair] + 1j * x[..., pair + K // 2]
+        np.testing.assert_allclose(y[..., pair] + 1j * y[..., pair + K // 2], before * np.exp(1j * angle), atol=1e-5)
+
+
+def test_products_depend_on_distance_alone():
+    np.testing.assert_allclose(products(POSITIONS + 50), products(POSITIONS), atol=1e-4)
+    assert not np.allclose(products(POSITIONS * 2), products(POSITIONS), atol=1e-2)
+
+
+def test_the_gradient_is_autodiffs_of_the_formula():
+    turned, g = rotation(POSITIONS, head_size=K, theta=100.0), normal(2)
+
+    def plain(x: jax.Array) -> jax.Array:
+        first, second = x[..., : K // 2], x[..., K // 2 :]
+        return jnp.concatenate([first * turned.cos - second * turned.sin, second * turned.cos + first * turned.sin], axis=-1)
+
+    y, pull = jax.vjp(lambda x: rotate(x, turned), normal(0))
+    expected, expected_pull = jax.vjp(plain, normal(0))
+    np.testing.assert_allclose(y, expected, atol=1e-6)
+    np.testing.assert_allclose(pull(g)[0], expected_pull(g)[0], atol=1e-6)
+
+
+def test_bfloat16_is_turned_in_float32():
+    far = POSITIONS + 1000  # a whole turn is lost in a bfloat16 position
+    x = normal(0).astype(jnp.bfloat16)
+    turned = rotation(far, head_size=K, theta=100.0)
+    assert rotate(x, turned).dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        rotate(x, turned).astype(jnp.float32), rotate(x.astype(jnp.float32), turned), atol=0.02, rtol=0.01
+    )

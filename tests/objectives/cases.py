@@ -1,0 +1,116 @@
+"""Every objective on rows it is made for, for the laws that hold for all of them (test_laws.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tpulm import objectives
+from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
+from tpulm.objectives import Objective, SpecialIds
+
+SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+VOCAB_SIZE, L = 50, 16
+TINY = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_positions": L}
+MODERN = {"norm": "rms", "biases": False, "feed_forward": "gated", "activation": "silu", "positions": "rotary"}
+
+Rows = Literal["segments", "packed", "causal"]
+
+
+@dataclass(frozen=True)
+class Case:
+    rows: Rows
+    model: dict[str, object] = field(default_factory=dict)
+    next_sentence: bool = False
+
+    def make(self, **changes: Any) -> Objective:
+        return make(rows=self.rows, next_sentence=self.next_sentence, **{**self.model, **changes})
+
+    def batch(self, rows: int = 8) -> dict[str, jax.Array]:
+        return batch(rows, kind=self.rows, next_sentence=self.next_sentence)
+
+
+CASES = {
+    "masked, with next sentence": Case("segments", next_sentence=True),
+    "masked, packed": Case("packed"),
+    "masked, modern": Case("packed", {"norm_position": "pre", "token_types": 0, "masked_head": "plain", **MODERN}),
+    "replaced": Case("segments", {"architecture": "electra", "activation": "gelu", "embedding_size": 8, "hidden_size": 32}),
+    "causal, as GPT-2": Case("causal", {"architecture": "decoder", "norm_position": "pre", "tied_output": False}),
+    "causal, as Llama": Case("causal", {"architecture": "decoder", "norm_position": "pre", **MODERN}),
+}
+
+
+def make(
+    *,
+    rows: Rows = "segments",
+    next_sentence: bool = False,
+    dtype: Any = jnp.float32,
+    evaluation: bool = False,
+    objective: ObjectiveConfig | None = None,
+    special: SpecialIds = SPECIAL,
+    **model: object,
+) -> Objective:
+    return objectives.make(
+        ModelConfig.model_validate(TINY | model),
+        objective or ObjectiveConfig(),
+        HardwareConfig(unroll=False),
+        sequence_length=L,
+        row_kind=rows,
+        next_sentence=next_sentence,
+        vocab_size=VOCAB_SIZE,
+        special=special,
+        compute_dtype=dtype,
+        evaluation=evaluation,
+    )
+
+
+def batch(rows: int = 8, *, kind: Rows = "segments", next_sentence: bool = False, seed: int = 0) -> dict[str, jax.Array]:
+    """Rows of several lengths, the last one nothing but padding."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(5, VOCAB_SIZE, (rows, L)).astype(np.uint16)
+    for i, row in enumerate(tokens):
+        length = max(L - i, 2) if i < rows - 1 else 0
+        row[length:] = SPECIAL.pad
+        if length:
+            row[0], row[length // 2], row[length - 1] = SPECIAL.cls, SPECIAL.sep, SPECIAL.sep
+        if kind == "packed" and length > 4:
+            row[length // 2 + 1] = SPECIAL.cls
+        if kind == "causal" and length:
+            row[0] = SPECIAL.sep if i % 2 else 7
+    result = {"tokens": jnp.asarray(tokens)}
+    if next_sentence:
+        result["next_sentence"] = jnp.asarray(rng.integers(0, 2, rows).astype(np.uint8))
+    return result
+
+
+def keys(rows: int = 8, seed: int = 0) -> jax.Array:
+    return jax.random.split(jax.random.key(seed), rows)
+
+
+@cache
+def compiled(objective: Objective) -> Any:
+    """(batch -> inputs and totals), (params, inputs, totals, key -> loss, sums and gradients)."""
+
+    def prepare(data: Any) -> Any:
+        inputs = objective.prepare(data, keys(data["tokens"].shape[0]))
+        return inputs, objective.totals(inputs)
+
+    return jax.jit(prepare), jax.jit(jax.value_and_grad(objective.loss, has_aux=True))
+
+
+def run(objective: Objective, params: Any, data: Any, *, parts: int = 1) -> tuple[float, dict, Any]:
+    """Loss, sums and gradients, with the rows computed in `parts` micro-batches."""
+    prepare, gradient = compiled(objective)
+    inputs, totals = jax.device_get(prepare(data))
+    size = data["tokens"].shape[0] // parts
+    results = []
+    for part in range(parts):
+        some = jax.tree.map(lambda x, part=part: x[part * size : (part + 1) * size], inputs)
+        results.append(jax.device_get(gradient(params, some, totals, dropout_key=jax.random.key(1))))
+    (loss, sums), grads = jax.tree.map(lambda *x: sum(x), *results)
+    return float(loss), sums, grads
