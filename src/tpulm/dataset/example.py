@@ -78,7 +78,7 @@ def _add(message: Any, fields: Iterable[Any]) -> None:
     message.field.extend(fields)
 
 
-def _field(name: str, number: int, kind: _Field.Type.ValueType | str, *, many: bool = False, oneof: bool = False) -> Any:
+def _field(name: str, number: int, kind: Any, *, many: bool = False, oneof: bool = False) -> Any:
     """A field of a scalar type, or of a message of this package by name."""
     field = _Field(name=name, number=number, label=_Field.LABEL_REPEATED if many else _Field.LABEL_OPTIONAL)
     if isinstance(kind, str):
