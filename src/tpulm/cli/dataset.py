@@ -39,7 +39,7 @@ def prepare(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, a
 def import_tfrecord(
     patterns: Annotated[
         list[str],
-        typer.Argument(metavar="PATTERN...", help="TFRecord files, folders of them, or globs such as 'data/*.tfrecord*'."),
+        typer.Argument(metavar="PATTERN...", help="TFRecord files, folders of them, or globs such as `'data/*.tfrecord*'`."),
     ],
     vocab: Annotated[Path, typer.Option(metavar="FILE", help="The vocab.txt that the records were made with.")],
     kind: Annotated[
