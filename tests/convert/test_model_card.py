@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts, Scores
 from tpulm.convert.curve import Point
 from tpulm.convert.heads import Head
 from tpulm.convert.model_card import num_parameters, render, settings, write_card
@@ -101,6 +101,16 @@ def test_figures_are_stated_once_and_well():
     assert "On 1,820 rows of held-out text, after step 600:" in card
     assert "Learned from reviews of films." in card
     assert "with tpulm 0.1.0" in card
+
+
+def test_an_imported_dataset_is_told_as_such():
+    card = render(replace(FULL, corpus=None, imported=ImportFacts(records=2_000, duplicates=30, origin="electra")))
+    assert "| records of ELECTRA's build_pretraining_dataset.py read | 2,000 |" in card
+    assert "| exact duplicate rows left out | 30 |" in card
+    assert "| `data.sequence_length` | `64` |" in card
+    for unsaid in ("`corpus.", "`tokenizer.", "short_fraction", "held-out documents"):
+        assert unsaid not in card
+    assert "held-out rows were kept out of training: other cuts of the same text flatter the scores" in card
 
 
 def test_what_is_unknown_is_not_spoken_of():

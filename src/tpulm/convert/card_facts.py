@@ -25,6 +25,15 @@ class CorpusFacts:
 
 
 @dataclass(frozen=True)
+class ImportFacts:
+    """Of a dataset that was not made from text here, but from somebody's records."""
+
+    records: int  # read
+    duplicates: int  # rows left out
+    origin: str  # "bert" or "electra": whose script wrote them
+
+
+@dataclass(frozen=True)
 class DatasetFacts:
     """Counts of the prepared training rows; tokens are without padding."""
 
@@ -69,6 +78,7 @@ class CardFacts:
     language: str | None = None
     license: str | None = None
     corpus: CorpusFacts | None = None
+    imported: ImportFacts | None = None
     dataset: DatasetFacts | None = None
     training_curve: tuple[Point, ...] = ()  # step, loss of that step's batch or of the steps since the point before
     holdout_curve: tuple[Point, ...] = ()

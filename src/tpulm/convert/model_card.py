@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts
 from tpulm.convert.curve import Line, Point, draw
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
@@ -157,7 +157,7 @@ def _examples(examples: Sequence[Example], mask_token: str) -> str:
 
 
 def _training_data(facts: CardFacts) -> str:
-    rows = [*_corpus_rows(facts.corpus), *_dataset_rows(facts.dataset, facts)]
+    rows = [*_corpus_rows(facts.corpus), *_import_rows(facts.imported), *_dataset_rows(facts.dataset, facts)]
     return f"## Training data\n\n{table(('Count', 'Value'), rows, right=(1,))}" if rows else ""
 
 
@@ -173,6 +173,16 @@ def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
         ("characters", corpus.characters),
     ]
     return rows + [(name, f"{count:,}") for name, count in counts if count is not None]
+
+
+def _import_rows(imported: ImportFacts | None) -> list[Row]:
+    if imported is None:
+        return []
+    script = {"bert": "BERT's create_pretraining_data.py", "electra": "ELECTRA's build_pretraining_dataset.py"}[imported.origin]
+    return [
+        (f"records of {script} read", f"{imported.records:,}"),
+        ("exact duplicate rows left out", f"{imported.duplicates:,}"),
+    ]
 
 
 def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
@@ -199,12 +209,15 @@ def _training(facts: CardFacts) -> str:
         done.append(("time", _duration(facts.training_seconds)))
     if facts.tokens_per_second is not None:
         done.append(("tokens per second", f"{facts.tokens_per_second:,.0f}"))
-    rows = [*done, *((code(name), code(value)) for name, value in settings(facts.config))]
+    rows = [*done, *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None))]
     return f"## Training\n\n{table(('Setting', 'Value'), rows)}"
 
 
-def settings(config: RunConfig) -> list[Row]:
-    """What decides a model, as dotted names and values of a run file; where texts lie is nobody's business."""
+def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
+    """What decides a model, as dotted names and values of a run file; where texts lie is nobody's business.
+
+    What would have made the rows is left out if they were `imported`.
+    """
     groups = {
         "corpus": config.corpus.model_dump(mode="json", exclude={"sources"}),
         "tokenizer": _tokenizer_settings(config.tokenizer),
@@ -212,6 +225,9 @@ def settings(config: RunConfig) -> list[Row]:
         "model": config.model.model_dump(mode="json"),
         "train": config.train.model_dump(mode="json", include={"steps", "batch_size", "seed", "optimizer", "objective"}),
     }
+    if imported:
+        made = {"sequence_length", "rows", "next_sentence"}
+        groups = {"data": config.data.model_dump(mode="json", include=made), "model": groups["model"], "train": groups["train"]}
     return [(name, json.dumps(value, ensure_ascii=False)) for name, value in _flatten(groups) if value is not None]
 
 
@@ -304,8 +320,12 @@ def _limitations(facts: CardFacts) -> str:
         f"{does} and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
     ]
     if facts.scores is not None:
-        points.append("Only exact copies of held-out documents were kept out of training: near copies flatter the scores.")
-    if config.tokenizer.lowercase and not config.tokenizer.path:
+        points.append(
+            "Only exact copies of held-out rows were kept out of training: other cuts of the same text flatter the scores."
+            if facts.imported
+            else "Only exact copies of held-out documents were kept out of training: near copies flatter the scores."
+        )
+    if not facts.imported and config.tokenizer.lowercase and not config.tokenizer.path:
         points.append("Its tokenizer lower-cases: it does not tell upper case from lower.")
     if not facts.license:
         points.append("No licence is stated: it depends on the training texts, of whose licences nothing is recorded here.")
