@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,11 +14,16 @@ from safetensors import SafetensorError
 
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig, TokenizerConfig
+from tpulm.config.layouts import layout_of
+from tpulm.convert import decoder_json
 from tpulm.convert.config_json import from_config_json, to_config_json
+from tpulm.convert.decoder_names import fuse, table_of, untie
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import from_theirs, has_next_sentence, names, tidy, to_theirs
+from tpulm.convert.names import Name, from_theirs, has_next_sentence, names, tidy, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
-from tpulm.models.bert import Bert, spec
+from tpulm.models import spec
+from tpulm.models.bert import Bert
+from tpulm.models.decoder import Decoder
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
 
@@ -30,12 +35,12 @@ _STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of 
 
 
 class LoadedModel(NamedTuple):
-    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `models.bert.spec` says.
+    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `models.spec` says.
 
     `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier).
     """
 
-    params: Bert
+    params: Bert | Decoder
     config: ModelConfig
     vocab_size: int
     tokenization: Tokenization
@@ -45,7 +50,7 @@ class LoadedModel(NamedTuple):
 
 def save_model(
     folder: str | Path,
-    params: Bert,
+    params: Bert | Decoder,
     config: ModelConfig,
     *,
     vocab_size: int,
@@ -56,26 +61,42 @@ def save_model(
     """Write the folder under a temporary name and put it in its place in one step; a folder already there is replaced.
 
     `params` may be on devices; `vocab_size` is the tokenizer's, to which the padded vocabulary is cut. Tensors that another one
-    repeats (the decoder) are not stored, as transformers expects. Raises TpulmError when a parameter is not finite.
+    repeats (the decoder) are not stored, as transformers expects. Raises TpulmError when a parameter is not finite, ConfigError
+    when no class of transformers has the model's settings.
     """
-    target = storage.as_path(folder)
-    next_sentence = params.next_sentence is not None
+    target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
+    next_sentence = isinstance(params, Bert) and params.next_sentence is not None
+    model_type = _model_type(config, next_sentence=next_sentence)
     params = jax.device_get(params)
     _check_finite(params)
-    tensors = to_theirs(
-        params,
-        spec(config, vocab_size=vocab_size, next_sentence=next_sentence),
-        names(config.norm_position, next_sentence=next_sentence),
-        vocab_size=vocab_size,
-    )
-    description = to_config_json(config, vocab_size=vocab_size, pad_token_id=pad_token_id, next_sentence=next_sentence)
+    tree = spec(config, vocab_size=vocab_size, next_sentence=next_sentence)
+    table = _table(model_type, tree, config, next_sentence=next_sentence)
+    tensors = fuse(to_theirs(params, tree, table, vocab_size=vocab_size))
     with _built_aside(target) as temporary:
-        _copy_tokenizer(storage.as_path(tokenization_folder), temporary, max_positions=config.max_positions)
+        _copy_tokenizer(tokenizer_folder, temporary, config)
+        if model_type in decoder_json.MODEL_TYPES:
+            special = tokenization.load(tokenizer_folder).special
+            description = decoder_json.to_json(config, model_type, vocab_size=vocab_size, special=special)
+        else:
+            description = to_config_json(config, vocab_size=vocab_size, pad_token_id=pad_token_id, next_sentence=next_sentence)
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
         if card is not None:
             write_card(temporary, card)
     return target
+
+
+def _model_type(config: ModelConfig, *, next_sentence: bool) -> str:
+    try:
+        return layout_of({**config.model_dump(), "next_sentence": next_sentence}).model_type
+    except ValueError as error:
+        raise ConfigError(f"this model cannot be exported: {error}") from error
+
+
+def _table(model_type: str, tree: Any, config: ModelConfig, *, next_sentence: bool) -> tuple[Name, ...]:
+    if model_type in decoder_json.MODEL_TYPES:
+        return table_of(model_type, tree)
+    return names(config.norm_position, next_sentence=next_sentence)
 
 
 @contextlib.contextmanager
@@ -98,17 +119,18 @@ def load_model(path: str | Path) -> LoadedModel:
     Raises ConfigError when the path is no model, DataError when its files contradict each other.
     """
     folder = model_folder(path)
-    described = from_config_json(storage.read_json(folder / CONFIG), origin=str(folder / CONFIG))
-    origin = str(folder / WEIGHTS)
-    kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
-    next_sentence = has_next_sentence(kept.tensors)
-    params = from_theirs(
-        kept.tensors,
-        spec(described.config, vocab_size=described.vocab_size, next_sentence=next_sentence),
-        names(described.config.norm_position, next_sentence=next_sentence),
-        vocab_size=described.vocab_size,
-        origin=origin,
-    )
+    values, origin = storage.read_json(folder / CONFIG), str(folder / WEIGHTS)
+    if isinstance(values, dict) and values.get("model_type") in decoder_json.MODEL_TYPES:
+        described = decoder_json.from_json(values, origin=str(folder / CONFIG))
+        tied = described.config.tied_output
+        kept = untie(_read_tensors(folder / WEIGHTS), values["model_type"], tied=tied, origin=origin)
+    else:
+        described = from_config_json(values, origin=str(folder / CONFIG))
+        kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
+    config, next_sentence = described.config, has_next_sentence(kept.tensors)
+    tree = spec(config, vocab_size=described.vocab_size, next_sentence=next_sentence)
+    table = _table(values["model_type"], tree, config, next_sentence=next_sentence)
+    params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
     tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
     if tokenizer.vocab_size > described.vocab_size:
         raise DataError(
@@ -116,7 +138,7 @@ def load_model(path: str | Path) -> LoadedModel:
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
-    return LoadedModel(params, described.config, described.vocab_size, tokenizer, next_sentence, kept.dropped)
+    return LoadedModel(params, config, described.vocab_size, tokenizer, next_sentence, kept.dropped)
 
 
 def model_folder(path: str | Path) -> Path:
@@ -165,18 +187,30 @@ def _read_tensors(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"not a whole safetensors file ({error}); copy or export it again", location=str(path)) from error
 
 
-def _check_finite(params: Bert) -> None:
+def _check_finite(params: Any) -> None:
     broken = [name for name, leaf in named_leaves(params).items() if not np.isfinite(leaf).all()]
     if broken:
         raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")
 
 
-def _copy_tokenizer(source: Path, target: Path, *, max_positions: int) -> None:
-    """All files of the tokenizer's folder; transformers is told there how long a text the model takes."""
+def _copy_tokenizer(source: Path, target: Path, config: ModelConfig) -> None:
+    """All files of the tokenizer's folder; transformers is told there how long a text the model takes, and which inputs.
+
+    A causal model's texts begin with [SEP] and are padded on the left, so that what follows them follows at once.
+    """
     with storage.explain("read", source):
         files = sorted(file for file in source.iterdir() if file.is_file() and file.name != _STAGE_MANIFEST)
+    causal = config.architecture == "decoder"
+    changes: dict[str, Any] = {"model_max_length": config.max_positions}
+    if causal or not config.token_types:
+        changes["model_input_names"] = ["input_ids", "attention_mask"]
     for file in files:
         if file.name == TOKENIZER_CONFIG:
-            storage.write_json(target / file.name, {**storage.read_json(file), "model_max_length": max_positions})
+            values = storage.read_json(file)
+            if causal:
+                changes |= {"bos_token": values["sep_token"], "eos_token": values["sep_token"], "padding_side": "left"}
+            storage.write_json(target / file.name, {**values, **changes})
+        elif file.name == "tokenizer.json" and causal:
+            storage.write_atomic(target / file.name, tokenization.load(source).causal().canonical_json)
         else:
             storage.write_atomic(target / file.name, storage.read_bytes(file))

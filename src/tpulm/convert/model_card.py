@@ -16,8 +16,9 @@ from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
 from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
 from tpulm.convert.curve import Line, Point, draw
 from tpulm.convert.markdown import code, quote, table
-from tpulm.models.bert import padded_vocab_size, spec
-from tpulm.nn.params import count
+from tpulm.models import spec
+from tpulm.models.bert import padded_vocab_size
+from tpulm.nn.params import count, named_leaves
 
 CARD = "README.md"
 CURVE = "curve.svg"
@@ -85,9 +86,9 @@ def _architecture(model: ModelConfig) -> str:
 
 def num_parameters(config: ModelConfig, vocab_size: int, *, next_sentence: bool) -> int:
     """How many numbers the exported tensors hold: those of the spec less the rows that pad its vocabulary."""
-    padding = padded_vocab_size(vocab_size) - vocab_size
-    per_token = config.hidden_size + 1  # its embedding and its output bias
-    return count(spec(config, vocab_size=vocab_size, next_sentence=next_sentence)) - padding * per_token
+    tree = spec(config, vocab_size=vocab_size, next_sentence=next_sentence)
+    per_token = sum(math.prod(leaf.shape[1:]) for leaf in named_leaves(tree).values() if leaf.axes[0] == "vocab")
+    return count(tree) - (padded_vocab_size(vocab_size) - vocab_size) * per_token
 
 
 def _usage(facts: CardFacts) -> str:
