@@ -41,6 +41,8 @@ class Scores:
     accuracy: float
     baseline_accuracy: float
     bits_per_character: float | None = None
+    unigram_entropy: float | None = None
+    perplexity: float | None = None
     next_sentence_accuracy: float | None = None
     rows: int | None = None
 

@@ -14,6 +14,7 @@ from typing import Any
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
 from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
+from tpulm.convert.card_words import architecture, words_of
 from tpulm.convert.curve import Line, Point, draw
 from tpulm.convert.markdown import code, quote, table
 from tpulm.models import spec
@@ -50,7 +51,7 @@ def render(facts: CardFacts) -> str:
         _training_data(facts),
         _training(facts),
         _curve(facts),
-        _scores(facts.scores, next_sentence=facts.config.data.next_sentence),
+        _scores(facts.scores, facts.config),
         _limitations(facts),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -58,10 +59,12 @@ def render(facts: CardFacts) -> str:
 
 def _front_matter(facts: CardFacts) -> str:
     """YAML; quoted strings are written as JSON, which YAML contains."""
-    quoted = [("language", facts.language), ("license", facts.license), ("mask_token", facts.mask_token)]
+    words = words_of(facts.config.model)
+    mask_token = facts.mask_token if words.pipeline == "fill-mask" else None
+    quoted = [("language", facts.language), ("license", facts.license), ("mask_token", mask_token)]
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in quoted if value)]
-    lines += ["library_name: transformers", "pipeline_tag: fill-mask"]
-    lines += ["tags:", *(f"- {tag}" for tag in ("bert", "masked-language-model", "pretrained-from-scratch", "tpulm"))]
+    lines += ["library_name: transformers", f"pipeline_tag: {words.pipeline}"]
+    lines += ["tags:", *(f"- {tag}" for tag in (*words.tags, "pretrained-from-scratch", "tpulm"))]
     if facts.examples:
         lines += ["widget:", *(f"- text: {quote(example.text)}" for example in facts.examples)]
     return "\n".join([*lines, "---"])
@@ -69,19 +72,15 @@ def _front_matter(facts: CardFacts) -> str:
 
 def _introduction(facts: CardFacts) -> str:
     model, data = facts.config.model, facts.config.data
-    task = "masked-language modelling" + (" and next-sentence prediction" if data.next_sentence else "")
+    task = words_of(model).task + (" and next-sentence prediction" if data.next_sentence else "")
     size = num_parameters(model, facts.vocab_size, next_sentence=data.next_sentence)
     made_with = "tpulm" + (f" {facts.version}" if facts.version else "")
     return (
-        f"A {_architecture(model)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
+        f"A {architecture(model)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
         f"hidden size {model.hidden_size:,}, {_plural(model.num_heads, 'attention head')}, and a vocabulary of "
         f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {task} for {_plural(facts.steps, 'step')} "
         f"with {made_with}."
     )
-
-
-def _architecture(model: ModelConfig) -> str:
-    return "BERT" if model.norm_position == "post" else "pre-norm BERT (Hugging Face's Megatron-BERT)"
 
 
 def num_parameters(config: ModelConfig, vocab_size: int, *, next_sentence: bool) -> int:
@@ -92,18 +91,10 @@ def num_parameters(config: ModelConfig, vocab_size: int, *, next_sentence: bool)
 
 
 def _usage(facts: CardFacts) -> str:
-    text = facts.examples[0].text if facts.examples else f"… {facts.mask_token} …"
-    return f"""## How to use
-
-```python
-from transformers import pipeline
-
-fill = pipeline("fill-mask", model={quote(facts.name)})  # the name or path of the folder that holds this file
-for answer in fill({quote(text)}):
-    print(f"{{answer['score']:.3f}}  {{answer['sequence']}}")
-```
-
-`AutoModelForMaskedLM` and `AutoModel` load the weights, `AutoTokenizer` the tokenizer."""
+    words = words_of(facts.config.model)
+    text = facts.examples[0].text if facts.examples else words.text.format(mask=facts.mask_token)
+    usage = words.usage.format(name=quote(facts.name), text=quote(text))
+    return f"## How to use\n\n```python\n{usage}\n```\n\n{words.classes}"
 
 
 def _examples(examples: Sequence[Example], mask_token: str) -> str:
@@ -226,9 +217,10 @@ def _value_at(points: Sequence[Point], step: int) -> str:
     return next((f"{point.value:.3f}" for point in points if point.step == step), "")
 
 
-def _scores(scores: Scores | None, *, next_sentence: bool) -> str:
+def _scores(scores: Scores | None, config: RunConfig) -> str:
     if scores is None:
         return ""
+    next_sentence = config.data.next_sentence
     loss_is = "mean cross-entropy of the predicted tokens, in nats"
     rows = [
         ("loss", f"{scores.loss:.4f}", loss_is + (", plus that of the next-sentence head" if next_sentence else "")),
@@ -239,9 +231,13 @@ def _scores(scores: Scores | None, *, next_sentence: bool) -> str:
             "the share that always answering the commonest would get right",
         ),
     ]
+    if scores.unigram_entropy is not None:
+        meaning = "the loss, in nats, of knowing how frequent each token is and nothing else"
+        rows.append(("unigram entropy", f"{scores.unigram_entropy:.4f}", meaning))
+    if scores.perplexity is not None:
+        rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss: for each token of this vocabulary"))
     if scores.bits_per_character is not None:
-        meaning = "masked-token loss / ln 2 × tokens / characters: comparable between vocabularies at one mask fraction"
-        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", meaning))
+        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", words_of(config.model).bits))
     if scores.next_sentence_accuracy is not None:
         rows.append(("next-sentence accuracy", _percent(scores.next_sentence_accuracy), "share of the rows judged rightly"))
     held_out = f"{scores.rows:,} rows of held-out text" if scores.rows is not None else "held-out text"
@@ -255,7 +251,7 @@ def _limitations(facts: CardFacts) -> str:
         f"It reads at most {config.model.max_positions:,} tokens at once and was trained on rows of "
         f"{config.data.sequence_length:,}.",
         "It has learned from its training texts and repeats their errors, opinions and gaps; these have not been measured.",
-        "It fills gaps and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
+        words_of(config.model).use,
     ]
     if facts.scores is not None:
         points.append("Only exact copies of held-out documents were kept out of training: near copies flatter the scores.")

@@ -49,8 +49,11 @@ class _Encoded(NamedTuple):
 def fill_mask(model: LoadedModel, texts: str | Sequence[str], top: int = 5) -> list[list[Prediction]]:
     """For each text, the `top` likeliest tokens of its first mask, best first, then those of its second, and so on.
 
-    Raises DataError for a text without a mask or with more tokens than the model has positions.
+    Raises DataError for a text without a mask or with more tokens than the model has positions, ConfigError for a model that
+    fills no masks.
     """
+    if not isinstance(model.params, Bert):
+        raise ConfigError("this is a causal language model: it has no masks to fill, it continues texts (tpulm generate)")
     texts = [texts] if isinstance(texts, str) else list(texts)
     most = model.tokenization.vocab_size
     if not 1 <= top <= most:
