@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tpulm.config.layouts import layout_of
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -118,17 +120,6 @@ class GeneratorConfig(Settings):
     own_layers: bool = True  # the source's untied_generator; false: the discriminator's layers serve both
 
 
-_ELECTRA = {
-    "norm_position": "post",
-    "norm": "layer",
-    "biases": True,
-    "feed_forward": "plain",
-    "positions": "learned",
-    "tied_output": True,
-    "masked_head": "transform",
-}
-
-
 class ModelConfig(Settings):
     # what it is, and with it what it is trained to do: masked tokens, replaced tokens, the next token
     architecture: Literal["bert", "electra", "decoder"] = "bert"
@@ -184,9 +175,6 @@ class ModelConfig(Settings):
         return self
 
     def _check_electra(self, generator: GeneratorConfig) -> None:
-        for name, value in _ELECTRA.items():
-            if getattr(self, name) != value:
-                raise ValueError(f"electra has {name} = {value!r}, as published, not {getattr(self, name)!r}")
         if not generator.own_layers and (generator.width, generator.depth) != (1.0, 1.0):
             raise ValueError("generator.own_layers = false needs generator.width = 1.0 and generator.depth = 1.0")
         width, heads, _ = self.generator_sizes
@@ -307,6 +295,7 @@ class RunConfig(Settings):
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
             )
+        layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # or it could never be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
             raise ValueError(f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}")
