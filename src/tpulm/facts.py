@@ -8,11 +8,11 @@ from typing import Any
 
 from tpulm import dataset
 from tpulm.config import RunConfig
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Scores
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, ImportFacts, Scores
 from tpulm.convert.curve import Point
 from tpulm.tokenization import Tokenization
 from tpulm.train.metrics import read_metrics
-from tpulm.workfolder import read_result
+from tpulm.workfolder import is_imported, read_result
 
 
 def gather(config: RunConfig, workdir: Path, *, step: int, tokenizer: Tokenization) -> CardFacts:
@@ -33,6 +33,7 @@ def gather(config: RunConfig, workdir: Path, *, step: int, tokenizer: Tokenizati
         description=config.description,
         language=config.language,
         corpus=_corpus(workdir),
+        imported=_imported(workdir),
         dataset=_dataset(workdir),
         training_curve=tuple(curves["train"]),
         holdout_curve=tuple(curves["evaluation"]),
@@ -45,7 +46,7 @@ def gather(config: RunConfig, workdir: Path, *, step: int, tokenizer: Tokenizati
 
 def _corpus(workdir: Path) -> CorpusFacts | None:
     made = dataset.load_manifest(workdir)
-    if made is None:
+    if made is None or is_imported(workdir):
         return None
     skipped: dict[str, int] = made.corpus["skipped"]
     return CorpusFacts(
@@ -56,6 +57,13 @@ def _corpus(workdir: Path) -> CorpusFacts | None:
         holdout_documents=made.holdout.counts.documents,
         characters=made.corpus["characters"],
     )
+
+
+def _imported(workdir: Path) -> ImportFacts | None:
+    made = dataset.load_manifest(workdir)
+    if made is None or not is_imported(workdir):
+        return None
+    return ImportFacts(records=made.corpus["records"], duplicates=made.corpus["duplicates"], origin=made.corpus["imported"])
 
 
 def _dataset(workdir: Path) -> DatasetFacts | None:
@@ -83,5 +91,7 @@ def _scores(found: dict[str, Any] | None, step: int) -> Scores | None:
         unigram_entropy=found.get("unigram_entropy"),
         perplexity=found.get("perplexity"),
         next_sentence_accuracy=found.get("next_sentence_accuracy"),
+        detection_accuracy=found.get("detection_accuracy"),
+        detection_auc=found.get("detection_auc"),
         rows=found["rows"],
     )

@@ -22,7 +22,7 @@ from tpulm.memory import keep_between_steps
 from tpulm.preparation import prepare_corpus, prepare_dataset, prepare_tokenizer
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.special import TOKENS
-from tpulm.workfolder import begin, read_result, working_in, write_result
+from tpulm.workfolder import begin, is_imported, read_result, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     from tpulm.train.evaluate import Evaluation
@@ -122,6 +122,10 @@ class _Run:
             if self._compiling is not None and self._compiling.done():
                 self._compiling.result()  # a batch that does not divide, say: better told now than after hours of preparing
 
+        if is_imported(self.workdir):  # with its tokenizer; there is no corpus
+            self._compile_ahead()
+            stage("dataset", True, prepare_dataset)
+            return
         stage("corpus", corpus.load_manifest(self.workdir) is not None, prepare_corpus)
         # Not before: reading Python's own text parses it, and CPython 3.11's `ast` is not safe while a thread imports JAX
         # ("AST constructor recursion depth mismatch").
@@ -179,27 +183,22 @@ class _Run:
     def export(self) -> Path:
         folder = self.workdir / "export"
         done = self._result("export")
-        if done is not None and done["step"] == self._newest_step() and storage.exists(folder / "config.json"):
+        if done is not None and done["step"] == self._newest_step() and storage.exists(folder):
             self.stages["export"] = "skipped"
             return folder
-        from tpulm.convert.huggingface import save_model
+        from tpulm.convert.huggingface import save_parts
         from tpulm.facts import gather
 
         step, params = self._parameters()
         self.progress.start("Exporting")
-        save_model(
+        save_parts(
             folder,
             params,
             self.config.model,
             vocab_size=self.program.vocab_size,
             tokenization_folder=self.workdir / "tokenizer",
             pad_token_id=self.program.special.pad,
-            card=gather(
-                self.config,
-                self.workdir,
-                step=step,
-                tokenizer=tokenization.load(self.workdir / "tokenizer"),
-            ),
+            card=gather(self.config, self.workdir, step=step, tokenizer=tokenization.load(self.workdir / "tokenizer")),
         )
         self.stages["export"] = "done"
         self._save_result("export", {"step": step})
@@ -239,10 +238,11 @@ class _Run:
         if self._result("train") is not None:
             return
         wanted = self.config.tokenizer
-        if wanted.path is None:
+        path = self.workdir / "tokenizer" if is_imported(self.workdir) else wanted.path
+        if path is None:
             self._compile(wanted.vocab_size, tuple(range(len(TOKENS))))  # as every vocabulary trained here has them
         else:
-            given = tokenization.load(wanted.path, wanted)
+            given = tokenization.load(path, wanted)
             self._compile(given.vocab_size, _special_ids(given))
 
     def _compile(self, vocab_size: int, special: tuple[int, ...]) -> None:

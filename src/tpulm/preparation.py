@@ -10,6 +10,7 @@ from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.progress import SILENT, Progress
+from tpulm.workfolder import is_imported
 
 
 def prepare_corpus(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> corpus.CorpusManifest:
@@ -23,8 +24,10 @@ def prepare_corpus(config: RunConfig, workdir: Path, *, progress: Progress = SIL
 
 def prepare_tokenizer(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> tokenization.Tokenization:
     """Trained on a sample of the corpus, or taken from `tokenizer.path`; saved to W/tokenizer."""
-    manifest = prepare_corpus(config, workdir, progress=progress)
     folder = workdir / "tokenizer"
+    if is_imported(workdir):
+        return tokenization.load(folder)
+    manifest = prepare_corpus(config, workdir, progress=progress)
     wanted = config.tokenizer
     inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude={"path"})}
     if wanted.path is None:
@@ -44,6 +47,8 @@ def prepare_tokenizer(config: RunConfig, workdir: Path, *, progress: Progress = 
 
 def prepare_dataset(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> dataset.DatasetManifest:
     """The rows of W/dataset; the corpus' spill is deleted when they are complete."""
+    if is_imported(workdir) and (imported := dataset.load_manifest(workdir)) is not None:
+        return imported  # `workfolder.begin` has compared it with the settings
     prepare_tokenizer(config, workdir, progress=progress)
     manifest = dataset.prepare(
         config.data,

@@ -24,7 +24,7 @@ CONFIG = ModelConfig(
 
 
 def described(**changes: Any) -> dict[str, Any]:
-    values = to_config_json(CONFIG, vocab_size=100, pad_token_id=0, next_sentence=False)
+    values = to_config_json(CONFIG, "masked", vocab_size=100, pad_token_id=0)
     return {key: value for key, value in {**values, **changes}.items() if value is not ...}
 
 
@@ -32,11 +32,19 @@ def described(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_there_and_back(norm_position, activation):
     config = CONFIG.model_copy(update={"norm_position": norm_position, "activation": activation})
-    values = to_config_json(config, vocab_size=100, pad_token_id=3, next_sentence=True)
+    values = to_config_json(config, "next_sentence", vocab_size=100, pad_token_id=3)
     found = from_config_json(values, origin="config.json")
     assert found.config == config
     assert found.vocab_size == 100
     assert values["pad_token_id"] == 3
+
+
+@pytest.mark.parametrize(("head", "architecture"), [("masked", "ElectraForMaskedLM"), ("detection", "ElectraForPreTraining")])
+def test_electra_there_and_back(head, architecture):
+    config = ModelConfig.model_validate(CONFIG.model_dump() | {"architecture": "electra", "embedding_size": 10})
+    values = to_config_json(config, head, vocab_size=100, pad_token_id=0)
+    assert values["architectures"] == [architecture]
+    assert from_config_json(values, origin="config.json").config == config
 
 
 def test_the_published_activation_is_the_tanh_form():
@@ -44,27 +52,24 @@ def test_the_published_activation_is_the_tanh_form():
 
 
 @pytest.mark.parametrize(
-    ("norm_position", "next_sentence", "architecture"),
+    ("norm_position", "head", "architecture"),
     [
-        ("post", False, "BertForMaskedLM"),
-        ("post", True, "BertForPreTraining"),
-        ("pre", False, "MegatronBertForMaskedLM"),
-        ("pre", True, "MegatronBertForPreTraining"),
+        ("post", "masked", "BertForMaskedLM"),
+        ("post", "next_sentence", "BertForPreTraining"),
+        ("pre", "masked", "MegatronBertForMaskedLM"),
+        ("pre", "next_sentence", "MegatronBertForPreTraining"),
     ],
 )
-def test_the_class_follows_from_norms_and_heads(norm_position, next_sentence, architecture):
+def test_the_class_follows_from_norms_and_heads(norm_position, head, architecture):
     config = CONFIG.model_copy(update={"norm_position": norm_position})
-    values = to_config_json(config, vocab_size=9, pad_token_id=0, next_sentence=next_sentence)
+    values = to_config_json(config, head, vocab_size=9, pad_token_id=0)
     assert values["architectures"] == [architecture]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model_type": "roberta"},
-            "model_type 'roberta' is not supported; known: 'bert', 'megatron-bert', 'eurobert', 'gpt2', 'llama'",
-        ),
+        ({"model_type": "roberta"}, "model_type 'roberta' is not supported; known: 'bert', 'megatron-bert', 'electra', 'euro"),
         ({"model_type": ...}, "the key 'model_type' is missing"),
         ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; known: gelu_new"),
         ({"num_hidden_layers": ..., "num_hidden_layer": 3}, "'num_hidden_layers' is missing. Did you mean 'num_hidden_layer'"),

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts, Scores
 from tpulm.convert.curve import Point
+from tpulm.convert.heads import Head
 from tpulm.convert.model_card import num_parameters, render, settings, write_card
 from tpulm.convert.names import names, to_theirs
 from tpulm.models.bert import spec
@@ -102,6 +103,16 @@ def test_figures_are_stated_once_and_well():
     assert "with tpulm 0.1.0" in card
 
 
+def test_an_imported_dataset_is_told_as_such():
+    card = render(replace(FULL, corpus=None, imported=ImportFacts(records=2_000, duplicates=30, origin="electra")))
+    assert "| records of ELECTRA's build_pretraining_dataset.py read | 2,000 |" in card
+    assert "| exact duplicate rows left out | 30 |" in card
+    assert "| `data.sequence_length` | `64` |" in card
+    for unsaid in ("`corpus.", "`tokenizer.", "short_fraction", "held-out documents"):
+        assert unsaid not in card
+    assert "held-out rows were kept out of training: other cuts of the same text flatter the scores" in card
+
+
 def test_what_is_unknown_is_not_spoken_of():
     card = render(BARE)
     assert re.findall("^## .*$", card, re.MULTILINE) == ["## How to use", "## Training", "## Limitations"]
@@ -154,10 +165,11 @@ def test_next_sentence_is_told():
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_parameters_are_those_of_the_file(norm_position, next_sentence):
     model = ModelConfig(num_layers=2, hidden_size=8, num_heads=2, intermediate_size=12, norm_position=norm_position)
+    head: Head = "next_sentence" if next_sentence else "masked"
     tree = spec(model, vocab_size=130, next_sentence=next_sentence)
     params = map_specs(lambda leaf: np.zeros(leaf.shape, np.float32), tree)
-    tensors = to_theirs(params, tree, names(norm_position, next_sentence=next_sentence), vocab_size=130)
-    assert num_parameters(model, 130, next_sentence=next_sentence) == sum(tensor.size for tensor in tensors.values())
+    tensors = to_theirs(params, tree, names(model, head), vocab_size=130)
+    assert num_parameters(model, head, 130) == sum(tensor.size for tensor in tensors.values())
 
 
 def test_card_and_curve_are_written(tmp_path):

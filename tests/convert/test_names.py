@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tpulm.config import ModelConfig
-from tpulm.convert.names import from_theirs, has_next_sentence, names, tidy, to_theirs
+from tpulm.convert.heads import Head
+from tpulm.convert.names import from_theirs, head_in, names, tidy, to_theirs
 from tpulm.errors import DataError
 from tpulm.models.bert import spec
 from tpulm.nn.params import map_specs, named_leaves
@@ -24,6 +25,10 @@ def config(norm_position: Any = "post") -> ModelConfig:
     )
 
 
+def head(next_sentence: bool) -> Head:
+    return "next_sentence" if next_sentence else "masked"
+
+
 def model(norm_position: Any, next_sentence: bool) -> tuple[Any, Any]:
     tree = spec(config(norm_position), vocab_size=VOCAB_SIZE, next_sentence=next_sentence)
     random = np.random.default_rng(0)
@@ -32,18 +37,18 @@ def model(norm_position: Any, next_sentence: bool) -> tuple[Any, Any]:
 
 def exported(norm_position: Any = "post", next_sentence: bool = False) -> dict[str, np.ndarray]:
     tree, params = model(norm_position, next_sentence)
-    return to_theirs(params, tree, names(norm_position, next_sentence=next_sentence), vocab_size=VOCAB_SIZE)
+    return to_theirs(params, tree, names(config(norm_position), head(next_sentence)), vocab_size=VOCAB_SIZE)
 
 
 def imported(tensors: Any, norm_position: Any = "post", next_sentence: bool = False) -> Any:
     tree = spec(config(norm_position), vocab_size=VOCAB_SIZE, next_sentence=next_sentence)
-    table = names(norm_position, next_sentence=next_sentence)
+    table = names(config(norm_position), head(next_sentence))
     return from_theirs(tensors, tree, table, vocab_size=VOCAB_SIZE, origin="model.safetensors")
 
 
 @pytest.mark.parametrize(("norm_position", "next_sentence"), KINDS)
 def test_each_parameter_has_one_name_on_either_side(norm_position, next_sentence):
-    table = names(norm_position, next_sentence=next_sentence)
+    table = names(config(norm_position), head(next_sentence))
     tree = spec(config(norm_position), vocab_size=VOCAB_SIZE, next_sentence=next_sentence)
     assert sorted(row.ours for row in table) == sorted(named_leaves(tree))
     assert len({row.theirs for row in table}) == len(table)
@@ -114,9 +119,9 @@ def test_old_names_repeats_and_buffers_are_tidied():
 
 def test_the_pooler_stays_with_its_classifier():
     tensors = exported(next_sentence=True)
-    assert has_next_sentence(tensors)
+    assert head_in(tensors) == "next_sentence"
     assert tidy(tensors, origin="here").tensors.keys() == tensors.keys()
-    assert not has_next_sentence(exported())
+    assert head_in(exported()) == "masked"
 
 
 def test_a_decoder_of_its_own_is_refused():

@@ -39,6 +39,7 @@ CASES = {
     "masked, with next sentence": Case("segments", next_sentence=True),
     "masked, packed": Case("packed"),
     "masked, modern": Case("packed", {"norm_position": "pre", "token_types": 0, "masked_head": "plain", **MODERN}),
+    "replaced": Case("segments", {"architecture": "electra", "activation": "gelu", "embedding_size": 8, "hidden_size": 32}),
     "causal, as GPT-2": Case("causal", {"architecture": "decoder", "norm_position": "pre", "tied_output": False}),
     "causal, as Llama": Case("causal", {"architecture": "decoder", "norm_position": "pre", **MODERN}),
 }

@@ -54,7 +54,7 @@ def model(wordpiece) -> LoadedModel:
     tree = spec(config, vocab_size=VOCAB_SIZE, next_sentence=False)
     random = np.random.default_rng(1)
     params = map_specs(lambda leaf: random.normal(scale=0.5, size=leaf.shape).astype(np.float32), tree)
-    return LoadedModel(params, config, VOCAB_SIZE, wordpiece, False)
+    return LoadedModel(params, config, VOCAB_SIZE, wordpiece, "masked")
 
 
 def test_scores_are_the_models_probabilities(model):

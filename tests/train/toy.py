@@ -22,6 +22,7 @@ SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
 # What differs from a packed masked run, by objective.
 KINDS: dict[str, dict[str, Any]] = {
     "masked": {},
+    "replaced": {"model": {"architecture": "electra", "activation": "gelu", "embedding_size": 16}},
     "causal": {
         "data": {"rows": "causal"},
         "model": {

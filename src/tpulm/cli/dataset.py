@@ -1,7 +1,8 @@
-"""`tpulm dataset prepare` and `inspect`."""
+"""`tpulm dataset prepare`, `import-tfrecord` and `inspect`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tpulm.config import RunConfig
     from tpulm.tokenization import Tokenization
 
-app = typer.Typer(help="Rows of token ids: prepare them, look at them.", no_args_is_help=True)
+app = typer.Typer(help="Rows of token ids: prepare or import them, look at them.", no_args_is_help=True)
 
 
 @app.command()
@@ -35,6 +36,63 @@ def prepare(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, a
         print_json(_counts(folder))
 
 
+@app.command("import-tfrecord")
+def import_tfrecord(
+    patterns: Annotated[
+        list[str],
+        typer.Argument(metavar="PATTERN...", help="TFRecord files, folders of them, or globs such as `'data/*.tfrecord*'`."),
+    ],
+    vocab: Annotated[Path, typer.Option(metavar="FILE", help="The vocab.txt that the records were made with.")],
+    kind: Annotated[
+        Literal["bert", "electra"],
+        typer.Option(
+            "--format", help="Whose: BERT's create_pretraining_data.py, or ELECTRA's build_pretraining_dataset.py, wrote them."
+        ),
+    ],
+    to: Annotated[Path, typer.Option(metavar="W", help="The work folder: an empty one, or one with this import begun.")],
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="The vocabulary is uncased (google's do_lower_case, which strips accents too).")
+    ] = False,
+    strip_accents: Annotated[bool, typer.Option("--strip-accents", help="Its text has no accents.")] = False,
+    split_cjk: Annotated[bool, typer.Option(help="Each Chinese character is a word of its own.")] = True,
+    holdout_fraction: Annotated[float, typer.Option(help="Of the different rows, kept from training; at least one.")] = 0.01,
+    as_json: AsJson = False,
+) -> None:
+    """Turn existing pretraining TFRecords into the dataset of W; no text and no TensorFlow are needed.
+
+    BERT's static masks are undone, since training draws its own at each step; exact duplicate rows are left out and counted.
+    Every checksum, length, id, mask and segment is verified; whatever is wrong is named by file, record and byte. Can be killed
+    and run again at any time. google's uncased vocabularies want --lowercase --strip-accents, so that the exported model's
+    tokenizer treats new text as theirs did.
+
+    Then 'tpulm run RECIPE --workdir W' trains from there. Its data.sequence_length and data.next_sentence must be those of the
+    records: --set data.next_sentence=false for ELECTRA's.
+    """
+    from tpulm import dataset, tokenization, workfolder
+    from tpulm.config import TokenizerConfig
+    from tpulm.corpus.sources import find_paths
+
+    paths = {path.resolve(): str(path) for pattern in patterns for path in map(Path, find_paths(pattern))}
+    settings = TokenizerConfig(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+    with drawn_progress() as progress:
+        made = tokenization.load(vocab, settings, progress=progress)
+        with workfolder.importing_into(to) as folder:
+            dataset.import_tfrecords(
+                list(paths.values()), folder, kind=kind, tokenizer=made, holdout_fraction=holdout_fraction, progress=progress
+            )
+    _show_counts(folder)
+    rows = dataset.load_split(folder / "dataset" / "train").rows
+    next_sentence = "true" if "next_sentence" in rows.columns else "false"
+    console.print(
+        f"Next: [bold]tpulm run bert-tiny --workdir {folder} --set data.sequence_length={rows.sequence_length} "
+        f"--set data.rows=segments --set data.next_sentence={next_sentence}[/], or any recipe",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if as_json:
+        print_json(_counts(folder))
+
+
 @app.command()
 def inspect(
     workdir: Workfolder,
@@ -47,9 +105,9 @@ def inspect(
 
     Of causal rows every token but the first is predicted; there the marks between texts stand out.
     """
-    from tpulm import dataset, tokenization, workfolder
+    from tpulm import dataset, tokenization
 
-    config = workfolder.open_run(workdir)
+    config = _settings(workdir)
     _show_counts(workdir)
     sampled = dataset.sample_rows(workdir, split, count=rows, seed=seed)
     if sampled:
@@ -72,26 +130,34 @@ def inspect(
         print_json(_counts(workdir))
 
 
+def _settings(workdir: Path) -> RunConfig:
+    """Those of the run; an imported dataset may have no run yet."""
+    from tpulm import workfolder
+    from tpulm.config import RunConfig
+
+    if workfolder.is_imported(workdir) and not (workdir / "run.json").exists():
+        return RunConfig()
+    return workfolder.open_run(workdir)
+
+
 def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> list[set[int]]:
     """The places in each row that the masked objective would choose."""
     import jax
     import numpy as np
 
     from tpulm.objectives import SpecialIds
-    from tpulm.objectives.masking import MaskingLaw, default_budget, mask_rows
+    from tpulm.objectives.masking import mask_rows, masking_law
 
     jax.config.update("jax_platforms", "cpu")
     special = SpecialIds(*(getattr(made.special, name) for name in SpecialIds._fields))
-    settings = config.train.objective
-    law = MaskingLaw(
-        mask_fraction=settings.mask_fraction,
-        max_predictions=settings.max_predictions or default_budget(config.data.sequence_length, settings.mask_fraction),
-        mask_token_fraction=settings.mask_token_fraction,
-        random_token_fraction=settings.random_token_fraction,
+    ids = np.stack(rows).astype(np.int32)
+    law = masking_law(
+        config.model.architecture,
+        config.train.objective,
+        sequence_length=ids.shape[1],
         vocab_size=made.vocab_size,
         special=special,
     )
-    ids = np.stack(rows).astype(np.int32)
     keys = jax.random.split(jax.random.key(seed), len(rows))
     masked = jax.device_get(mask_rows(jax.numpy.asarray(ids), keys, law))
     return [set(positions[weights > 0].tolist()) for positions, weights in zip(masked.positions, masked.weights, strict=True)]

@@ -33,6 +33,7 @@ _LLAMA_LIKE = {"norm_position": "pre", "norm": "rms", "feed_forward": "gated", "
 LAYOUTS = (
     Layout("bert", "BertForMaskedLM", {"architecture": "bert", "norm_position": "post", **_AS_PUBLISHED}),
     Layout("megatron-bert", "MegatronBertForMaskedLM", {"architecture": "bert", "norm_position": "pre", **_AS_PUBLISHED}),
+    Layout("electra", "ElectraForPreTraining", {"architecture": "electra", "norm_position": "post", **_AS_PUBLISHED}),
     Layout(
         "eurobert",
         "EuroBertForMaskedLM",

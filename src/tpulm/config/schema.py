@@ -111,13 +111,34 @@ class DataConfig(Settings):
         return self
 
 
+class GeneratorConfig(Settings):
+    """ELECTRA's generator, as shares of the discriminator (Clark et al. 2020, sections 3.2 and 3.3)."""
+
+    width: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25  # of hidden_size; heads of 64 and 4 times as wide feed-forward follow
+    depth: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of num_layers
+    own_embeddings: bool = False  # the source's untied_generator_embeddings
+    own_layers: bool = True  # the source's untied_generator; false: the discriminator's layers serve both
+
+
+_ELECTRA = {
+    "norm_position": "post",
+    "norm": "layer",
+    "biases": True,
+    "feed_forward": "plain",
+    "positions": "learned",
+    "tied_output": True,
+    "masked_head": "transform",
+}
+
+
 class ModelConfig(Settings):
-    architecture: Literal["bert", "decoder"] = "bert"
+    # what it is, and with it what it is trained to do: masked tokens, replaced tokens, the next token
+    architecture: Literal["bert", "electra", "decoder"] = "bert"
     num_layers: Positive = 12
     hidden_size: Positive = 768
     num_heads: Positive = 12
     intermediate_size: Positive = 3072
-    embedding_size: Positive | None = None  # None: hidden_size
+    embedding_size: Positive | None = None  # electra: a projection follows where it differs; None: hidden_size
     max_positions: Positive = 512
     token_types: NonNegative = 2  # bert only; 0: no embedding of them, which packed rows do not need
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
@@ -133,6 +154,14 @@ class ModelConfig(Settings):
     tied_output: bool = True  # logits are products with the token embeddings; false: with a table of their own
     masked_head: Literal["transform", "plain"] = "transform"  # bert only; plain: logits straight from the last layer
     initializer_range: PositiveFloat = 0.02
+    generator: GeneratorConfig | None = None  # electra only, which always has one
+
+    @model_validator(mode="before")
+    @classmethod
+    def _electra_has_a_generator(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("architecture") == "electra" and values.get("generator") in (None, "none"):
+            return {**values, "generator": {}}
+        return values
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -140,6 +169,12 @@ class ModelConfig(Settings):
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
         if self.architecture == "bert" and self.embedding_size not in (None, self.hidden_size):
             raise ValueError(f"bert has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}")
+        if self.architecture != "electra" and self.generator is not None:
+            raise ValueError(
+                f"{self.architecture} has no generator: leave model.generator out, or set architecture = 'electra'"
+            )
+        if self.generator is not None:
+            self._check_electra(self.generator)
         if self.architecture == "decoder" and self.embedding_size not in (None, self.hidden_size):
             raise ValueError(f"a decoder has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}")
         if self.architecture == "decoder" and self.norm_position != "pre":
@@ -150,20 +185,47 @@ class ModelConfig(Settings):
             )
         return self
 
+    def _check_electra(self, generator: GeneratorConfig) -> None:
+        for name, value in _ELECTRA.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"electra has {name} = {value!r}, as published, not {getattr(self, name)!r}")
+        if not generator.own_layers and (generator.width, generator.depth) != (1.0, 1.0):
+            raise ValueError("generator.own_layers = false needs generator.width = 1.0 and generator.depth = 1.0")
+        width, heads, _ = self.generator_sizes
+        if width % heads:
+            raise ValueError(
+                f"generator.width {generator.width} of hidden_size {self.hidden_size} is {width}, which does not divide into "
+                f"{heads} heads; choose a width that makes it a multiple of 64"
+            )
+
+    @property
+    def generator_sizes(self) -> tuple[int, int, int]:
+        """(hidden size, heads, layers) of the generator: heads = max(1, hidden size / 64), as in the authors' code."""
+        generator = self.generator or GeneratorConfig()
+        if not generator.own_layers:
+            return self.hidden_size, self.num_heads, self.num_layers
+        width = max(1, round(self.hidden_size * generator.width))
+        return width, max(1, width // 64), max(1, round(self.num_layers * generator.depth))
+
 
 class ObjectiveConfig(Settings):
-    """Masked language modelling. 15 % masked, of these 80 % [MASK], 10 % random, 10 % unchanged (BERT, section 3.1)."""
+    """What is predicted. BERT: 15 % of the tokens, of these 80 % [MASK], 10 % random, 10 % unchanged (section 3.1).
 
-    kind: Literal["mlm"] = "mlm"
+    ELECTRA: the generator predicts 15 %, 85 % [MASK] and 15 % unchanged; the discriminator tells which tokens were replaced.
+    """
+
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # so that runs compare
     max_predictions: Positive | None = None  # a row; None: what mask_fraction needs of a full row
-    mask_token_fraction: Fraction = 0.8
-    random_token_fraction: Fraction = 0.1
+    mask_token_fraction: Fraction | None = None  # None: bert 0.8, electra 0.85
+    random_token_fraction: Fraction | None = None  # None: bert 0.1, electra 0
+    generator_weight: PositiveFloat = 1.0  # electra: of the generator's loss in the sum
+    discriminator_weight: PositiveFloat = 50.0  # electra: of the discriminator's
+    temperature: PositiveFloat = 1.0  # electra: of the generator's samples
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
-        if self.mask_token_fraction + self.random_token_fraction > 1.0 + 1e-9:
+        if (self.mask_token_fraction or 0.0) + (self.random_token_fraction or 0.0) > 1.0 + 1e-9:
             raise ValueError("mask_token_fraction and random_token_fraction add up to more than 1")
         return self
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from tpulm.config import RunConfig
+from tpulm.config import ModelConfig, RunConfig
 from tpulm.convert.curve import Point
+from tpulm.convert.heads import Head
+from tpulm.models.electra import generator_config
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,15 @@ class CorpusFacts:
     training_documents: int | None = None
     holdout_documents: int | None = None
     characters: int | None = None
+
+
+@dataclass(frozen=True)
+class ImportFacts:
+    """Of a dataset that was not made from text here, but from somebody's records."""
+
+    records: int  # read
+    duplicates: int  # rows left out
+    origin: str  # "bert" or "electra": whose script wrote them
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,8 @@ class Scores:
     unigram_entropy: float | None = None
     perplexity: float | None = None
     next_sentence_accuracy: float | None = None
+    detection_accuracy: float | None = None
+    detection_auc: float | None = None
     rows: int | None = None
 
 
@@ -66,6 +80,7 @@ class CardFacts:
     language: str | None = None
     license: str | None = None
     corpus: CorpusFacts | None = None
+    imported: ImportFacts | None = None
     dataset: DatasetFacts | None = None
     training_curve: tuple[Point, ...] = ()  # step, loss of that step's batch or of the steps since the point before
     holdout_curve: tuple[Point, ...] = ()
@@ -75,3 +90,17 @@ class CardFacts:
     tokens_per_second: float | None = None
     training_seconds: float | None = None
     version: str | None = None  # of tpulm
+    half: Literal["generator", "discriminator"] | None = None  # of ELECTRA
+
+    @property
+    def model(self) -> ModelConfig:
+        """Of the model that the card is about."""
+        return generator_config(self.config.model) if self.half == "generator" else self.config.model
+
+    @property
+    def head(self) -> Head:
+        if self.half is not None:
+            return "detection" if self.half == "discriminator" else "masked"
+        if self.config.model.architecture == "decoder":
+            return "next_token"
+        return "next_sentence" if self.config.data.next_sentence else "masked"

@@ -1,4 +1,4 @@
-"""Hugging Face's config.json of a BERT, and our `ModelConfig` from it."""
+"""Hugging Face's config.json of an encoder, and our `ModelConfig` from it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pydantic import ValidationError
 
 from tpulm.config import ModelConfig
 from tpulm.config.layouts import LAYOUTS
+from tpulm.convert.heads import Head
 from tpulm.errors import DataError, suggest
 
 # Pre-norm is the layout of Megatron's BERT: the same tensors with the norms elsewhere.
-MODEL_TYPES = {"post": "bert", "pre": "megatron-bert"}
-_CLASSES = {"post": "Bert", "pre": "MegatronBert"}
+MODEL_TYPES = {("bert", "post"): "bert", ("bert", "pre"): "megatron-bert", ("electra", "post"): "electra"}
+_CLASSES = {"bert": "Bert", "megatron-bert": "MegatronBert", "electra": "Electra"}
+_HEADS = {"masked": "ForMaskedLM", "next_sentence": "ForPreTraining", "detection": "ForPreTraining"}
 # Theirs for ours; the first of several is what we write.
 ACTIVATIONS = {
     "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
@@ -50,12 +52,14 @@ class Described(NamedTuple):
     vocab_size: int
 
 
-def to_config_json(config: ModelConfig, *, vocab_size: int, pad_token_id: int, next_sentence: bool) -> dict[str, Any]:
-    """The mapping of config.json. With a next-sentence head the class is …ForPreTraining, which …ForMaskedLM can load too."""
-    head = "ForPreTraining" if next_sentence else "ForMaskedLM"
+def to_config_json(config: ModelConfig, head: Head, *, vocab_size: int, pad_token_id: int) -> dict[str, Any]:
+    """The mapping of config.json. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
+    model_type = MODEL_TYPES[config.architecture, config.norm_position]
+    electra = {"embedding_size": config.embedding_size or config.hidden_size} if model_type == "electra" else {}
     return {
-        "architectures": [_CLASSES[config.norm_position] + head],
-        "model_type": MODEL_TYPES[config.norm_position],
+        "architectures": [_CLASSES[model_type] + _HEADS[head]],
+        "model_type": model_type,
+        **electra,
         "vocab_size": vocab_size,
         "pad_token_id": pad_token_id,
         "hidden_act": ACTIVATIONS[config.activation][0],
@@ -71,15 +75,19 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     model_type = get(values, "model_type", origin)
-    norm_position = next((ours for ours, theirs in MODEL_TYPES.items() if theirs == model_type), None)
-    if norm_position is None:
+    kind = next((ours for ours, theirs in MODEL_TYPES.items() if theirs == model_type), None)
+    if kind is None:
         known = ", ".join(repr(layout.model_type) for layout in LAYOUTS)
         raise DataError(f"model_type {model_type!r} is not supported; known: {known}", location=origin)
     for key, expected in _REQUIRED.items():
         if values.get(key, expected) != expected:
             raise DataError(f"{key} is {values[key]!r}; only {expected!r} is supported", location=origin)
+    architecture, norm_position = kind
     fields = {ours: get(values, theirs, origin) for ours, theirs in _FIELDS.items()}
-    fields |= {"norm_position": norm_position, "activation": activation_of(values, "hidden_act", origin)}
+    fields |= {"architecture": architecture, "norm_position": norm_position}
+    fields["activation"] = activation_of(values, "hidden_act", origin)
+    if architecture == "electra":
+        fields["embedding_size"] = get(values, "embedding_size", origin)
     return Described(validated(fields, _FIELDS, origin), vocabulary_size(values, origin))
 
 

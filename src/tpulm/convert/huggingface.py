@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +19,11 @@ from tpulm.config.layouts import layout_of
 from tpulm.convert import decoder_json
 from tpulm.convert.config_json import from_config_json, to_config_json
 from tpulm.convert.decoder_names import fuse, table_of, untie
+from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import Name, from_theirs, has_next_sentence, names, tidy, to_theirs
+from tpulm.convert.names import Name, from_theirs, head_in, names, tidy, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
-from tpulm.models import spec
-from tpulm.models.bert import Bert
-from tpulm.models.decoder import Decoder
+from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
 
@@ -31,26 +31,27 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "vocab.txt")  # either is enough
 TOKENIZER_CONFIG = "tokenizer_config.json"
+PREFERRED = ("", "generator")  # of an export: the model itself; of ELECTRA the half that fills masks
 _STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
 
 
 class LoadedModel(NamedTuple):
-    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `models.spec` says.
+    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `convert.heads.spec_of` says.
 
     `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier).
     """
 
-    params: Bert | Decoder
+    params: Model
     config: ModelConfig
     vocab_size: int
     tokenization: Tokenization
-    next_sentence: bool
+    head: Head
     dropped: tuple[str, ...] = ()
 
 
 def save_model(
     folder: str | Path,
-    params: Bert | Decoder,
+    params: Model,
     config: ModelConfig,
     *,
     vocab_size: int,
@@ -65,20 +66,19 @@ def save_model(
     when no class of transformers has the model's settings.
     """
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
-    next_sentence = isinstance(params, Bert) and params.next_sentence is not None
-    model_type = _model_type(config, next_sentence=next_sentence)
+    head = head_of(params)
+    model_type = _model_type(config, head)
     params = jax.device_get(params)
     _check_finite(params)
-    tree = spec(config, vocab_size=vocab_size, next_sentence=next_sentence)
-    table = _table(model_type, tree, config, next_sentence=next_sentence)
-    tensors = fuse(to_theirs(params, tree, table, vocab_size=vocab_size))
+    tree = spec_of(config, head, vocab_size=vocab_size)
+    tensors = fuse(to_theirs(params, tree, _table(model_type, tree, config, head), vocab_size=vocab_size))
     with _built_aside(target) as temporary:
         _copy_tokenizer(tokenizer_folder, temporary, config)
         if model_type in decoder_json.MODEL_TYPES:
             special = tokenization.load(tokenizer_folder).special
             description = decoder_json.to_json(config, model_type, vocab_size=vocab_size, special=special)
         else:
-            description = to_config_json(config, vocab_size=vocab_size, pad_token_id=pad_token_id, next_sentence=next_sentence)
+            description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id)
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
         if card is not None:
@@ -86,17 +86,31 @@ def save_model(
     return target
 
 
-def _model_type(config: ModelConfig, *, next_sentence: bool) -> str:
+def _model_type(config: ModelConfig, head: Head) -> str:
     try:
-        return layout_of({**config.model_dump(), "next_sentence": next_sentence}).model_type
+        return layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
     except ValueError as error:
         raise ConfigError(f"this model cannot be exported: {error}") from error
 
 
-def _table(model_type: str, tree: Any, config: ModelConfig, *, next_sentence: bool) -> tuple[Name, ...]:
-    if model_type in decoder_json.MODEL_TYPES:
-        return table_of(model_type, tree)
-    return names(config.norm_position, next_sentence=next_sentence)
+def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple[Name, ...]:
+    return table_of(model_type, tree) if model_type in decoder_json.MODEL_TYPES else names(config, head)
+
+
+def save_parts(
+    folder: str | Path, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
+) -> Path:
+    """As `save_model`, of what training gives: ELECTRA becomes two models, in `discriminator` and `generator`."""
+    target = storage.as_path(folder)
+    if not isinstance(params, Electra):
+        return save_model(target, params, config, card=card, **arguments)
+    both = halves(params)
+    parts = {"discriminator": (both.discriminator, config), "generator": (both.generator, generator_config(config))}
+    with _built_aside(target) as temporary:
+        for half, (model, its_config) in parts.items():
+            facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
+            save_model(temporary / half, model, its_config, card=facts, **arguments)
+    return target
 
 
 @contextlib.contextmanager
@@ -124,12 +138,13 @@ def load_model(path: str | Path) -> LoadedModel:
         described = decoder_json.from_json(values, origin=str(folder / CONFIG))
         tied = described.config.tied_output
         kept = untie(_read_tensors(folder / WEIGHTS), values["model_type"], tied=tied, origin=origin)
+        head: Head = "next_token" if described.config.architecture == "decoder" else "masked"
     else:
         described = from_config_json(values, origin=str(folder / CONFIG))
         kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
-    config, next_sentence = described.config, has_next_sentence(kept.tensors)
-    tree = spec(config, vocab_size=described.vocab_size, next_sentence=next_sentence)
-    table = _table(values["model_type"], tree, config, next_sentence=next_sentence)
+        head = head_in(kept.tensors)
+    tree = spec_of(described.config, head, vocab_size=described.vocab_size)
+    table = _table(values["model_type"], tree, described.config, head)
     params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
     tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
     if tokenizer.vocab_size > described.vocab_size:
@@ -138,7 +153,7 @@ def load_model(path: str | Path) -> LoadedModel:
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
-    return LoadedModel(params, config, described.vocab_size, tokenizer, next_sentence, kept.dropped)
+    return LoadedModel(params, described.config, described.vocab_size, tokenizer, head, kept.dropped)
 
 
 def model_folder(path: str | Path) -> Path:
@@ -150,7 +165,8 @@ def model_folder(path: str | Path) -> Path:
         raise ConfigError(f"{given} is a file; name the folder that holds {CONFIG} and {WEIGHTS}")
     folder = given
     if storage.exists(given / "run.json"):
-        folder = given / "export"
+        halves = (given / "export" / half for half in PREFERRED)
+        folder = next((half for half in halves if storage.exists(half / CONFIG)), given / "export")
         if not storage.exists(folder / CONFIG):
             raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
     missing = [name for name in (CONFIG, WEIGHTS) if not storage.exists(folder / name)]
@@ -187,7 +203,7 @@ def _read_tensors(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"not a whole safetensors file ({error}); copy or export it again", location=str(path)) from error
 
 
-def _check_finite(params: Any) -> None:
+def _check_finite(params: Model) -> None:
     broken = [name for name, leaf in named_leaves(params).items() if not np.isfinite(leaf).all()]
     if broken:
         raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")

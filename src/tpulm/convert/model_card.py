@@ -13,13 +13,13 @@ from typing import Any
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
+from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts
 from tpulm.convert.card_words import architecture, words_of
 from tpulm.convert.curve import Line, Point, draw
+from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
-from tpulm.models import spec
 from tpulm.models.bert import padded_vocab_size
-from tpulm.nn.params import count, named_leaves
+from tpulm.nn.params import named_leaves
 
 CARD = "README.md"
 CURVE = "curve.svg"
@@ -51,7 +51,7 @@ def render(facts: CardFacts) -> str:
         _training_data(facts),
         _training(facts),
         _curve(facts),
-        _scores(facts.scores, facts.config),
+        _scores(facts),
         _limitations(facts),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -59,39 +59,40 @@ def render(facts: CardFacts) -> str:
 
 def _front_matter(facts: CardFacts) -> str:
     """YAML; quoted strings are written as JSON, which YAML contains."""
-    words = words_of(facts.config.model)
-    mask_token = facts.mask_token if words.pipeline == "fill-mask" else None
+    words = words_of(facts)
+    mask_token = None if facts.head == "next_token" else facts.mask_token
     quoted = [("language", facts.language), ("license", facts.license), ("mask_token", mask_token)]
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in quoted if value)]
     lines += ["library_name: transformers", f"pipeline_tag: {words.pipeline}"]
-    lines += ["tags:", *(f"- {tag}" for tag in (*words.tags, "pretrained-from-scratch", "tpulm"))]
+    tags = (facts.model.architecture, words.tag, "pretrained-from-scratch", "tpulm")
+    lines += ["tags:", *(f"- {tag}" for tag in tags)]
     if facts.examples:
         lines += ["widget:", *(f"- text: {quote(example.text)}" for example in facts.examples)]
     return "\n".join([*lines, "---"])
 
 
 def _introduction(facts: CardFacts) -> str:
-    model, data = facts.config.model, facts.config.data
-    task = words_of(model).task + (" and next-sentence prediction" if data.next_sentence else "")
-    size = num_parameters(model, facts.vocab_size, next_sentence=data.next_sentence)
+    model = facts.model
+    size = num_parameters(model, facts.head, facts.vocab_size)
     made_with = "tpulm" + (f" {facts.version}" if facts.version else "")
     return (
-        f"A {architecture(model)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
+        f"{architecture(facts)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
         f"hidden size {model.hidden_size:,}, {_plural(model.num_heads, 'attention head')}, and a vocabulary of "
-        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {task} for {_plural(facts.steps, 'step')} "
-        f"with {made_with}."
+        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {words_of(facts).task} for "
+        f"{_plural(facts.steps, 'step')} with {made_with}."
     )
 
 
-def num_parameters(config: ModelConfig, vocab_size: int, *, next_sentence: bool) -> int:
+def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
     """How many numbers the exported tensors hold: those of the spec less the rows that pad its vocabulary."""
-    tree = spec(config, vocab_size=vocab_size, next_sentence=next_sentence)
-    per_token = sum(math.prod(leaf.shape[1:]) for leaf in named_leaves(tree).values() if leaf.axes[0] == "vocab")
-    return count(tree) - (padded_vocab_size(vocab_size) - vocab_size) * per_token
+    padding = padded_vocab_size(vocab_size) - vocab_size
+    leaves = named_leaves(spec_of(config, head, vocab_size=vocab_size)).values()
+    per_token = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.axes[0] == "vocab")
+    return sum(math.prod(leaf.shape) for leaf in leaves) - padding * per_token
 
 
 def _usage(facts: CardFacts) -> str:
-    words = words_of(facts.config.model)
+    words = words_of(facts)
     text = facts.examples[0].text if facts.examples else words.text.format(mask=facts.mask_token)
     usage = words.usage.format(name=quote(facts.name), text=quote(text))
     return f"## How to use\n\n```python\n{usage}\n```\n\n{words.classes}"
@@ -114,7 +115,7 @@ def _examples(examples: Sequence[Example], mask_token: str) -> str:
 
 
 def _training_data(facts: CardFacts) -> str:
-    rows = [*_corpus_rows(facts.corpus), *_dataset_rows(facts.dataset, facts)]
+    rows = [*_corpus_rows(facts.corpus), *_import_rows(facts.imported), *_dataset_rows(facts.dataset, facts)]
     return f"## Training data\n\n{table(('Count', 'Value'), rows, right=(1,))}" if rows else ""
 
 
@@ -130,6 +131,16 @@ def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
         ("characters", corpus.characters),
     ]
     return rows + [(name, f"{count:,}") for name, count in counts if count is not None]
+
+
+def _import_rows(imported: ImportFacts | None) -> list[Row]:
+    if imported is None:
+        return []
+    script = {"bert": "BERT's create_pretraining_data.py", "electra": "ELECTRA's build_pretraining_dataset.py"}[imported.origin]
+    return [
+        (f"records of {script} read", f"{imported.records:,}"),
+        ("exact duplicate rows left out", f"{imported.duplicates:,}"),
+    ]
 
 
 def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
@@ -156,12 +167,15 @@ def _training(facts: CardFacts) -> str:
         done.append(("time", _duration(facts.training_seconds)))
     if facts.tokens_per_second is not None:
         done.append(("tokens per second", f"{facts.tokens_per_second:,.0f}"))
-    rows = [*done, *((code(name), code(value)) for name, value in settings(facts.config))]
+    rows = [*done, *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None))]
     return f"## Training\n\n{table(('Setting', 'Value'), rows)}"
 
 
-def settings(config: RunConfig) -> list[Row]:
-    """What decides a model, as dotted names and values of a run file; where texts lie is nobody's business."""
+def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
+    """What decides a model, as dotted names and values of a run file; where texts lie is nobody's business.
+
+    What would have made the rows is left out if they were `imported`.
+    """
     groups = {
         "corpus": config.corpus.model_dump(mode="json", exclude={"sources"}),
         "tokenizer": _tokenizer_settings(config.tokenizer),
@@ -169,6 +183,9 @@ def settings(config: RunConfig) -> list[Row]:
         "model": config.model.model_dump(mode="json"),
         "train": config.train.model_dump(mode="json", include={"steps", "batch_size", "seed", "optimizer", "objective"}),
     }
+    if imported:
+        made = {"sequence_length", "rows", "next_sentence"}
+        groups = {"data": config.data.model_dump(mode="json", include=made), "model": groups["model"], "train": groups["train"]}
     return [(name, json.dumps(value, ensure_ascii=False)) for name, value in _flatten(groups) if value is not None]
 
 
@@ -217,27 +234,37 @@ def _value_at(points: Sequence[Point], step: int) -> str:
     return next((f"{point.value:.3f}" for point in points if point.step == step), "")
 
 
-def _scores(scores: Scores | None, config: RunConfig) -> str:
+def _scores(facts: CardFacts) -> str:
+    scores = facts.scores
     if scores is None:
         return ""
-    next_sentence = config.data.next_sentence
     loss_is = "mean cross-entropy of the predicted tokens, in nats"
+    if facts.half is not None:
+        objective = facts.config.train.objective
+        loss_is = f"{objective.generator_weight:g} × the generator's + {objective.discriminator_weight:g} × the discriminator's"
+    elif facts.head == "next_sentence":
+        loss_is += ", plus that of the next-sentence head"
+    whose = "the generator's " if facts.half else ""
     rows = [
-        ("loss", f"{scores.loss:.4f}", loss_is + (", plus that of the next-sentence head" if next_sentence else "")),
-        ("accuracy", _percent(scores.accuracy), "share of the predicted tokens whose likeliest answer is right"),
+        ("loss", f"{scores.loss:.4f}", loss_is),
+        ("accuracy", _percent(scores.accuracy), f"{whose}share of the predicted tokens whose likeliest answer is right"),
         (
             "baseline accuracy",
             _percent(scores.baseline_accuracy),
             "the share that always answering the commonest would get right",
         ),
     ]
+    if scores.detection_accuracy is not None and scores.detection_auc is not None:
+        rows.append(("detection accuracy", _percent(scores.detection_accuracy), "share of all tokens judged rightly"))
+        meaning = "chance that a replaced token is rated above an original one"
+        rows.append(("detection AUC", f"{scores.detection_auc:.4f}", meaning))
     if scores.unigram_entropy is not None:
-        meaning = "the loss, in nats, of knowing how frequent each token is and nothing else"
+        meaning = "in nats: the loss of knowing how frequent each predicted token is, and nothing else"
         rows.append(("unigram entropy", f"{scores.unigram_entropy:.4f}", meaning))
     if scores.perplexity is not None:
-        rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss: for each token of this vocabulary"))
+        rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss, for each token of this vocabulary"))
     if scores.bits_per_character is not None:
-        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", words_of(config.model).bits))
+        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", words_of(facts).bits))
     if scores.next_sentence_accuracy is not None:
         rows.append(("next-sentence accuracy", _percent(scores.next_sentence_accuracy), "share of the rows judged rightly"))
     held_out = f"{scores.rows:,} rows of held-out text" if scores.rows is not None else "held-out text"
@@ -251,11 +278,15 @@ def _limitations(facts: CardFacts) -> str:
         f"It reads at most {config.model.max_positions:,} tokens at once and was trained on rows of "
         f"{config.data.sequence_length:,}.",
         "It has learned from its training texts and repeats their errors, opinions and gaps; these have not been measured.",
-        words_of(config.model).use,
+        words_of(facts).use,
     ]
     if facts.scores is not None:
-        points.append("Only exact copies of held-out documents were kept out of training: near copies flatter the scores.")
-    if config.tokenizer.lowercase and not config.tokenizer.path:
+        points.append(
+            "Only exact copies of held-out rows were kept out of training: other cuts of the same text flatter the scores."
+            if facts.imported
+            else "Only exact copies of held-out documents were kept out of training: near copies flatter the scores."
+        )
+    if not facts.imported and config.tokenizer.lowercase and not config.tokenizer.path:
         points.append("Its tokenizer lower-cases: it does not tell upper case from lower.")
     if not facts.license:
         points.append("No licence is stated: it depends on the training texts, of whose licences nothing is recorded here.")

@@ -1,4 +1,4 @@
-"""BERT's parameters in Hugging Face's words: two-column tables, and the copying that follows them.
+"""Parameters in Hugging Face's words: two-column tables, and the copying that follows them.
 
 Their linear layers keep weights as [out, in], ours as [in, out] with the heads apart. Axes that our specs name "layers" become
 one of their tensors each, and the rows that pad our vocabulary are cut off on the way out and added on the way in.
@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from tpulm.config import ModelConfig
+from tpulm.convert.heads import Head
 from tpulm.errors import DataError, suggest
 from tpulm.nn.params import ParamSpec, is_spec, named_leaves
 
@@ -82,27 +84,53 @@ _NEXT_SENTENCE = (
     Name("next_sentence/output/bias", "cls.seq_relationship.bias"),
 )
 
+_PROJECTION = (
+    Name("projection/kernel", "electra.embeddings_project.weight", "dense"),
+    Name("projection/bias", "electra.embeddings_project.bias"),
+)
+_GENERATOR = (  # ElectraForMaskedLM
+    Name("masked_head/dense/kernel", "generator_predictions.dense.weight", "dense"),
+    Name("masked_head/dense/bias", "generator_predictions.dense.bias"),
+    Name("masked_head/norm/scale", "generator_predictions.LayerNorm.weight"),
+    Name("masked_head/norm/bias", "generator_predictions.LayerNorm.bias"),
+    Name("masked_head/output_bias", "generator_lm_head.bias"),
+)
+_DISCRIMINATOR = (  # ElectraForPreTraining
+    Name("detection_head/dense/kernel", "discriminator_predictions.dense.weight", "dense"),
+    Name("detection_head/dense/bias", "discriminator_predictions.dense.bias"),
+    Name("detection_head/output/kernel", "discriminator_predictions.dense_prediction.weight", "dense"),
+    Name("detection_head/output/bias", "discriminator_predictions.dense_prediction.bias"),
+)
+
 # Theirs that repeat another tensor: dropped when equal to it, refused otherwise.
 TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
 }
 # Theirs that hold no weights (a buffer of 0, 1, 2, …), and those that nothing reads when the next-sentence head is absent.
-BUFFERS = ("bert.embeddings.position_ids",)
+BUFFERS = ("bert.embeddings.position_ids", "electra.embeddings.position_ids")
 POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
 # How the first conversions, bert-base-uncased among them, name the two vectors of a norm.
 _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def names(norm_position: NormPosition, *, next_sentence: bool) -> tuple[Name, ...]:
+def names(config: ModelConfig, head: Head) -> tuple[Name, ...]:
     """The table for one model; every parameter of ours is in it once."""
-    heads = (*_MASKED_HEAD, *_NEXT_SENTENCE) if next_sentence else _MASKED_HEAD
-    return (*_EMBEDDINGS, *_LAYERS, *_NORMS[norm_position], *heads)
+    if config.architecture == "electra":
+        body = (*_EMBEDDINGS, *_LAYERS, *_NORMS["post"])
+        renamed = (row._replace(theirs=row.theirs.replace("bert.", "electra.", 1)) for row in body)
+        projection = _PROJECTION if config.embedding_size not in (None, config.hidden_size) else ()
+        return (*renamed, *projection, *(_DISCRIMINATOR if head == "detection" else _GENERATOR))
+    heads = (*_MASKED_HEAD, *_NEXT_SENTENCE) if head == "next_sentence" else _MASKED_HEAD
+    return (*_EMBEDDINGS, *_LAYERS, *_NORMS[config.norm_position], *heads)
 
 
-def has_next_sentence(tensors: Mapping[str, Any]) -> bool:
-    """Whether their tensors hold a next-sentence head."""
-    return any(row.theirs in tensors for row in _NEXT_SENTENCE[2:])
+def head_in(tensors: Mapping[str, Any]) -> Head:
+    """The head that their tensors hold."""
+    if any(row.theirs in tensors for row in _DISCRIMINATOR):
+        return "detection"
+    return "next_sentence" if any(row.theirs in tensors for row in _NEXT_SENTENCE[2:]) else "masked"
 
 
 class Kept(NamedTuple):
@@ -126,7 +154,7 @@ def tidy(tensors: Mapping[str, np.ndarray], *, origin: str) -> Kept:
             )
         if repeat is not None:
             kept.setdefault(source, repeat)
-    dropped = () if has_next_sentence(kept) else tuple(name for name in POOLER if name in kept)
+    dropped = () if head_in(kept) == "next_sentence" else tuple(name for name in POOLER if name in kept)
     return Kept({name: tensor for name, tensor in kept.items() if name not in dropped}, dropped)
 
 

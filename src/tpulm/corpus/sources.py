@@ -61,7 +61,7 @@ def find_files(sources: Sequence[SourceConfig]) -> list[InputFile]:
         if source.format == "python":
             files.append(_python_text(source, index))
             continue
-        for path in _paths(source.path):
+        for path in find_paths(source.path):
             with storage.explain("read", path):
                 status = Path(path).stat()
             file = InputFile(path, index, *_kind(path, source), codec.name, status.st_size, status.st_mtime_ns)
@@ -113,7 +113,8 @@ def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
     return form, compression
 
 
-def _paths(pattern: str) -> list[str]:
+def find_paths(pattern: str) -> list[str]:
+    """The files that a file's name, a folder or a glob stands for. Raises ConfigError where there are none."""
     path = storage.as_path(pattern)
     with storage.explain("read", path):
         if path.is_file():

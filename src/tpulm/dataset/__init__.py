@@ -6,6 +6,7 @@
 
 from tpulm.dataset.batches import Batches
 from tpulm.dataset.evaluation import evaluation_batches
+from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.inspect import SampledRow, Summary, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
 from tpulm.dataset.prepare import prepare, verify
@@ -19,6 +20,7 @@ __all__ = [
     "SplitManifest",
     "Summary",
     "evaluation_batches",
+    "import_tfrecords",
     "load_manifest",
     "load_split",
     "prepare",

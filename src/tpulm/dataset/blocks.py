@@ -14,6 +14,7 @@ from tpulm.dataset import store
 from tpulm.dataset.manifest import COLUMNS, PartRecord, SplitManifest
 from tpulm.dataset.order import Blocks, Run, list_blocks
 from tpulm.errors import StorageError
+from tpulm.workfolder import is_imported
 
 _INDEX_CACHE_BYTES = 64 << 20  # mostly shard indexes, 16 bytes a block
 
@@ -106,8 +107,13 @@ class BlockReader:
 def damaged(part_folder: Path, what: str) -> StorageError:
     """The error for a part that cannot be trusted, with the way out."""
     dataset = part_folder.parent.parent
+    again = f"and {dataset.parent / 'corpus'} and run the same command again: the same corpus gives"
+    if is_imported(dataset.parent):
+        again = (
+            f"and {dataset.parent / 'tokenizer'}, import the records into an empty folder and move the two from there: "
+            "the same records give"
+        )
     return StorageError(
         f"part {part_folder} of the dataset is damaged: {what}. Put the part's files back from a copy, or delete "
-        f"{storage.as_path(dataset)} and {dataset.parent / 'corpus'} and run the same command again: "
-        "the same corpus gives the same rows, and training goes on from its checkpoint"
+        f"{storage.as_path(dataset)} {again} the same rows, and training goes on from its checkpoint"
     )

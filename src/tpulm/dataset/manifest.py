@@ -32,8 +32,8 @@ class Record(BaseModel):
 class Counts(Record):
     """Of a part or a split. Content tokens are those of the text, without [CLS], [SEP] and [PAD], each counted once."""
 
-    documents: int = 0  # without exact duplicates; copies by weight included
-    duplicates: int = 0  # left out; those of the holdout are counted with train
+    documents: int = 0  # without exact duplicates; copies by weight included; 0 where rows were imported
+    duplicates: int = 0  # documents, or imported rows, left out; those of the holdout are counted with train
     left_out_by_weight: int = 0
     added_by_weight: int = 0
     empty_documents: int = 0  # nothing in them is a token; among `documents`, in no row
@@ -117,7 +117,7 @@ class SplitManifest(Record):
 
 
 class DatasetManifest(Record):
-    """Both splits; `corpus` repeats the corpus's own counts: what was read, and what was left out and why."""
+    """Both splits; `corpus` repeats the corpus's own counts: what was read, and what was left out and why; or an import's."""
 
     format_version: int = FORMAT_VERSION
     inputs: dict[str, Any]

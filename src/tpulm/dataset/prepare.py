@@ -56,10 +56,10 @@ def prepare(
         "tokenizer": tokenizer.fingerprint,
         "corpus": corpus_manifest.fingerprint,
     }
-    _claim(folder, inputs)
+    claim(folder, inputs)
     if (complete := load_manifest(workdir)) is not None:
         return complete
-    rows = _row_format(config, tokenizer)
+    rows = row_format(config, tokenizer)
     records = _build(folder, config, tokenization_path, corpus_manifest, digest(inputs), rows, workers, progress)
     train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
     for split in (train, holdout):
@@ -89,7 +89,7 @@ def verify(manifest: DatasetManifest, workdir: str | Path) -> None:
                     raise damaged(folder, f"{name} has sha256 {found}, expected {recorded.sha256}")
 
 
-def _claim(folder: Path, inputs: dict[str, Any]) -> None:
+def claim(folder: Path, inputs: dict[str, Any]) -> None:
     """Write down what this dataset is made from, before anything else; refuse a folder that was begun from something else."""
     path = folder / "inputs.json"
     if not storage.exists(path):
@@ -114,7 +114,7 @@ def _changes(old: Any, new: Any, name: str = "") -> list[str]:
     return [] if old == new else [f"{label} was {old}, is now {new}"]
 
 
-def _row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
+def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
     special = tokenizer.special
     return RowFormat(
         kind=config.rows,
@@ -138,7 +138,7 @@ def _build(
     progress: Progress,
 ) -> dict[str, list[PartRecord]]:
     """The records of all parts by split, after building those that are not there yet."""
-    _sweep(folder, set())
+    sweep(folder, set())
     records: dict[str, list[PartRecord]] = {split: [] for split in SPLITS}
     missing = []
     for number in range(corpus_manifest.num_parts):
@@ -159,11 +159,11 @@ def _build(
         for split, record in built.items():
             records[split].append(record)
         progress.advance(sum(record.counts.bytes for record in built.values()))
-    _sweep(folder, {part_name(number) for number in range(corpus_manifest.num_parts)})
+    sweep(folder, {part_name(number) for number in range(corpus_manifest.num_parts)})
     return records
 
 
-def _sweep(folder: Path, parts: set[str]) -> None:
+def sweep(folder: Path, parts: set[str]) -> None:
     """Delete what killed attempts left half done; once `parts` are complete, also whatever else is there."""
     for split in SPLITS:
         for path in storage.make_folder(folder / split).iterdir():

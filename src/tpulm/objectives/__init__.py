@@ -11,7 +11,9 @@ from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.clm import CausalLanguageModel
 from tpulm.objectives.interface import LossAndSums, Objective, SpecialIds
+from tpulm.objectives.masking import masking_law
 from tpulm.objectives.mlm import MaskedLanguageModel
+from tpulm.objectives.rtd import ReplacedTokenDetection
 
 __all__ = ["LossAndSums", "Objective", "SpecialIds", "make"]
 
@@ -44,7 +46,8 @@ def make(
             vocab_size=vocab_size,
             special=special,
         )
-    return MaskedLanguageModel(
+    kind = ReplacedTokenDetection if model.architecture == "electra" else MaskedLanguageModel
+    return kind(
         model=model,
         objective=objective,
         execution=execution,
@@ -53,5 +56,12 @@ def make(
         next_sentence=next_sentence,
         vocab_size=vocab_size,
         special=special,
-        mask_fraction=objective.evaluation_mask_fraction if evaluation else objective.mask_fraction,
+        law=masking_law(
+            model.architecture,
+            objective,
+            sequence_length=sequence_length,
+            vocab_size=vocab_size,
+            special=special,
+            evaluation=evaluation,
+        ),
     )

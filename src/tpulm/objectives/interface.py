@@ -22,7 +22,7 @@ class LossAndSums(NamedTuple):
     """`loss` is this part's share of the global weighted mean; `sums` add up over parts, and `metrics` reads them."""
 
     loss: Array  # float32 scalar
-    sums: dict[str, Array]  # float32 scalars
+    sums: dict[str, Array]  # float32
 
 
 class Objective(Protocol):

@@ -14,7 +14,7 @@ Theirs is drawn when the data is made, up to ten times a row (`dupe_factor`); he
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
+from tpulm.config import ObjectiveConfig
 from tpulm.objectives.interface import SpecialIds
 
 
@@ -41,6 +42,28 @@ class MaskedRows(NamedTuple):
     positions: Int[Array, "B P"]
     labels: Int[Array, "B P"]
     weights: Float[Array, "B P"]
+
+
+def masking_law(
+    architecture: Literal["bert", "electra", "decoder"],
+    settings: ObjectiveConfig,
+    *,
+    sequence_length: int,
+    vocab_size: int,
+    special: SpecialIds,
+    evaluation: bool = False,
+) -> MaskingLaw:
+    """The law of a run; what is not set is as BERT's (80 % [MASK], 10 % random) or ELECTRA's authors have it (85 %, none)."""
+    mask_fraction = settings.evaluation_mask_fraction if evaluation else settings.mask_fraction
+    mask_token, random_token = (0.85, 0.0) if architecture == "electra" else (0.8, 0.1)
+    return MaskingLaw(
+        mask_fraction=mask_fraction,
+        max_predictions=min(sequence_length, settings.max_predictions or default_budget(sequence_length, mask_fraction)),
+        mask_token_fraction=mask_token if settings.mask_token_fraction is None else settings.mask_token_fraction,
+        random_token_fraction=random_token if settings.random_token_fraction is None else settings.random_token_fraction,
+        vocab_size=vocab_size,
+        special=special,
+    )
 
 
 def default_budget(sequence_length: int, mask_fraction: float) -> int:

@@ -19,7 +19,7 @@ from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Execution, Randomness
 from tpulm.objectives.interface import LossAndSums, SpecialIds
 from tpulm.objectives.losses import cross_entropy
-from tpulm.objectives.masking import MaskingLaw, default_budget, mask_rows
+from tpulm.objectives.masking import MaskingLaw, mask_rows
 from tpulm.objectives.rows import RowKind, describe
 
 
@@ -45,7 +45,7 @@ class MaskedLanguageModel:
     next_sentence: bool
     vocab_size: int
     special: SpecialIds
-    mask_fraction: float
+    law: MaskingLaw
 
     def __post_init__(self) -> None:
         if self.sequence_length > self.model.max_positions:
@@ -67,19 +67,12 @@ class MaskedLanguageModel:
         return bert.spec(self.model, vocab_size=self.vocab_size, next_sentence=self.next_sentence)
 
     @property
-    def max_predictions(self) -> int:
-        """P, the budget of a row."""
-        return min(
-            self.sequence_length, self.objective.max_predictions or default_budget(self.sequence_length, self.mask_fraction)
-        )
-
-    @property
     def flops_per_row(self) -> float:
         """A product and its two gradients cost three times 2 * rows * inner * columns; all inputs need gradients."""
         return 3.0 * bert.forward_flops(
             self.model,
             sequence_length=self.sequence_length,
-            predictions=self.max_predictions,
+            predictions=self.law.max_predictions,
             vocab_size=self.vocab_size,
             next_sentence=self.next_sentence,
         )
@@ -88,15 +81,7 @@ class MaskedLanguageModel:
         ids = batch["tokens"].astype(jnp.int32)
         tokens = describe(ids, row_kind=self.row_kind, special=self.special)
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
-        law = MaskingLaw(
-            mask_fraction=self.mask_fraction,
-            max_predictions=self.max_predictions,
-            mask_token_fraction=self.objective.mask_token_fraction,
-            random_token_fraction=self.objective.random_token_fraction,
-            vocab_size=self.vocab_size,
-            special=self.special,
-        )
-        masked = mask_rows(ids, keys[:, 0], law)
+        masked = mask_rows(ids, keys[:, 0], self.law)
         return MaskedInputs(
             tokens=tokens._replace(ids=masked.ids),
             predicted=masked.positions,

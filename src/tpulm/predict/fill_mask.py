@@ -16,7 +16,9 @@ from jaxtyping import Float, Int
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
-from tpulm.models.bert import Bert, Tokens, encode, masked_logits
+from tpulm.models.bert import MaskedModel, Tokens, encode, masked_logits
+from tpulm.models.decoder import Decoder
+from tpulm.models.electra import Discriminator
 from tpulm.nn.transformer import Execution
 from tpulm.tokenization import Tokenization
 
@@ -52,14 +54,16 @@ def fill_mask(model: LoadedModel, texts: str | Sequence[str], top: int = 5) -> l
     Raises DataError for a text without a mask or with more tokens than the model has positions, ConfigError for a model that
     fills no masks.
     """
-    if not isinstance(model.params, Bert):
+    if isinstance(model.params, Decoder):
         raise ConfigError("this is a causal language model: it has no masks to fill, it continues texts (tpulm generate)")
     texts = [texts] if isinstance(texts, str) else list(texts)
     most = model.tokenization.vocab_size
     if not 1 <= top <= most:
         raise ConfigError(f"top is {top}; it must lie between 1 and the size of the vocabulary, {most}")
-    encoded = [_encode(model, text, number, len(texts)) for number, text in enumerate(texts, start=1)]
+    if isinstance(model.params, Discriminator):
+        raise ConfigError("this is ELECTRA's discriminator, which judges words and fills no masks; name the generator's folder")
     params = jax.device_put(model.params)
+    encoded = [_encode(model, text, number, len(texts)) for number, text in enumerate(texts, start=1)]
     batches = (encoded[start : start + BATCH_SIZE] for start in range(0, len(encoded), BATCH_SIZE))
     return [answers for batch in batches for answers in _answer(model, params, batch, top)]
 
@@ -83,7 +87,7 @@ def _encode(model: LoadedModel, text: str, number: int, count: int) -> _Encoded:
     return _Encoded(text, ids, masks)
 
 
-def _answer(model: LoadedModel, params: Bert, batch: Sequence[_Encoded], top: int) -> list[list[Prediction]]:
+def _answer(model: LoadedModel, params: MaskedModel, batch: Sequence[_Encoded], top: int) -> list[list[Prediction]]:
     tokenization = model.tokenization
     longest = max(len(row.ids) for row in batch)
     length = min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, model.config.max_positions)
@@ -116,7 +120,7 @@ class _Best(NamedTuple):
 
 @partial(jax.jit, static_argnames=("config", "vocab_size", "top"))
 def _best_tokens(
-    params: Bert,
+    params: MaskedModel,
     ids: Int[Array, "B L"],
     segments: Int[Array, "B L"],
     places: Int[Array, "2 P"],

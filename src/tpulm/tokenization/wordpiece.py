@@ -1,8 +1,9 @@
 """Learning a WordPiece vocabulary, the same one every time.
 
 The library's trainer numbers the "##" characters in the order of a randomly seeded hash table, and breaks ties between equally
-frequent pairs by those numbers: two runs on the same text differ in hundreds of tokens. Here every character and every "##"
-character is given to it as a token from the start, in sorted order, and nothing random is left.
+frequent pairs by those numbers: two runs on the same text give a third of the tokens other numbers, and some have other tokens
+(docs/design/tokenizer-determinism.md). Here every character and every "##" character is given to it as a token from the start,
+in sorted order, and nothing random is left.
 """
 
 from __future__ import annotations

@@ -118,6 +118,7 @@ class Checkpoints:
         return Restored(items["state"], items["metadata"])
 
     def _set_aside(self, step: int, reason: str) -> None:
+        reason = reason.split(". See full TensorStore")[0]
         target = self._damaged_folder() / f"{step}-{time.time_ns()}"
         storage.publish(self._folder / str(step), target)
         self._progress.note(f"checkpoint {step} is damaged ({reason}); set aside in {target}, trying the one before")

@@ -27,7 +27,7 @@ from tpulm.train.step import (
     make_initializer,
     make_step,
     state_shardings,
-    sum_names,
+    sum_shapes,
     with_shardings,
 )
 
@@ -52,8 +52,8 @@ class Program:
         self.evaluation_batch_size = -(-EVALUATION_BATCH_SIZE // shards) * shards
 
         self._optimizer = make_optimizer(config.train.optimizer, config.train.steps, self.objective.spec)
-        self._sum_names = sum_names(self.objective, self._batch_shapes(config.train.batch_size), config.train.batch_size)
-        self._initializer = make_initializer(self.objective, self._optimizer, seed=config.train.seed, names=self._sum_names)
+        self._sum_shapes = sum_shapes(self.objective, self._batch_shapes(config.train.batch_size), config.train.batch_size)
+        self._initializer = make_initializer(self.objective, self._optimizer, seed=config.train.seed, sums=self._sum_shapes)
         abstract = jax.eval_shape(self._initializer)
         self._shardings = state_shardings(self.objective, self._optimizer, self.mesh, abstract)
         self.abstract_state: TrainState = with_shardings(abstract, self._shardings)  # the restore target
@@ -124,7 +124,7 @@ class Program:
     @property
     def _sums_shape(self) -> tuple[dict[str, jax.ShapeDtypeStruct], jax.ShapeDtypeStruct]:
         whole = replicated(self.mesh)
-        sums = {name: jax.ShapeDtypeStruct((), jnp.float32, sharding=whole) for name in self._sum_names}
+        sums = {name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=whole) for name, shape in self._sum_shapes.items()}
         return sums, jax.ShapeDtypeStruct((self.vocab_size,), jnp.float32, sharding=whole)
 
     def _batch_shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -6,7 +6,7 @@ resumed run continues bit for bit and another layout of devices sees the same ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class TrainState:
     bad_cursor: Any  # int32, the first batch whose loss or gradient was not finite, or -1
 
 
-OWN_SUMS = ("grad_norm", "steps")  # in the window, beside the objective's
+OWN_SUMS: dict[str, tuple[int, ...]] = {"grad_norm": (), "steps": ()}  # in the window, beside the objective's
 
 
 class StepOutput(NamedTuple):
@@ -49,20 +49,21 @@ def row_keys(seed: int, cursor: jax.Array, rows: int) -> jax.Array:
     return jax.vmap(lambda row: jax.random.fold_in(base, row))(jnp.arange(rows, dtype=jnp.uint32))
 
 
-def sum_names(objective: Objective, batch: Any, rows: int) -> list[str]:
-    """The names of the sums the objective's loss returns for a `batch` (of ShapeDtypeStructs will do)."""
+def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[int, ...]]:
+    """The sums that the objective's loss returns for a `batch` (of ShapeDtypeStructs will do), by name."""
 
     def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
         inputs = objective.prepare(batch, row_keys(0, jnp.uint32(0), rows))
         return objective.loss(params, inputs, objective.totals(inputs), dropout_key=None).sums
 
-    return sorted(jax.eval_shape(sums, shapes(objective.spec), batch))
+    found = jax.eval_shape(sums, shapes(objective.spec), batch)
+    return {name: found[name].shape for name in sorted(found)}
 
 
 def make_initializer(
-    objective: Objective, optimizer: optax.GradientTransformation, *, seed: int, names: Sequence[str]
+    objective: Objective, optimizer: optax.GradientTransformation, *, seed: int, sums: Mapping[str, tuple[int, ...]]
 ) -> Callable[[], TrainState]:
-    """A pure function that builds the state at step 0 from the seed; `names` are the objective's sums."""
+    """A pure function that builds the state at step 0 from the seed; `sums` are the shapes of the objective's."""
 
     def initial_state() -> TrainState:
         params = initialize(objective.spec, jax.random.key(seed, impl="threefry2x32"))
@@ -71,7 +72,7 @@ def make_initializer(
             cursor=jnp.zeros((), jnp.int32),
             params=params,
             optimizer=optimizer.init(params),
-            window={name: jnp.zeros((), jnp.float32) for name in (*names, *OWN_SUMS)},
+            window={name: jnp.zeros(shape, jnp.float32) for name, shape in {**sums, **OWN_SUMS}.items()},
             bad_cursor=jnp.full((), -1, jnp.int32),
         )
 
@@ -128,7 +129,7 @@ def make_step(
 
             zeros = (
                 jnp.zeros((), jnp.float32),
-                {name: jnp.zeros((), jnp.float32) for name in state.window if name not in OWN_SUMS},
+                {name: jnp.zeros_like(total) for name, total in state.window.items() if name not in OWN_SUMS},
                 jax.tree.map(jnp.zeros_like, state.params),
             )
             (loss, sums, grads), _ = jax.lax.scan(add, zeros, _micro_batches(inputs, layout))

@@ -1,0 +1,266 @@
+"""Importing a dataset: TFRecords that google's scripts wrote become W/dataset, whose rows are then like any others.
+
+Three passes, each restartable: a walk over the frames of all files, which finds those that were cut off; the reading of
+stretches of them, each to a piece on disk; the parts, where equal rows meet and one of them stays. A row's part, place and
+split follow from its hash, so that neither the names nor the order of the files matter: the same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from tpulm import interrupt, storage, tokenization
+from tpulm.config import DataConfig
+from tpulm.corpus.identity import RANGE, holdout_threshold
+from tpulm.dataset.imported_part import ImportedPartTask, import_part, write_index
+from tpulm.dataset.manifest import (
+    FORMAT_VERSION,
+    SPLITS,
+    DatasetManifest,
+    PartRecord,
+    RowFormat,
+    SplitManifest,
+    dataset_folder,
+    digest,
+    fingerprint,
+    load_manifest,
+    part_name,
+    split_manifest,
+    write_manifest,
+)
+from tpulm.dataset.part import read_record
+from tpulm.dataset.prepare import claim, row_format, sweep
+from tpulm.dataset.pretraining_records import Kind, Shape, Vocabulary, read_rows, shape_of
+from tpulm.dataset.stretch import StretchRecord, StretchTask, finished, import_stretch
+from tpulm.dataset.tfrecord import Survey, read_records, survey
+from tpulm.errors import ConfigError, DataError
+from tpulm.progress import SILENT, Progress
+from tpulm.tokenization import Tokenization
+from tpulm.workers import count_cores, run_tasks
+
+STRETCH_BYTES: Final = 64 << 20  # of TFRecord, a few seconds' work
+PART_BYTES: Final = 128 << 20  # of TFRecord; its rows take a quarter of that
+_BLOCK_ROWS: Final = DataConfig().block_rows
+_WORTH_A_POOL_BYTES: Final = 24 << 20  # two seconds' work on one core
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class ImportedFile(NamedTuple):
+    path: str
+    survey: Survey
+
+
+def import_tfrecords(
+    paths: Sequence[str],
+    workdir: str | Path,
+    *,
+    kind: Kind,
+    tokenizer: Tokenization,
+    holdout_fraction: float = 0.01,
+    workers: int | None = None,
+    progress: Progress = SILENT,
+) -> DatasetManifest:
+    """Fill W/tokenizer and W/dataset from the records of the files; the manifest, at once if that was done before.
+
+    Raises DataError naming file, record and byte for whatever is wrong with a record, ConfigError for a fraction that is none,
+    WorkFolderMismatch if W/dataset was begun from something else.
+    """
+    if not 0.0 < holdout_fraction < 1.0:
+        raise ConfigError(f"the holdout fraction is {holdout_fraction}; it must lie between 0 and 1, such as 0.01")
+    rows, shape = _first_look(paths, kind, tokenizer)
+    files = _survey(paths, progress)
+    inputs = _inputs(files, shape, tokenizer, holdout_fraction)
+    folder = dataset_folder(workdir)
+    claim(folder, inputs)
+    if (complete := load_manifest(workdir)) is not None:
+        return complete
+    pieces = storage.make_folder(folder / "pieces")
+    tasks = _stretch_tasks(files, shape, rows, digest(inputs), pieces)
+    holdout_below = _read(tasks, holdout_fraction, workers, progress)
+    tokenization_path = storage.as_path(workdir) / "tokenizer"
+    tokenization.save(tokenizer, tokenization_path, inputs={"imported": kind})
+    parts = [
+        ImportedPartTask(str(folder), str(pieces), number, str(tokenization_path), digest(inputs), rows, holdout_below)
+        for number in range(tasks[0].num_parts)
+    ]
+    records = _build(folder, parts, sum(file.survey.records for file in files), workers, progress)
+    train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
+    _refuse_empty(train, holdout)
+    manifest = DatasetManifest(
+        inputs=inputs,
+        fingerprint=fingerprint(inputs, (train, holdout)),
+        corpus={
+            "imported": kind,
+            "files": len(files),
+            "records": sum(file.survey.records for file in files),
+            "duplicates": train.counts.duplicates,
+        },
+        train=train,
+        holdout=holdout,
+    )
+    write_manifest(manifest, workdir)
+    storage.remove(pieces)
+    _report(manifest, progress)
+    return manifest
+
+
+def _first_look(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[RowFormat, Shape]:
+    """What the first record of all tells; a wrong vocabulary or format is better known now than after an hour."""
+    for path in paths:
+        record = next(read_records(path), None)
+        if record is None:
+            continue
+        shape = shape_of(record, path, kind)
+        shortest, longest = 8, 65_536  # as data.sequence_length allows
+        if not shortest <= shape.sequence_length <= longest:
+            raise DataError(
+                f"its rows have {shape.sequence_length} tokens; from {shortest} to {longest:,} can be trained on", location=path
+            )
+        config = DataConfig(
+            sequence_length=shape.sequence_length, next_sentence=shape.next_sentence, block_rows=_BLOCK_ROWS, rows="segments"
+        )
+        rows = row_format(config, tokenizer)
+        read_rows([record], path, shape, Vocabulary(rows.vocab_size, rows.special))
+        return rows, shape
+    raise DataError("no file holds a record: all are empty", location=", ".join(paths[:3]) + (" …" if len(paths) > 3 else ""))
+
+
+def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
+    """All files, in the order of their fingerprints: a piece's number then does not depend on names."""
+    sizes = 0
+    for path in paths:
+        with storage.explain("read", path):
+            sizes += Path(path).stat().st_size
+    progress.start("Looking through the records", sizes, "B")
+    files = []
+    for path in paths:
+        files.append(ImportedFile(path, survey(path, stretch_bytes=STRETCH_BYTES, advance=progress.advance)))
+        interrupt.check("nothing was begun")
+    if empty := sum(not file.survey.records for file in files):
+        progress.note(f"{empty:,} of {len(files):,} files hold no record")
+    return sorted(files, key=lambda file: file.survey.fingerprint)
+
+
+def _inputs(files: Sequence[ImportedFile], shape: Shape, tokenizer: Tokenization, holdout_fraction: float) -> dict[str, Any]:
+    """What the dataset is made from. "imported" is by what `workfolder` knows it."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "imported": shape.kind,
+        "holdout_fraction": holdout_fraction,
+        "sizes": {"stretch_bytes": STRETCH_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
+        "tokenizer": tokenizer.fingerprint,
+        "files": {
+            "count": len(files),
+            "records": sum(file.survey.records for file in files),
+            "sha256": digest([file.survey.fingerprint for file in files]),
+        },
+    }
+
+
+def _stretch_tasks(
+    files: Sequence[ImportedFile], shape: Shape, rows: RowFormat, inputs: str, pieces: Path
+) -> list[StretchTask]:
+    stretches = [(file, stretch) for file in files for stretch in file.survey.stretches]
+    num_parts = -(-sum(stretch.bytes for _, stretch in stretches) // PART_BYTES)
+    return [
+        StretchTask(str(pieces), number, file.path, file.survey.fingerprint, stretch, shape, rows, num_parts, inputs)
+        for number, (file, stretch) in enumerate(stretches)
+    ]
+
+
+def _read(tasks: Sequence[StretchTask], holdout_fraction: float, workers: int | None, progress: Progress) -> int:
+    """All stretches as pieces, and their index; the threshold of holdout draws."""
+    pieces = tasks[0].piece.parent
+    expected = {path.name for task in tasks for path in (task.piece, task.piece.with_suffix(".json"))}
+    for path in pieces.iterdir():
+        if path.name not in expected:
+            storage.remove(path)
+    progress.start("Reading the records", sum(task.stretch.bytes for task in tasks), "B")
+    records: dict[int, StretchRecord] = {}
+    missing = []
+    for task in tasks:
+        record = finished(task)
+        if record is None:
+            missing.append(task)
+        else:
+            records[task.number] = record
+            progress.advance(task.stretch.bytes)
+    size = sum(task.stretch.bytes for task in missing)
+    for number, record in _each(_numbered, missing, workers, worth_a_pool=size > _WORTH_A_POOL_BYTES):
+        records[number] = record
+        progress.advance(tasks[number].stretch.bytes)
+    write_index(pieces, [(task.piece.name, records[task.number]) for task in tasks])
+    return holdout_threshold(
+        holdout_fraction,
+        min((record.smallest_draw for record in records.values()), default=RANGE - 1),
+        max((record.largest_draw for record in records.values()), default=0),
+    )
+
+
+def _numbered(task: StretchTask) -> tuple[int, StretchRecord]:
+    return task.number, import_stretch(task)
+
+
+def _build(
+    folder: Path, tasks: Sequence[ImportedPartTask], num_records: int, workers: int | None, progress: Progress
+) -> dict[str, list[PartRecord]]:
+    """The records of all parts by split, after building those that are not there yet."""
+    sweep(folder, set())
+    records: dict[str, list[PartRecord]] = {split: [] for split in SPLITS}
+    missing = []
+    for task in tasks:
+        found = [read_record(folder / split, task.number, task.inputs) for split in SPLITS]
+        if None in found:
+            missing.append(task)
+            continue
+        for split, record in zip(SPLITS, found, strict=True):
+            records[split] += [record] if record else []
+    if kept := len(tasks) - len(missing):
+        progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
+    progress.start("Building the dataset", num_records * len(missing) / len(tasks), "row")
+    for built in _each(import_part, missing, workers, worth_a_pool=len(missing) > 1):
+        for split, record in built.items():
+            records[split].append(record)
+        progress.advance(sum(record.counts.rows + record.counts.duplicates for record in built.values()))
+    sweep(folder, {part_name(task.number) for task in tasks})
+    return records
+
+
+def _each(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None, *, worth_a_pool: bool
+) -> Iterator[Result]:
+    """The results as they come; in this process where a pool would take longer to start than to work."""
+    workers = min(workers or count_cores(), len(tasks))
+    if workers > 1 and worth_a_pool:
+        yield from run_tasks(function, [(task,) for task in tasks], workers=workers)
+        return
+    for task in tasks:
+        yield function(task)
+        interrupt.check()
+
+
+def _refuse_empty(train: SplitManifest, holdout: SplitManifest) -> None:
+    if train.counts.rows and holdout.counts.rows:
+        return
+    raise DataError(
+        f"the records hold {train.counts.rows + holdout.counts.rows} different rows ({train.counts.duplicates:,} exact "
+        "duplicates are left out); at least two are needed, one of them for the holdout. Name more files, and begin in a new "
+        "work folder"
+    )
+
+
+def _report(manifest: DatasetManifest, progress: Progress) -> None:
+    counts = manifest.train.counts
+    records, held_out = manifest.corpus["records"], manifest.holdout.counts.rows
+    progress.note(
+        f"{counts.rows:,} rows of {manifest.train.rows.sequence_length} to train on and {held_out:,} held out, from "
+        f"{records:,} records; {counts.duplicates:,} exact duplicates left out; {manifest.train.padding_fraction:.1%} padding"
+    )
+    progress.note(
+        "held out is by row: other cuts of the same text may be among the rows trained on (BERT's dupe_factor makes such), and "
+        "flatter the scores"
+    )

@@ -1,0 +1,267 @@
+"""The records that google's two scripts write, as rows: checked, and with their static masks undone.
+
+BERT (google-research/bert, create_pretraining_data.py), L tokens, P predictions: input_ids, input_mask, segment_ids int64 [L];
+masked_lm_positions, masked_lm_ids int64 [P] and masked_lm_weights float32 [P], filled up with 0; next_sentence_labels int64 [1]
+(1: the second segment is random), which forks may leave out. Newer code (tensorflow/models, nlp) writes input_word_ids and
+input_type_ids. ELECTRA (google-research/electra, build_pretraining_dataset.py): input_ids, input_mask, segment_ids, not masked.
+
+The mask and the types of a row are not stored here, since its ids tell them (`objectives.rows.describe`, kind "segments"), so
+that they must agree with what the record has is checked, as is everything else that would otherwise go wrong in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tpulm.dataset import example, tfrecord
+from tpulm.dataset.manifest import SpecialIds
+from tpulm.dataset.rows import Layout
+from tpulm.dataset.tfrecord import Record
+from tpulm.errors import DataError
+
+Kind = Literal["bert", "electra"]
+_IDS, _MASK, _TYPES = ("input_ids", "input_word_ids"), ("input_mask",), ("segment_ids", "input_type_ids")
+_POSITIONS, _ORIGINALS, _WEIGHTS = ("masked_lm_positions",), ("masked_lm_ids",), ("masked_lm_weights",)
+_LABEL = ("next_sentence_labels",)
+
+
+class Shape(NamedTuple):
+    """What all records must share."""
+
+    kind: Kind
+    sequence_length: int
+    next_sentence: bool
+
+
+class Vocabulary(NamedTuple):
+    size: int
+    special: SpecialIds
+
+
+class Rows(NamedTuple):
+    tokens: np.ndarray  # int64 [N, L], without masks
+    random_next: np.ndarray  # int8 [N]; 0 where the records do not tell
+
+
+class _Batch(NamedTuple):
+    """N records as arrays, with G predictions in all."""
+
+    records: Sequence[Record]
+    path: str
+    ids: np.ndarray  # int64 [N, L]
+    mask: np.ndarray  # int64 [N, L]
+    types: np.ndarray  # int64 [N, L]
+    labels: np.ndarray  # int64 [N]
+    row: np.ndarray  # int64 [G]: of a prediction
+    position: np.ndarray  # int64 [G]
+    original: np.ndarray  # int64 [G]
+
+    def refuse(self, wrong: np.ndarray, what: Callable[[int, int], str]) -> None:
+        """Raise DataError at the first True of bool [N] or [N, L]; `what(row, position)` tells."""
+        if wrong.any():
+            row, position = divmod(int(np.argmax(wrong)), wrong[0].size)
+            raise _error(self.records[row], self.path, what(row, position))
+
+
+def shape_of(record: Record, path: str, kind: Kind) -> Shape:
+    """The shape that this record has. Raises DataError if it is not of this kind."""
+    features = _features(record, path)
+    ids = _integers(features, _IDS, record, path)
+    masked = [name for name in (*_POSITIONS, *_ORIGINALS, *_WEIGHTS) if name in features]
+    if kind == "electra" and masked:
+        raise _error(record, path, f"it has {', '.join(masked)}, so its ids are masked as BERT's are; give --format bert")
+    if kind == "bert" and not masked:
+        raise _error(
+            record, path, "it has no masked_lm_positions, so it is none of BERT's; if ELECTRA's, give --format electra"
+        )
+    return Shape(kind, len(ids), kind == "bert" and _LABEL[0] in features)
+
+
+def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vocabulary) -> Rows:
+    """The rows of records of one file. Raises DataError naming file, record and byte, the value found, and what may be done."""
+    batch = _gather(records, path, shape)
+    _check_values(batch, vocabulary)
+    tokens = _unmask(batch, vocabulary)
+    _check_rows(batch, tokens, vocabulary.special)
+    return Rows(tokens, batch.labels.astype(np.int8))
+
+
+def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialIds) -> Layout:
+    """The layout that `rows.fill` turns into these rows [N, L], each [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and padding."""
+    length = tokens.shape[1]
+    row, end = np.nonzero(tokens == special.sep)
+    opens = np.diff(row, prepend=-1) > 0
+    column = np.where(opens, 1, np.concatenate([[0], end[:-1]]) + 1)
+    closes = np.ones(row.size, bool)
+    return Layout(len(tokens), row, column, row * length + column, end - column, opens, closes, random_next)
+
+
+def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
+    ids: list[int] = []
+    mask: list[int] = []
+    types: list[int] = []
+    labels: list[int] = []
+    row: list[int] = []
+    position: list[int] = []
+    original: list[int] = []
+    for number, record in enumerate(records):
+        features = _features(record, path)
+        for names, values in ((_IDS, ids), (_MASK, mask), (_TYPES, types)):
+            found = _integers(features, names, record, path)
+            if len(found) != shape.sequence_length:
+                raise _error(
+                    record,
+                    path,
+                    f"{names[0]} has {len(found)} values, and the first record has rows of {shape.sequence_length}: all must "
+                    "have one length; import those of another length into a work folder of their own",
+                )
+            values.extend(found)
+        labels.append(_label(features, shape, record, path))
+        if shape.kind == "electra":
+            continue
+        where, what = (_integers(features, names, record, path) for names in (_POSITIONS, _ORIGINALS))
+        weights = _values(features, _WEIGHTS, example.floats, record, path)
+        if not len(where) == len(what) == len(weights):
+            lengths = f"{len(where)}, {len(what)} and {len(weights)}"
+            raise _error(
+                record, path, f"masked_lm_positions, _ids and _weights have {lengths} values, not equally many; write it anew"
+            )
+        for place, token, weight in zip(where, what, weights, strict=True):
+            if weight:
+                row.append(number)
+                position.append(place)
+                original.append(token)
+    ids_, mask_, types_ = (np.array(values, np.int64).reshape(len(records), -1) for values in (ids, mask, types))
+    return _Batch(records, path, ids_, mask_, types_, *(np.array(v, np.int64) for v in (labels, row, position, original)))
+
+
+def _label(features: Mapping[str, Any], shape: Shape, record: Record, path: str) -> int:
+    """The next-sentence label, 0 where there is none."""
+    if not shape.next_sentence:
+        if shape.kind == "bert" and _LABEL[0] in features:
+            raise _error(record, path, "it has next_sentence_labels, and the first record has none; import the two apart")
+        return 0
+    values = _integers(features, _LABEL, record, path)
+    if list(values) not in ([0], [1]):
+        raise _error(record, path, f"next_sentence_labels is {list(values)[:8]}, not [0] or [1]; write it anew")
+    return values[0]
+
+
+def _check_values(batch: _Batch, vocabulary: Vocabulary) -> None:
+    """Ids in the vocabulary, predictions in the text."""
+    other = f"the vocabulary ends at {vocabulary.size - 1:,}: --vocab is not the one that the records were made with"
+    batch.refuse(
+        (batch.ids < 0) | (batch.ids >= vocabulary.size),
+        lambda row, place: f"input_ids holds {batch.ids[row, place]} at position {place}, and {other}",
+    )
+    length = batch.ids.shape[1]
+    inside = (batch.position > 0) & (batch.position < length)
+    inside[inside] = batch.mask[batch.row[inside], batch.position[inside]] == 1
+    key = batch.row * (1 << 32) + batch.position
+    again = np.ones(key.size, bool)
+    again[np.unique(key, return_index=True)[1]] = False
+    for wrong, what in (
+        (~inside, "masked_lm_positions holds {position}, which is no place of its text ([CLS] at 0 is none); write it anew"),
+        (again, "masked_lm_positions holds {position} twice; write it anew"),
+        ((batch.original < 0) | (batch.original >= vocabulary.size), "masked_lm_ids holds {original}, and " + other),
+    ):
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            text = what.format(position=batch.position[first], original=batch.original[first])
+            raise _error(batch.records[int(batch.row[first])], batch.path, text)
+
+
+def _unmask(batch: _Batch, vocabulary: Vocabulary) -> np.ndarray:
+    tokens = batch.ids.copy()
+    tokens[batch.row, batch.position] = batch.original
+    mask = vocabulary.special.mask
+    batch.refuse(
+        tokens == mask,
+        lambda row, place: (
+            f"position {place} holds the mask token (id {mask}) and no masked_lm_positions restores it; "
+            "--vocab is not the one that the records were made with, or they were masked twice"
+        ),
+    )
+    return tokens
+
+
+def _check_rows(batch: _Batch, tokens: np.ndarray, special: SpecialIds) -> None:
+    """Rows `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, then padding, with input_mask and segment_ids as these ids tell them."""
+    wrong_vocabulary = "is --vocab the vocabulary that the records were made with?"
+    batch.refuse(
+        tokens[:, 0] != special.cls,
+        lambda row, _: f"the row begins with id {tokens[row, 0]}, not with [CLS] (id {special.cls}); {wrong_vocabulary}",
+    )
+    real = tokens != special.pad
+    batch.refuse(
+        batch.mask != real,
+        lambda row, place: (
+            f"input_mask is {batch.mask[row, place]} at position {place}, where input_ids holds "
+            f"{tokens[row, place]} ([PAD] is {special.pad}); {wrong_vocabulary}"
+        ),
+    )
+    batch.refuse(
+        np.diff(real.astype(np.int8), axis=1) > 0,
+        lambda row, place: f"position {place} is padding, and text follows it; rows must be padded at their end: write it anew",
+    )
+    ends = tokens == special.sep
+    last = real.sum(axis=1) - 1
+    batch.refuse(
+        ~ends[np.arange(len(tokens)), last],
+        lambda row, _: (
+            f"the text ends with id {tokens[row, last[row]]} at position {last[row]}, not with [SEP] (id "
+            f"{special.sep}); {wrong_vocabulary}"
+        ),
+    )
+    count = ends.sum(axis=1)
+    batch.refuse(
+        count > 2,
+        lambda row, _: f"it has {count[row]} [SEP] (id {special.sep}), and rows have one or two segments; {wrong_vocabulary}",
+    )
+    after = np.zeros_like(ends)
+    after[:, 1:] = ends[:, :-1]
+    after[:, 1] |= ends[:, 1]  # behind [CLS]
+    batch.refuse(ends & after, lambda row, place: f"a segment is empty: [SEP] stands at position {place}; write it anew")
+    types = (np.cumsum(ends, axis=1) - ends == 1) & real
+    batch.refuse(
+        batch.types != types,
+        lambda row, place: (
+            f"segment_ids is {batch.types[row, place]} at position {place}, where the [SEP] before it make it "
+            f"{int(types[row, place])}: BERT and ELECTRA count up after the first [SEP]; {wrong_vocabulary}"
+        ),
+    )
+
+
+def _features(record: Record, path: str) -> Mapping[str, Any]:
+    try:
+        return example.parse(record.data)
+    except example.NotAnExample as error:
+        raise _error(
+            record,
+            path,
+            f"its {len(record.data):,} bytes are no tf.train.Example ({error}); only what BERT's create_pretraining_data.py "
+            "and ELECTRA's build_pretraining_dataset.py write can be imported",
+        ) from error
+
+
+def _integers(features: Mapping[str, Any], names: Sequence[str], record: Record, path: str) -> Sequence[int]:
+    return _values(features, names, example.integers, record, path)
+
+
+def _values(features: Mapping[str, Any], names: Sequence[str], read: Callable[[Any], Any], record: Record, path: str) -> Any:
+    """The values of the feature that goes by one of these names."""
+    name = next((name for name in names if name in features), None)  # asking a protobuf map by [] would add the name to it
+    if name is None:
+        there = ", ".join(sorted(features)) or "none"
+        raise _error(record, path, f"the feature {' or '.join(names)} is missing, and there are: {there}; check --format")
+    try:
+        return read(features[name])
+    except example.NotAnExample as error:
+        raise _error(record, path, f"the feature {name} {error}; write it anew") from error
+
+
+def _error(record: Record, path: str, message: str) -> DataError:
+    return DataError(message, location=tfrecord.place(path, record.number, record.offset))

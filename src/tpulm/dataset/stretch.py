@@ -1,0 +1,134 @@
+"""A stretch of a TFRecord file, read, checked and put in order for the parts: the unit of restart when records are imported.
+
+PIECES/000000.npy    the rows, sorted by the hash of their ids, and so by part
+PIECES/000000.json   what it was made from and where its parts begin, written last
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm import storage
+from tpulm.corpus.identity import RANGE, Keys, Purpose, draw, keys_of, part_range
+from tpulm.dataset.manifest import FORMAT_VERSION, Record, RowFormat
+from tpulm.dataset.pretraining_records import Shape, Vocabulary, read_rows
+from tpulm.dataset.tfrecord import Stretch, read_records
+from tpulm.errors import DataError
+
+_RECORDS_AT_ONCE = 2048
+
+
+class StretchTask(NamedTuple):
+    folder: str  # PIECES
+    number: int
+    path: str
+    file: str  # its fingerprint
+    stretch: Stretch
+    shape: Shape
+    rows: RowFormat
+    num_parts: int
+    inputs: str  # digest of inputs.json
+
+    @property
+    def piece(self) -> Path:
+        return Path(self.folder) / f"{self.number:06d}.npy"
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What its rows depend on; where the file lies is not among it."""
+        return {"inputs": self.inputs, "file": self.file, "stretch": list(self.stretch)}
+
+
+class StretchRecord(Record):
+    format_version: int = FORMAT_VERSION
+    identity: dict[str, object]
+    bytes: int
+    part_ends: tuple[int, ...]  # rows up to and with each part
+    smallest_draw: int  # of the rows' holdout draws; see corpus.identity.holdout_threshold
+    largest_draw: int
+
+
+def row_dtype(rows: RowFormat) -> np.dtype:
+    tokens = rows.token_dtype.newbyteorder("<")
+    return np.dtype([("high", "<u8"), ("low", "<u8"), ("random_next", "i1"), ("tokens", tokens, (rows.sequence_length,))])
+
+
+def import_stretch(task: StretchTask) -> StretchRecord:
+    """Read the stretch and write its rows, sorted. Memory: the rows, and what they are read from a bit at a time."""
+    rows = np.empty(task.stretch.records, row_dtype(task.rows))
+    vocabulary = Vocabulary(task.rows.vocab_size, task.rows.special)
+    records = read_records(task.path, task.stretch)
+    done = 0
+    while batch := list(islice(records, _RECORDS_AT_ONCE)):
+        found = read_rows(batch, task.path, task.shape, vocabulary)
+        some = rows[done : done + len(batch)]
+        some["tokens"], some["random_next"] = found.tokens, found.random_next
+        some["high"], some["low"] = keys_of([row.tobytes() for row in some["tokens"]])
+        done += len(batch)
+    if done != len(rows):
+        raise DataError(f"the file had {len(rows):,} records here, and now {done:,}: it changed meanwhile", location=task.path)
+    rows = rows[order_of(rows)]
+    draws = draw(keys_in(rows), Purpose.HOLDOUT)
+    ends = [np.searchsorted(rows["high"], np.uint64(part_range(part, task.num_parts)[0])) for part in range(1, task.num_parts)]
+    return _save(task, rows, [*map(int, ends), len(rows)], draws)
+
+
+def finished(task: StretchTask) -> StretchRecord | None:
+    """The record of a stretch that is there, whole by its size, and made from the same; else None."""
+    path = task.piece.with_suffix(".json")
+    if not storage.exists(path) or not storage.exists(task.piece):
+        return None
+    value = storage.read_json(path)
+    if value.get("format_version") != FORMAT_VERSION or value.get("identity") != task.identity:
+        return None
+    record = StretchRecord.model_validate(value)
+    return record if task.piece.stat().st_size == record.bytes else None
+
+
+def rows_of_part(pieces: Iterator[tuple[Path, StretchRecord]], part: int, dtype: np.dtype) -> np.ndarray:
+    """The rows of a part from all pieces, in the order of their keys; `row_dtype` [N]."""
+    found = [np.empty(0, dtype)]
+    for path, record in pieces:
+        first, last = (record.part_ends[part - 1] if part else 0), record.part_ends[part]
+        if first < last:
+            with storage.explain("read", path):
+                found.append(np.array(np.load(path, mmap_mode="r")[first:last]))
+    rows = np.concatenate(found)
+    return rows[order_of(rows)]
+
+
+def keys_in(rows: np.ndarray) -> Keys:
+    return Keys(np.ascontiguousarray(rows["high"]), np.ascontiguousarray(rows["low"]))
+
+
+def order_of(rows: np.ndarray) -> np.ndarray:
+    """By key, and equal ids by their label."""
+    return np.lexsort((rows["random_next"], rows["low"], rows["high"]))
+
+
+def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.ndarray) -> StretchRecord:
+    temporary = task.piece.with_name(f".{task.piece.name}.{os.getpid()}{storage.TEMPORARY_SUFFIX}")
+    try:
+        with storage.explain("write", task.piece), temporary.open("wb") as stream:
+            np.save(stream, rows)
+            stream.flush()
+            os.fsync(stream.fileno())
+        storage.publish(temporary, task.piece)
+    except BaseException:
+        storage.remove(temporary)
+        raise
+    record = StretchRecord(
+        identity=task.identity,
+        bytes=task.piece.stat().st_size,
+        part_ends=tuple(part_ends),
+        smallest_draw=min(map(int, draws), default=RANGE - 1),
+        largest_draw=max(map(int, draws), default=0),
+    )
+    storage.write_json(task.piece.with_suffix(".json"), record.model_dump(mode="json"))
+    return record

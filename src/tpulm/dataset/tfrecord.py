@@ -1,0 +1,160 @@
+"""TFRecord files: the framing of records, with every length and checksum looked at. No TensorFlow.
+
+A record is its length (uint64), the masked crc32c of those eight bytes (uint32), the data, and the masked crc32c of the data
+(uint32), all little-endian, one record after another. "Masked" is rotated right by 15 bits, plus 0xa282ead8 (tensorflow:
+tsl/lib/hash/crc32c.h, tsl/lib/io/record_writer.h).
+
+A changed bit anywhere is found, and so is a file cut off within a record; one cut off exactly between two records is a shorter
+file that nothing tells from a whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from typing import NamedTuple
+
+import google_crc32c
+
+from tpulm import storage
+from tpulm.errors import DataError
+
+_MASK_DELTA = 0xA282EAD8
+_HEAD = struct.Struct("<QI")  # length, its checksum
+_TAIL = struct.Struct("<I")  # the data's checksum
+_FRAME_BYTES = _HEAD.size + _TAIL.size
+_GZIP = b"\x1f\x8b"
+
+
+class Record(NamedTuple):
+    number: int  # in its file, from 1
+    offset: int  # of its first byte in the file, the length's
+    data: bytes
+
+
+class Stretch(NamedTuple):
+    """Consecutive records of a file."""
+
+    first: int  # number of the first one, from 1
+    offset: int  # where that begins
+    records: int
+    bytes: int
+
+
+class Survey(NamedTuple):
+    """What the frames alone tell of a file."""
+
+    fingerprint: str  # sha256 of all lengths and checksums, and so, by the data's checksums, of the file
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(stretch.records for stretch in self.stretches)
+
+
+class _Frame(NamedTuple):
+    number: int
+    offset: int
+    length: int
+    head: bytes
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of the data as TFRecord stores it."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def frame(data: bytes) -> bytes:
+    """The data as one record of a file."""
+    length = struct.pack("<Q", len(data))
+    return b"".join([length, _TAIL.pack(masked_crc32c(length)), data, _TAIL.pack(masked_crc32c(data))])
+
+
+def place(path: str, number: int, offset: int) -> str:
+    """Where a record is, for the `location` of an error."""
+    return f"{path}, record {number:,} (byte {offset:,})"
+
+
+def read_records(path: str, stretch: Stretch | None = None) -> Iterator[Record]:
+    """The records of a stretch (None: of the whole file), one in memory at a time.
+
+    Raises DataError naming file, record and byte for a wrong checksum, a file that ends too early, or one that is compressed.
+    """
+    with storage.open_read(path) as stream, storage.explain("read", path):
+        for found in _frames(stream, path, stretch):
+            data = stream.read(found.length)
+            (recorded,) = _TAIL.unpack(stream.read(_TAIL.size))
+            if masked_crc32c(data) != recorded:
+                raise DataError(
+                    f"its {found.length:,} bytes have the checksum {masked_crc32c(data):#010x} (masked crc32c), and "
+                    f"{recorded:#010x} is recorded: the file is damaged. Copy it again from where it came, or write it anew",
+                    location=place(path, found.number, found.offset),
+                )
+            yield Record(found.number, found.offset, data)
+
+
+def survey(path: str, *, stretch_bytes: int, advance: Callable[[float], None] = lambda amount: None) -> Survey:
+    """Walk over the frames, passing the data by, and cut the file into stretches of about `stretch_bytes`.
+
+    Raises as `read_records` does, but does not see damage within the data.
+    """
+    digest = hashlib.sha256()
+    stretches: list[Stretch] = []
+    first = offset = records = size = 0
+    with storage.open_read(path) as stream, storage.explain("read", path):
+        for found in _frames(stream, path, None):
+            if not records:
+                first, offset = found.number, found.offset
+            stream.seek(found.length, io.SEEK_CUR)
+            digest.update(found.head + stream.read(_TAIL.size))
+            records, size = records + 1, size + found.length + _FRAME_BYTES
+            if size >= stretch_bytes:
+                stretches.append(Stretch(first, offset, records, size))
+                advance(size)
+                records = size = 0
+    if records:
+        stretches.append(Stretch(first, offset, records, size))
+        advance(size)
+    return Survey(digest.hexdigest(), tuple(stretches))
+
+
+def _frames(stream: BufferedReader, path: str, stretch: Stretch | None) -> Iterator[_Frame]:
+    """The heads of the records, checked, and the data known to be in the file; the stream stands at the data of each.
+
+    The consumer leaves the stream behind the record.
+    """
+    end = stream.seek(0, io.SEEK_END)
+    number, offset, last = (stretch.first, stretch.offset, stretch.first + stretch.records) if stretch else (1, 0, None)
+    stream.seek(offset)
+    while offset < end and number != last:
+        where = place(path, number, offset)
+        head = stream.read(_HEAD.size)
+        if number == 1 and head.startswith(_GZIP):
+            raise DataError("the file is gzip-compressed; decompress it first (gunzip), then name the result", location=where)
+        if len(head) < _HEAD.size:
+            raise _cut_off(f"{len(head)} of the {_HEAD.size} bytes of its length", where)
+        length, recorded = _HEAD.unpack(head)
+        if masked_crc32c(head[:8]) != recorded:
+            no_tfrecord = "the file is damaged, or compressed, or no TFRecord" if number == 1 else "the file is damaged"
+            raise DataError(
+                f"its length, {length:,}, has the checksum {masked_crc32c(head[:8]):#010x} (masked crc32c), and "
+                f"{recorded:#010x} is recorded: {no_tfrecord}. Copy it again from where it came, or write it anew",
+                location=where,
+            )
+        if offset + length + _FRAME_BYTES > end:
+            there = end - offset - _HEAD.size
+            raise _cut_off(f"{there:,} of the {length + _TAIL.size:,} bytes of its data and checksum", where)
+        yield _Frame(number, offset, length, head)
+        number, offset = number + 1, offset + length + _FRAME_BYTES
+
+
+def _cut_off(there: str, where: str) -> DataError:
+    return DataError(
+        f"the file ends within the record, after {there}: it was cut off, or is still being written. Copy it again from where "
+        "it came, or write it anew",
+        location=where,
+    )

@@ -1,0 +1,165 @@
+"""ELECTRA: a generator that fills masks, and a discriminator that tells which tokens are not the original ones.
+
+Clark et al. 2020. Both are post-norm encoders as BERT's, with embeddings of their own size and a projection where that differs
+from the layers'. The generator shares the discriminator's embeddings (tokens, positions, types and their norm) unless it has
+its own, and, as a variant of the original, may share its layers too. Hugging Face's ElectraForMaskedLM and
+ElectraForPreTraining are the two halves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+from jax import Array
+from jaxtyping import Float
+
+from tpulm.config import ModelConfig
+from tpulm.models.bert import Embeddings, MaskedHead, embeddings_spec, forward_flops, masked_head_spec
+from tpulm.nn.layers import Dense, activation, dense, dense_spec
+from tpulm.nn.params import ParamSpec, TruncatedNormal, map_specs, parameters
+from tpulm.nn.transformer import Execution, Layer, stack_spec
+
+
+@parameters
+class DetectionHead:
+    dense: Dense
+    output: Dense  # [D, 1]
+
+
+@parameters
+class Generator:
+    """In a training tree, None stands for what it shares with the discriminator."""
+
+    embeddings: Embeddings
+    projection: Dense | None
+    layers: Layer
+    final_norm: None
+    masked_head: MaskedHead
+
+
+@parameters
+class Discriminator:
+    embeddings: Embeddings
+    projection: Dense | None
+    layers: Layer
+    final_norm: None
+    detection_head: DetectionHead
+
+
+@parameters
+class Electra:
+    generator: Generator
+    discriminator: Discriminator
+
+
+class Halves(NamedTuple):
+    """Two models, each whole."""
+
+    generator: Generator
+    discriminator: Discriminator
+
+
+def generator_config(config: ModelConfig) -> ModelConfig:
+    """The generator as a model of its own, from the whole's settings."""
+    width, heads, layers = config.generator_sizes
+    own = config.generator is None or config.generator.own_layers
+    return config.model_copy(
+        update={
+            "num_layers": layers,
+            "hidden_size": width,
+            "num_heads": heads,
+            "intermediate_size": 4 * width if own else config.intermediate_size,
+            "embedding_size": embedding_size(config),
+        }
+    )
+
+
+def embedding_size(config: ModelConfig) -> int:
+    return config.embedding_size or config.hidden_size
+
+
+def generator_spec(config: ModelConfig, *, vocab_size: int) -> Generator:
+    """Of a whole generator with the sizes of `config` (`generator_config` gives them)."""
+    size = embedding_size(config)
+    return Generator(
+        embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
+        projection=_projection_spec(config),
+        layers=stack_spec(config),
+        final_norm=None,
+        masked_head=masked_head_spec(config, size, vocab_size=vocab_size),
+    )
+
+
+def discriminator_spec(config: ModelConfig, *, vocab_size: int) -> Discriminator:
+    init, size = TruncatedNormal(config.initializer_range), config.hidden_size
+    return Discriminator(
+        embeddings=embeddings_spec(config, embedding_size(config), vocab_size=vocab_size),
+        projection=_projection_spec(config),
+        layers=stack_spec(config),
+        final_norm=None,
+        detection_head=DetectionHead(
+            dense=dense_spec((size, size), ("embed", None), init), output=dense_spec((size, 1), (None, None), init)
+        ),
+    )
+
+
+def _projection_spec(config: ModelConfig) -> Dense | None:
+    size = embedding_size(config)
+    if size == config.hidden_size:
+        return None
+    return dense_spec((size, config.hidden_size), ("embed", None), TruncatedNormal(config.initializer_range))
+
+
+def spec(config: ModelConfig, *, vocab_size: int) -> Electra:
+    """The training tree: both halves, what they share in the discriminator alone."""
+    assert config.generator is not None
+    generator = generator_spec(generator_config(config), vocab_size=vocab_size)
+    generator = replace(generator, layers=map_specs(_with_whole_heads, generator.layers))
+    if not config.generator.own_embeddings:
+        generator = replace(generator, embeddings=None)
+    if not config.generator.own_layers:
+        generator = replace(generator, projection=None, layers=None)
+    return Electra(generator, discriminator_spec(config, vocab_size=vocab_size))
+
+
+def _with_whole_heads(leaf: ParamSpec) -> ParamSpec:
+    """Never split by heads: a generator has few, ELECTRA-small's a single one."""
+    return replace(leaf, axes=tuple(None if axis == "heads" else axis for axis in leaf.axes))
+
+
+def halves(params: Electra) -> Halves:
+    """Both models whole, the shared parameters in both."""
+    generator, discriminator = params.generator, params.discriminator
+    if generator.embeddings is None:
+        generator = replace(generator, embeddings=discriminator.embeddings)
+    if generator.layers is None:
+        generator = replace(generator, projection=discriminator.projection, layers=discriminator.layers)
+    return Halves(generator, discriminator)
+
+
+def replaced_logits(
+    head: DetectionHead, hidden: Float[Array, "B L D"], *, config: ModelConfig, execution: Execution
+) -> Float[Array, "B L"]:
+    """Float32 logits that a token is not the original one."""
+    with jax.named_scope("detection_head"):
+        x = hidden.reshape(-1, hidden.shape[-1])
+        x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
+        return dense(head.output, x, dtype=execution.dtype).astype("float32").reshape(hidden.shape[:-1])
+
+
+def forward_flops_of_both(config: ModelConfig, *, sequence_length: int, predictions: int, vocab_size: int) -> float:
+    """Of the matrix products of one row's forward pass through generator and discriminator."""
+    length, size = sequence_length, config.hidden_size
+
+    def encoder(model: ModelConfig) -> float:
+        projection = (
+            2.0 * length * embedding_size(model) * model.hidden_size if embedding_size(model) != model.hidden_size else 0.0
+        )
+        layers = forward_flops(model, sequence_length=length, predictions=0, vocab_size=vocab_size, next_sentence=False)
+        return layers + projection
+
+    small = generator_config(config)
+    head = 2.0 * predictions * embedding_size(config) * (small.hidden_size + vocab_size)
+    return encoder(small) + head + encoder(config) + 2.0 * length * size * (size + 1)

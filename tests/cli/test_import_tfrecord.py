@@ -1,0 +1,119 @@
+"""From TFRecords to a trained and exported model, by the commands; there is no text anywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpulm.dataset.example import serialize
+from tpulm.dataset.tfrecord import frame
+
+LENGTH, PAD, CLS, SEP, MASK = 32, 0, 2, 3, 4
+WORDS = ["red", "green", "blue", "old", "new", "tree", "house", "river", "stone", "bird", "song", "night", "day", "##s"]
+RUN_FILE = f"""
+extends = "bert-tiny"
+name = "imported"
+[data]
+sequence_length = {LENGTH}
+[model]
+num_layers = 1
+hidden_size = 32
+num_heads = 2
+intermediate_size = 64
+[train]
+steps = 4
+batch_size = 8
+log_every_steps = 2
+[train.checkpoint]
+every_steps = 2
+"""
+
+
+def tpulm(*arguments: object, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def record(number: int, *, bert: bool) -> bytes:
+    draw = random.Random(number)
+    first, second = (draw.choices(range(5, 5 + len(WORDS)), k=draw.randint(3, 14)) for _ in range(2))
+    tokens = [CLS, *first, SEP, *second, SEP]
+    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    padding = [0] * (LENGTH - len(tokens))
+    features: dict[str, Any] = {"input_mask": [1] * len(tokens) + padding, "segment_ids": types + padding}
+    if bert:
+        features |= {"masked_lm_positions": [2, 0], "masked_lm_ids": [tokens[2], 0], "masked_lm_weights": [1.0, 0.0]}
+        features |= {"next_sentence_labels": [number % 2]}
+        tokens[2] = MASK
+    return frame(serialize(features | {"input_ids": tokens + padding}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
+    for name, bert in (("bert", True), ("electra", False)):
+        for part in range(3):
+            records = b"".join(record(100 * part + number, bert=bert) for number in range(100))
+            (tmp_path / f"{name}.tfrecord-{part}-of-3").write_bytes(records)
+    (tmp_path / "run.toml").write_text(RUN_FILE)
+    return tmp_path
+
+
+def test_a_model_is_trained_from_records(folder: Path, user_environment: dict[str, str]) -> None:
+    def command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        result = tpulm(*arguments, cwd=folder, environment=user_environment)
+        assert result.returncode == code, result.stderr
+        assert "Traceback" not in result.stderr
+        return result
+
+    def import_into(workdir: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        names = ("bert.tfrecord-*", "--vocab", "vocab.txt", "--format", "bert", "--to", workdir, "--lowercase", "--json")
+        return command("dataset", "import-tfrecord", *names, code=code)
+
+    counts = json.loads(import_into("w").stdout)
+    assert counts["train"]["rows"] + counts["holdout"]["rows"] + counts["train"]["duplicates"] == 300
+    inspected = command("dataset", "inspect", "w", "--rows", 2)
+    assert inspected.stderr.count("train row") == 2
+
+    refused = command("run", "run.toml", "-w", "w", "--set", "data.sequence_length=64", code=2)
+    assert "data.sequence_length = 32 (not 64)" in refused.stderr and "--set data.sequence_length=32" in refused.stderr
+    refused = command("run", "run.toml", "-w", "w", "--set", "data.rows=packed", "--set", "data.next_sentence=false", code=2)
+    assert "--set data.rows=segments --set data.next_sentence=true" in refused.stderr
+    refused = command("train", "run.toml", "-w", "w", "--set", "corpus.sources=['a.txt']", code=2)
+    assert "corpus.sources would not be read" in refused.stderr
+    assert not (folder / "w" / "run.json").exists(), "a refused run leaves the folder as it was"
+
+    trained = json.loads(command("train", "run.toml", "--workdir", "w", "--json").stdout)
+    assert trained["steps"] == 4
+    summary = json.loads(command("run", "run.toml", "--workdir", "w", "--json").stdout)
+    assert summary["stages"] == {"dataset": "skipped", "train": "skipped", "evaluate": "done", "export": "done"}
+    assert 0 < summary["bits_per_character"] < 20
+    card = (folder / "w" / "export" / "README.md").read_text()
+    assert "BERT's create_pretraining_data.py read" in card and "other cuts of the same text" in card
+    assert "corpus" not in card and "tokenizer.vocab_size" not in card
+
+    import_into("w")  # nothing to do, and nothing spoiled
+    (folder / "prepared" / "corpus").mkdir(parents=True)
+    assert "holds corpus, and no imported dataset" in import_into("prepared", code=2).stderr
+
+
+def test_electras_records_and_mistakes(folder: Path, user_environment: dict[str, str]) -> None:
+    def import_tfrecord(pattern: str, kind: str) -> subprocess.CompletedProcess[str]:
+        options = ("--vocab", "vocab.txt", "--format", kind, "--to", f"w-{kind}")
+        return tpulm("dataset", "import-tfrecord", pattern, *options, cwd=folder, environment=user_environment)
+
+    mistaken = import_tfrecord("electra.tfrecord-*", "bert")
+    assert mistaken.returncode == 3 and "electra.tfrecord-0-of-3, record 1 (byte 0)" in mistaken.stderr
+    assert "give --format electra" in mistaken.stderr
+    assert import_tfrecord("electra.tfrecord-*", "electra").returncode == 0
+    missing = import_tfrecord("elektra.tfrecord-*", "electra")
+    assert missing.returncode == 2 and "matches no file" in missing.stderr
+    (folder / "w-electra" / "dataset" / "manifest.json").unlink()
+    unfinished = tpulm("run", "run.toml", "-w", "w-electra", cwd=folder, environment=user_environment)
+    assert unfinished.returncode == 2 and "is not finished; run the same" in unfinished.stderr

@@ -1,0 +1,265 @@
+"""TFRecords become W/dataset: every record once, the same bytes however it was interrupted, and nothing held out trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tfrecords import LENGTH, Features, Row, bert, electra, random_rows, write_records, write_vocabulary
+
+from tpulm import interrupt, tokenization
+from tpulm.config import TokenizerConfig
+from tpulm.dataset import DatasetManifest, evaluation_batches, import_tfrecords, importing, load_manifest, sample_rows, verify
+from tpulm.dataset.tfrecord import read_records
+from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
+from tpulm.tokenization import Tokenization
+
+ROWS = random_rows(300, single=0.1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenization:
+    return tokenization.load(
+        write_vocabulary(tmp_path_factory.mktemp("vocabulary") / "vocab.txt"), TokenizerConfig(lowercase=True)
+    )
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several stretches a file, and several parts."""
+    monkeypatch.setattr(importing, "STRETCH_BYTES", 10_000)
+    monkeypatch.setattr(importing, "PART_BYTES", 30_000)
+
+
+def write_files(folder: Path, files: Sequence[Sequence[Features]]) -> list[str]:
+    return [str(write_records(folder / f"a.tfrecord-{n}-of-9", records)) for n, records in enumerate(files)]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def rows_in(workdir: Path, split: str) -> list[tuple[tuple[int, ...], int]]:
+    batches = evaluation_batches(workdir / "dataset" / split, batch_size=1)
+    return [(tuple(batch["tokens"][0].tolist()), int(batch.get("next_sentence", [0])[0])) for batch in batches]
+
+
+def as_stored(rows: Sequence[Row]) -> set[tuple[tuple[int, ...], int]]:
+    return {(tuple(row.tokens), row.random_next) for row in rows}
+
+
+def complete(workdir: Path) -> DatasetManifest:
+    manifest = load_manifest(workdir)
+    assert manifest is not None
+    return manifest
+
+
+@pytest.mark.usefixtures("small")
+def test_every_row_is_there_once(tmp_path: Path, tokenizer: Tokenization) -> None:
+    """Ten masked copies of each row, as dupe_factor makes them, in three files."""
+    records = [bert(row, seed) for seed in range(10) for row in ROWS]
+    random.Random(0).shuffle(records)
+    paths = write_files(tmp_path / "data", [records[:1000], [], records[1000:]])
+    manifest = import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.1, workers=1)
+    verify(manifest, tmp_path / "w")
+    train, holdout = (rows_in(tmp_path / "w", split) for split in ("train", "holdout"))
+    assert sorted(train + holdout) == sorted(as_stored(ROWS))
+    assert 0.04 < len(holdout) / len(as_stored(ROWS)) < 0.2
+    assert len(manifest.train.parts) > 10
+    counts = manifest.train.counts + manifest.holdout.counts
+    assert manifest.corpus == {"imported": "bert", "files": 3, "records": 3000, "duplicates": counts.duplicates}
+    assert counts.duplicates + counts.rows == 3000
+    stored = as_stored(ROWS)
+    assert counts.random_next_rows == sum(label for _, label in stored)
+    text = [[ids for ids in tokens if ids not in (0, 2, 3)] for tokens, _ in stored]
+    assert counts.tokens == sum(map(len, text))
+    assert counts.padding == sum(tokens.count(0) for tokens, _ in stored)
+    row = manifest.train.rows
+    assert (row.kind, row.sequence_length, row.dtype, row.columns) == (
+        "segments",
+        LENGTH,
+        "uint16",
+        ("tokens", "next_sentence"),
+    )
+    assert not (tmp_path / "w" / "dataset" / "pieces").exists()
+    assert tokenization.load(tmp_path / "w" / "tokenizer").fingerprint == tokenizer.fingerprint
+
+
+def test_characters_are_those_of_the_decoded_segments(tmp_path: Path, tokenizer: Tokenization) -> None:
+    rows = ROWS[:20]
+    paths = write_files(tmp_path, [[bert(row) for row in rows]])
+    manifest = import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer)
+    texts = [tokenizer.decode(part) for row in rows for part in (row.first, row.second)]
+    counts = manifest.train.counts + manifest.holdout.counts
+    assert (counts.rows, counts.characters, counts.bytes) == (20, sum(map(len, texts)), sum(map(len, texts)))
+    assert manifest.holdout.counts.rows == 1, "at least one"
+    assert manifest.train.tokens_per_character == manifest.train.counts.tokens / manifest.train.counts.characters
+
+
+def test_no_copy_of_a_held_out_row_is_trained_on(tmp_path: Path, tokenizer: Tokenization) -> None:
+    """Rows with both labels too: they differ, but their text is one."""
+    rows = [row._replace(random_next=label) for row in random_rows(100) for label in (0, 1)]
+    paths = write_files(tmp_path, [[bert(row) for row in rows]])
+    manifest = import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.3)
+    train, holdout = ({tokens for tokens, _ in rows_in(tmp_path / "w", split)} for split in ("train", "holdout"))
+    assert train.isdisjoint(holdout) and len(holdout) > 10
+    assert manifest.train.counts.duplicates == 200 - len(as_stored(rows))
+
+
+def test_electras_rows_have_one_column(tmp_path: Path, tokenizer: Tokenization) -> None:
+    paths = write_files(tmp_path, [[electra(row) for row in ROWS]])
+    manifest = import_tfrecords(paths, tmp_path / "w", kind="electra", tokenizer=tokenizer)
+    assert manifest.train.rows.columns == ("tokens",)
+    found = rows_in(tmp_path / "w", "train") + rows_in(tmp_path / "w", "holdout")
+    assert {tokens for tokens, _ in found} == {tuple(row.tokens) for row in ROWS}
+    assert [row.random_next for row in sample_rows(tmp_path / "w", "train", count=2)] == [None, None]
+
+
+@pytest.mark.usefixtures("small")
+def test_names_places_and_workers_do_not_matter(
+    tmp_path: Path, tokenizer: Tokenization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_WORTH_A_POOL_BYTES", 1000)
+    files = [[bert(row, seed) for row in ROWS[seed * 100 : seed * 100 + 150]] for seed in range(3)]
+    for name, order, workers in (("a", files, 1), ("b", files[::-1], 2)):
+        paths = write_files(tmp_path / name, order)
+        import_tfrecords(paths, tmp_path / f"w{name}", kind="bert", tokenizer=tokenizer, workers=workers)
+    assert digests(tmp_path / "wa") == digests(tmp_path / "wb")
+
+
+@pytest.mark.usefixtures("small")
+def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
+    tmp_path: Path, tokenizer: Tokenization, user_environment: dict[str, str]
+) -> None:
+    paths = write_files(tmp_path / "data", [[bert(row, seed) for row in ROWS] for seed in range(4)])
+    import_tfrecords(paths, tmp_path / "whole", kind="bert", tokenizer=tokenizer, workers=1)
+    tokenization.save(tokenizer, tmp_path / "tokenizer")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom tpulm import tokenization\nfrom tpulm.dataset import import_tfrecords, importing\n"
+        "importing.STRETCH_BYTES, importing.PART_BYTES = 10_000, 30_000\n"
+        "w, tokenizer, *paths = sys.argv[1:]\n"
+        "import_tfrecords(paths, w, kind='bert', tokenizer=tokenization.load(tokenizer), workers=1)\n"
+    )
+    folder = tmp_path / "w" / "dataset"
+    command = [sys.executable, str(script), str(tmp_path / "w"), str(tmp_path / "tokenizer"), *paths]
+    for moment in ("inputs.json", "pieces/.0*", "pieces/000003.json", "train/.part-00001*", "train/part-00004"):
+        process = subprocess.Popen(command, env=user_environment)
+        while process.poll() is None and not list(folder.glob(moment)):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, workers=1)
+    assert digests(tmp_path / "w") == digests(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_there_is_not_made_again(tmp_path: Path, tokenizer: Tokenization, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_files(tmp_path / "data", [[bert(row) for row in ROWS]])
+
+    def again(kind: Any = "bert") -> DatasetManifest:
+        return import_tfrecords(paths, tmp_path / "w", kind=kind, tokenizer=tokenizer, workers=1)
+
+    asked = itertools.count()
+
+    def stop_later(what_is_safe: str = "") -> None:
+        if next(asked) == 8:
+            raise Stopped("stopped")
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(interrupt, "check", stop_later)
+        again()
+    pieces = tmp_path / "w" / "dataset" / "pieces"
+    before = {path: path.stat().st_mtime_ns for path in pieces.glob("0*")}
+    assert len(before) > 4
+    monkeypatch.setattr(importing, "write_manifest", lambda *_: pytest.fail("stop before the end"))
+    with pytest.raises(pytest.fail.Exception):
+        again()
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    monkeypatch.undo()
+    monkeypatch.setattr(importing, "STRETCH_BYTES", 10_000)
+    monkeypatch.setattr(importing, "PART_BYTES", 30_000)
+    made = again()
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "w").rglob("*")}
+    assert again() == made
+    assert {path: path.stat().st_mtime_ns for path in after} == after
+
+
+def test_other_records_are_refused(tmp_path: Path, tokenizer: Tokenization) -> None:
+    paths = write_files(tmp_path, [[bert(row) for row in ROWS[:20]], [bert(row) for row in ROWS[20:40]]])
+    import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer)
+    with pytest.raises(WorkFolderMismatch, match=r"files\.count was 2, is now 1"):
+        import_tfrecords(paths[:1], tmp_path / "w", kind="bert", tokenizer=tokenizer)
+    with pytest.raises(WorkFolderMismatch, match=r"holdout_fraction was 0\.01, is now 0\.5"):
+        import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.5)
+
+
+@pytest.mark.usefixtures("small")
+def test_damage_and_wrong_records_are_refused_with_their_number(tmp_path: Path, tokenizer: Tokenization) -> None:
+    def import_into(name: str) -> DatasetManifest:
+        return import_tfrecords([str(path)], tmp_path / name, kind="bert", tokenizer=tokenizer, workers=1)
+
+    path = write_records(tmp_path / "a.tfrecord", [bert(row) for row in ROWS])
+    whole = path.read_bytes()
+    target = list(read_records(str(path)))[200]
+    path.write_bytes(whole[: target.offset + 50])
+    with pytest.raises(DataError, match=rf"a\.tfrecord, record 201 \(byte {target.offset:,}\): the file ends within"):
+        import_into("cut")
+    assert not (tmp_path / "cut" / "dataset").exists(), "found before anything was begun"
+    flipped = bytearray(whole)
+    flipped[target.offset + 50] ^= 4
+    path.write_bytes(flipped)
+    with pytest.raises(DataError, match=rf"a\.tfrecord, record 201 \(byte {target.offset:,}\): .*the file is damaged"):
+        import_into("flipped")
+    assert load_manifest(tmp_path / "flipped") is None
+    write_records(path, [*(bert(row) for row in ROWS[:200]), bert(ROWS[0]) | {"segment_ids": [1] * LENGTH}])
+    with pytest.raises(DataError, match=rf"a\.tfrecord, record 201 \(byte {target.offset:,}\): segment_ids is 1 at position 0"):
+        import_into("wrong")
+
+
+def test_too_little_and_impossible_settings_are_refused(tmp_path: Path, tokenizer: Tokenization) -> None:
+    same = write_files(tmp_path / "same", [[bert(ROWS[0], seed) for seed in range(5)]])
+    with pytest.raises(DataError, match=r"the records hold 1 different rows \(4 exact duplicates are left out\)"):
+        import_tfrecords(same, tmp_path / "w1", kind="bert", tokenizer=tokenizer)
+    empty = write_files(tmp_path / "empty", [[], []])
+    with pytest.raises(DataError, match="no file holds a record"):
+        import_tfrecords(empty, tmp_path / "w2", kind="bert", tokenizer=tokenizer)
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        import_tfrecords(same, tmp_path / "w3", kind="bert", tokenizer=tokenizer, holdout_fraction=1.0)
+    short = write_files(tmp_path / "short", [[{"input_ids": [2, 5, 3], "input_mask": [1] * 3, "segment_ids": [0] * 3}]])
+    with pytest.raises(DataError, match="its rows have 3 tokens; from 8"):
+        import_tfrecords(short, tmp_path / "w4", kind="electra", tokenizer=tokenizer)
+
+
+def test_the_text_of_google_s_sample_comes_back(real_data: Path, tmp_path: Path) -> None:
+    """Each segment is a stretch of the sample text's tokens, and so of its words as the vocabulary decodes them."""
+    fixture = real_data / "fixtures" / "bert_tfrecord"
+    uncased = TokenizerConfig(lowercase=True, strip_accents=True)
+    made = tokenization.load(fixture / "vocab.txt", uncased)
+    manifest = import_tfrecords([str(fixture / "tf_examples.tfrecord")], tmp_path, kind="bert", tokenizer=made)
+    documents = (fixture / "sample_text.txt").read_text(encoding="utf-8").split("\n\n")
+    originals = [f" {' '.join(map(str, made.encode_one(text, special_tokens=False)))} " for text in documents]
+    texts = [made.decode(np.fromstring(original, int, sep=" ")) for original in originals]
+    segments = set()
+    for split in ("train", "holdout"):
+        for tokens, _ in rows_in(tmp_path, split):
+            text = np.array(tokens)
+            for segment in np.split(text, np.flatnonzero(text == made.special.sep) + 1)[:-1]:
+                segments.add(tuple(segment[segment != made.special.cls][:-1].tolist()))
+    for segment in segments:
+        assert any(f" {' '.join(map(str, segment))} " in original for original in originals), made.decode(segment)
+        assert any(made.decode(segment).removeprefix("##") in text for text in texts)
+    counts = manifest.train.counts + manifest.holdout.counts
+    assert (manifest.corpus["records"], counts.rows + counts.duplicates, counts.unknown_tokens) == (60, 60, 0)
+    assert 0.15 < manifest.train.tokens_per_character < 0.35

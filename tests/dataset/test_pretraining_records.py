@@ -1,0 +1,153 @@
+"""Records become rows, and every way in which one can be wrong is told with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tfrecords import CLS, LENGTH, MASK, PAD, SEP, UNK, VOCAB_SIZE, Features, Row, bert, electra, random_rows
+
+from tpulm.dataset.example import serialize
+from tpulm.dataset.manifest import SpecialIds
+from tpulm.dataset.pretraining_records import Kind, Rows, Vocabulary, layout_of, read_rows, shape_of
+from tpulm.dataset.rows import Marks, fill
+from tpulm.dataset.tfrecord import Record
+from tpulm.errors import DataError
+from tpulm.objectives import SpecialIds as ModelIds
+from tpulm.objectives.rows import describe
+
+SPECIAL = SpecialIds(pad=PAD, unknown=UNK, cls=CLS, sep=SEP, mask=MASK)
+ROW = Row((5, 6, 7), (8, 9), 1)
+
+
+def read(records: list[Features], kind: Kind = "bert") -> Rows:
+    found = [Record(number, 100 * number, serialize(features)) for number, features in enumerate(records, 1)]
+    return read_rows(found, "a.tfrecord", shape_of(found[0], "a.tfrecord", kind), Vocabulary(VOCAB_SIZE, SPECIAL))
+
+
+@pytest.mark.parametrize("new_names", [False, True])
+def test_static_masks_are_undone(new_names: bool) -> None:
+    rows = random_rows(200, single=0.2)
+    found = read([bert(row, seed, new_names=new_names) for seed, row in enumerate(rows)])
+    assert found.tokens.tolist() == [row.tokens for row in rows]
+    assert found.random_next.tolist() == [row.random_next for row in rows]
+
+
+def test_electras_records_are_rows_as_they_are() -> None:
+    rows = random_rows(50, single=0.3)
+    found = read([electra(row) for row in rows], "electra")
+    assert found.tokens.tolist() == [row.tokens for row in rows]
+    assert not found.random_next.any()
+
+
+def test_records_without_next_sentence() -> None:
+    features = bert(ROW)
+    del features["next_sentence_labels"]
+    assert read([features]).tokens.tolist() == [ROW.tokens]
+    with pytest.raises(DataError, match="has next_sentence_labels, and the first record has none"):
+        read([features, bert(ROW)])
+
+
+def test_a_prediction_without_weight_is_padding() -> None:
+    assert read([bert(ROW) | {"masked_lm_positions": [0] * 3, "masked_lm_weights": [0.0] * 3, "input_ids": ROW.tokens}])
+
+
+def test_layouts_give_the_rows_back() -> None:
+    tokens = np.array([row.tokens for row in random_rows(300, single=0.3)], np.uint16)
+    layout = layout_of(tokens, None, SPECIAL)
+    marks = Marks(PAD, CLS, SEP)
+    np.testing.assert_array_equal(fill(layout, 0, len(tokens), tokens.reshape(-1), LENGTH, marks), tokens)
+    np.testing.assert_array_equal(fill(layout, 7, 90, tokens.reshape(-1), LENGTH, marks), tokens[7:90])
+
+
+def test_mask_and_types_are_what_the_objective_derives() -> None:
+    """What `read_rows` accepts is what `describe` will say of the row."""
+    records = [electra(row) for row in random_rows(50, single=0.3)]
+    ids = jnp.asarray(read(records, "electra").tokens.astype(np.int32))
+    tokens = describe(ids, row_kind="segments", special=ModelIds(PAD, UNK, CLS, SEP, MASK))
+    np.testing.assert_array_equal(tokens.types, [features["segment_ids"] for features in records])
+    np.testing.assert_array_equal(np.asarray(tokens.segments) == 0, [features["input_mask"] for features in records])
+
+
+def changed(name: str, place: int, value: Any) -> Callable[[Features], Features]:
+    def change(features: Features) -> Features:
+        values = list(features[name])
+        values[place] = value
+        return features | {name: values}
+
+    return change
+
+
+def without(name: str) -> Callable[[Features], Features]:
+    return lambda features: {key: values for key, values in features.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without("input_ids"), "input_ids or input_word_ids is missing, and there are: input_mask"),
+        (without("segment_ids"), "segment_ids or input_type_ids is missing"),
+        (without("masked_lm_weights"), "masked_lm_weights is missing"),
+        (without("next_sentence_labels"), "next_sentence_labels is missing"),
+        (lambda f: f | {"input_ids": [0.5] * LENGTH}, "input_ids holds floats, not int64s"),
+        (lambda f: f | {"masked_lm_weights": [1, 0, 0]}, "masked_lm_weights holds int64s, not floats"),
+        (lambda f: f | {"input_ids": f["input_ids"][:-1]}, "input_ids has 15 values, and the first record has rows of 16"),
+        (lambda f: f | {"input_mask": f["input_mask"] * 2}, "input_mask has 32 values"),
+        (lambda f: f | {"masked_lm_ids": [5, 0]}, "have 3, 2 and 3 values"),
+        (lambda f: f | {"next_sentence_labels": [2]}, r"next_sentence_labels is \[2\], not \[0\] or \[1\]"),
+        (changed("input_ids", 3, VOCAB_SIZE), f"input_ids holds {VOCAB_SIZE} at position 3, and the vocabulary ends at"),
+        (changed("input_ids", 3, -1), "input_ids holds -1 at position 3"),
+        (changed("masked_lm_ids", 0, VOCAB_SIZE), f"masked_lm_ids holds {VOCAB_SIZE}, and the vocabulary ends"),
+        (changed("masked_lm_positions", 0, LENGTH), "masked_lm_positions holds 16, which is no place of its text"),
+        (changed("masked_lm_positions", 0, 1 << 40), "masked_lm_positions holds 1099511627776, which"),
+        (changed("masked_lm_positions", 0, -1), "masked_lm_positions holds -1, which"),
+        (changed("masked_lm_positions", 0, 0), "masked_lm_positions holds 0, which"),
+        (changed("masked_lm_positions", 0, 12), "masked_lm_positions holds 12, which is no place of its text"),
+        (lambda f: f | {"masked_lm_positions": [1, 1, 0], "masked_lm_weights": [1.0, 1.0, 0.0]}, "holds 1 twice"),
+        (
+            lambda f: f | {"masked_lm_weights": [0.0] * 3, "input_ids": [CLS, MASK, *ROW.tokens[2:]]},
+            "position 1 holds the mask",
+        ),
+        (changed("input_ids", 0, 9), r"begins with id 9, not with \[CLS\] \(id 2\); is --vocab"),
+        (changed("input_mask", 2, 0), "input_mask is 0 at position 2, where input_ids holds 6"),
+        (changed("input_mask", 10, 1), r"input_mask is 1 at position 10, where input_ids holds 0 \(\[PAD\] is 0\)"),
+        (changed("input_mask", 2, 2), "input_mask is 2 at position 2"),
+        (changed("segment_ids", 6, 0), r"segment_ids is 0 at position 6, where the \[SEP\] before it make it 1"),
+        (changed("segment_ids", 15, 1), "segment_ids is 1 at position 15"),
+        (changed("input_ids", 7, 9), r"the text ends with id 9 at position 7, not with \[SEP\] \(id 3\)"),
+        (changed("input_ids", 6, SEP), r"it has 3 \[SEP\]"),
+        (
+            lambda f: f | {"input_ids": [CLS, 5, 0, *ROW.tokens[3:]], "input_mask": [1, 1, 0, *[1] * 5, *[0] * 8]},
+            "position 2 is padding, and text follows it",
+        ),
+        (
+            lambda f: f | {"input_ids": [CLS, SEP, *[0] * 14], "input_mask": [1, 1, *[0] * 14], "segment_ids": [0] * 16},
+            r"a segment is empty: \[SEP\] stands at position 1",
+        ),
+        (
+            lambda f: f | {"input_ids": [CLS, 5, SEP, SEP, *[0] * 12], "input_mask": [1] * 4 + [0] * 12},
+            r"a segment is empty: \[SEP\] stands at position 3",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(change: Callable[[Features], Features], said: str) -> None:
+    """The second record of three is the wrong one; position 1 (token 5) of the good ones is masked, and no other."""
+    masks = {"masked_lm_positions": [1, 0, 0], "masked_lm_ids": [5, 0, 0], "masked_lm_weights": [1.0, 0.0, 0.0]}
+    good = bert(ROW) | masks | {"input_ids": [CLS, MASK, *ROW.tokens[2:]]}
+    wrong = change(good)
+    if "empty" in said:  # nothing is masked there
+        wrong |= {"masked_lm_weights": [0.0] * 3}
+    with pytest.raises(DataError, match=rf"^a\.tfrecord, record 2 \(byte 200\): .*{said}"):
+        read([good, wrong, good])
+
+
+def test_the_wrong_format_is_told() -> None:
+    with pytest.raises(DataError, match="masked as BERT's are; give --format bert"):
+        read([bert(ROW)], "electra")
+    with pytest.raises(DataError, match="if ELECTRA's, give --format electra"):
+        read([electra(ROW)], "bert")
+    with pytest.raises(DataError, match=r"its 2 bytes are no tf\.train\.Example"):
+        shape_of(Record(1, 0, b"\xff\xff"), "a", "bert")

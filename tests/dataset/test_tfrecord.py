@@ -1,0 +1,99 @@
+"""TFRecord framing: what was written is read, and nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from tpulm.dataset.tfrecord import frame, masked_crc32c, read_records, survey
+from tpulm.errors import DataError, StorageError
+
+records_of_bytes = strategies.lists(strategies.binary(max_size=40), max_size=6)
+in_memory = hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+
+
+def write(path: Path, records: list[bytes]) -> str:
+    path.write_bytes(b"".join(map(frame, records)))
+    return str(path)
+
+
+def test_the_checksum_is_that_of_tensorflow() -> None:
+    """crc32c("123456789") is 0xe3069283 (RFC 3720, B.4, gives its kind); masked as record_writer.h does."""
+    assert masked_crc32c(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17) & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def test_files_written_by_tensorflow_are_read(real_data: Path) -> None:
+    path = str(real_data / "fixtures" / "bert_tfrecord" / "tf_examples.tfrecord")
+    assert [record.number for record in read_records(path)] == list(range(1, 61))
+
+
+@in_memory
+@hypothesis.given(records_of_bytes)
+def test_what_was_framed_is_read(tmp_path: Path, records: list[bytes]) -> None:
+    path = write(tmp_path / "a", records)
+    found = list(read_records(path))
+    assert [record.data for record in found] == records
+    offsets = [sum(16 + len(data) for data in records[:number]) for number in range(len(records))]
+    assert [(record.number, record.offset) for record in found] == list(zip(range(1, len(records) + 1), offsets, strict=True))
+
+
+@in_memory
+@hypothesis.given(records_of_bytes, strategies.integers(1, 200))
+def test_stretches_are_the_file_in_pieces(tmp_path: Path, records: list[bytes], stretch_bytes: int) -> None:
+    path = write(tmp_path / "a", records)
+    found = survey(path, stretch_bytes=stretch_bytes)
+    assert [record for stretch in found.stretches for record in read_records(path, stretch)] == list(read_records(path))
+    assert found.records == len(records)
+    assert sum(stretch.bytes for stretch in found.stretches) == Path(path).stat().st_size
+    assert found.fingerprint == survey(path, stretch_bytes=1).fingerprint
+
+
+@in_memory
+@hypothesis.given(strategies.lists(strategies.binary(max_size=20), min_size=1, max_size=4), strategies.data())
+def test_any_flipped_bit_is_found_where_it_is(tmp_path: Path, records: list[bytes], data: strategies.DataObject) -> None:
+    path = Path(write(tmp_path / "a", records))
+    content = bytearray(path.read_bytes())
+    bit = data.draw(strategies.integers(0, 8 * len(content) - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    ends = [sum(16 + len(record) for record in records[: number + 1]) for number in range(len(records))]
+    number = next(number for number, end in enumerate(ends, 1) if bit // 8 < end)
+    with pytest.raises(DataError, match=rf"a, record {number} \(byte {[0, *ends][number - 1]}\)"):
+        list(read_records(str(path)))
+
+
+@in_memory
+@hypothesis.given(strategies.lists(strategies.binary(max_size=20), min_size=1, max_size=4), strategies.data())
+def test_any_cut_within_a_record_is_found(tmp_path: Path, records: list[bytes], data: strategies.DataObject) -> None:
+    path = Path(write(tmp_path / "a", records))
+    content = path.read_bytes()
+    ends = [sum(16 + len(record) for record in records[: number + 1]) for number in range(len(records))]
+    cut = data.draw(strategies.integers(1, len(content) - 1).filter(lambda size: size not in ends))
+    path.write_bytes(content[:cut])
+    number = next(number for number, end in enumerate(ends, 1) if cut < end)
+    for read in (lambda: list(read_records(str(path))), lambda: survey(str(path), stretch_bytes=64)):
+        with pytest.raises(DataError, match=rf"a, record {number} \(byte .*the file ends within the record"):
+            read()
+
+
+def test_a_length_beyond_the_file_is_never_allocated(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 1 << 60)
+    (tmp_path / "a").write_bytes(length + struct.pack("<I", masked_crc32c(length)) + b"abc")
+    with pytest.raises(DataError, match="after 3 of the 1,152,921,504,606,846,980 bytes"):
+        list(read_records(str(tmp_path / "a")))
+
+
+def test_other_files_are_refused_with_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(frame(b"data")))
+    with pytest.raises(DataError, match=r"gzip-compressed; decompress it first \(gunzip\)"):
+        list(read_records(str(tmp_path / "a.gz")))
+    (tmp_path / "a.txt").write_text("Once upon a time\n")
+    with pytest.raises(DataError, match="damaged, or compressed, or no TFRecord"):
+        list(read_records(str(tmp_path / "a.txt")))
+    with pytest.raises(StorageError, match="no such file"):
+        list(read_records(str(tmp_path / "nothing")))

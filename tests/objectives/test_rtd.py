@@ -1,0 +1,197 @@
+"""Replaced-token detection: what is replaced, what is judged, how the two losses add up, and the scores."""
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tpulm import objectives
+from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
+from tpulm.nn.params import initialize, named_leaves
+from tpulm.objectives import SpecialIds
+from tpulm.objectives.rtd import ReplacedTokenDetection, _area_under_curve, _detection_sums
+
+SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+VOCAB_SIZE, L, B = 60, 32, 64
+
+
+def make(objective: ObjectiveConfig | None = None, **model: object) -> ReplacedTokenDetection:
+    sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": L}
+    made = objectives.make(
+        ModelConfig.model_validate({"architecture": "electra", "activation": "gelu", **sizes, **model}),
+        objective or ObjectiveConfig(),
+        HardwareConfig(unroll=False),
+        sequence_length=L,
+        row_kind="segments",
+        next_sentence=False,
+        vocab_size=VOCAB_SIZE,
+        special=SPECIAL,
+        compute_dtype=jnp.float32,
+    )
+    assert isinstance(made, ReplacedTokenDetection)
+    return made
+
+
+def batch(seed: int = 0) -> dict[str, jax.Array]:
+    """Full rows and half rows in turn."""
+    tokens = np.random.default_rng(seed).integers(5, VOCAB_SIZE, (B, L)).astype(np.uint16)
+    tokens[:, 0], tokens[:, L // 2 - 1], tokens[:, -1] = SPECIAL.cls, SPECIAL.sep, SPECIAL.sep
+    tokens[1::2, L // 2 :] = SPECIAL.pad
+    return {"tokens": jnp.asarray(tokens)}
+
+
+@cache
+def prepared(objective: ReplacedTokenDetection, seed: int = 0) -> Any:
+    return jax.jit(objective.prepare)(batch(seed), jax.random.split(jax.random.key(seed), B))
+
+
+@cache
+def first_params(objective: ReplacedTokenDetection) -> Any:
+    return initialize(objective.spec, jax.random.key(0))
+
+
+def losses(objective: ReplacedTokenDetection, params: Any, inputs: Any, *, dropout: bool = False) -> Any:
+    key = jax.random.key(1) if dropout else None
+    return jax.jit(objective.loss)(params, inputs, objective.totals(inputs), dropout_key=key)
+
+
+def replaced(objective: ReplacedTokenDetection) -> tuple[np.ndarray, Any]:
+    inputs = prepared(objective)
+
+    def rows(params: Any, inputs: Any) -> Any:
+        from tpulm.models import electra
+
+        _, samples = objective._generate(electra.halves(params).generator, inputs, None)
+        return objective._replace(inputs, samples)
+
+    return np.asarray(jax.jit(rows)(first_params(objective), inputs)), inputs
+
+
+def test_85_of_100_chosen_tokens_are_masked_and_the_others_stay():
+    objective = make(num_layers=1)
+    masked = kept = 0
+    for seed in range(20):
+        inputs = prepared(objective, seed)
+        seen = np.take_along_axis(np.asarray(inputs.masked.tokens.ids), np.asarray(inputs.masked.predicted), axis=1)
+        used = np.asarray(inputs.masked.weights) > 0
+        masked += int((seen[used] == SPECIAL.mask).sum())
+        kept += int((seen[used] == np.asarray(inputs.masked.labels)[used]).sum())
+    total = masked + kept
+    assert total == 20 * (B // 2) * (round(L * 0.15) + round(L // 2 * 0.15))  # nothing else became of any
+    assert masked / total == pytest.approx(0.85, abs=4 * np.sqrt(0.85 * 0.15 / total))
+
+
+def test_only_chosen_tokens_are_replaced_and_by_samples():
+    objective = make()
+    rows, inputs = replaced(objective)
+    originals = np.asarray(inputs.originals)
+    chosen = np.zeros_like(originals, bool)
+    used = np.asarray(inputs.masked.weights) > 0
+    for row, (places, use) in enumerate(zip(np.asarray(inputs.masked.predicted), used, strict=True)):
+        chosen[row, places[use]] = True
+    np.testing.assert_array_equal(rows[~chosen], originals[~chosen])
+    assert (rows[chosen] < VOCAB_SIZE).all()
+    # A generator that knows nothing draws evenly: nearly all differ from the original, and a sample that hits it is no fake.
+    assert 0.9 < (rows[chosen] != originals[chosen]).mean() < 1.0
+    sums = losses(objective, first_params(objective), inputs).sums
+    assert float(sums["replaced"]) == (rows != originals).sum()
+    assert float(sums["detection_weight"]) == (originals != SPECIAL.pad).sum()
+
+
+def test_the_loss_is_one_and_fifty():
+    objective = make()
+    found = losses(objective, first_params(objective), prepared(objective))
+    metrics = objective.metrics(jax.device_get(found.sums))
+    assert float(found.loss) == pytest.approx(metrics["mlm_loss"] + 50.0 * metrics["detection_loss"], rel=1e-6)
+    assert metrics["loss"] == pytest.approx(float(found.loss), rel=1e-6)
+    assert metrics["mlm_loss"] == pytest.approx(np.log(VOCAB_SIZE), abs=0.1)
+    assert metrics["detection_loss"] == pytest.approx(np.log(2), abs=0.05)
+
+
+def test_weights_of_the_losses_are_settings():
+    objective = make(ObjectiveConfig(generator_weight=2.0, discriminator_weight=3.0))
+    found = losses(objective, first_params(objective), prepared(objective))
+    metrics = objective.metrics(jax.device_get(found.sums))
+    assert float(found.loss) == pytest.approx(2.0 * metrics["mlm_loss"] + 3.0 * metrics["detection_loss"], rel=1e-6)
+
+
+def gradients(objective: ReplacedTokenDetection) -> dict[str, np.ndarray]:
+    inputs = prepared(objective)
+    gradient = jax.grad(lambda params: objective.loss(params, inputs, objective.totals(inputs), dropout_key=None).loss)
+    return {name: np.asarray(leaf) for name, leaf in named_leaves(jax.jit(gradient)(first_params(objective))).items()}
+
+
+def test_the_discriminators_loss_does_not_reach_the_generator():
+    """Its layers' gradients are those of the masked loss alone, whatever the discriminator's weight."""
+    light, heavy = (gradients(make(ObjectiveConfig(discriminator_weight=w))) for w in (1.0, 100.0))
+    own = [name for name in light if name.startswith("generator/")]
+    assert own
+    for name in own:
+        np.testing.assert_allclose(light[name], heavy[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    shared = "discriminator/embeddings/tokens"
+    assert np.abs(heavy[shared] - light[shared]).max() > 1e-3  # the shared table learns from both
+
+
+def test_what_is_shared_is_there_once():
+    names = named_leaves(make().spec)
+    assert not any(name.startswith("generator/embeddings") for name in names)
+    assert any(name.startswith("generator/layers") for name in names)
+    own = named_leaves(make(generator={"own_embeddings": True}).spec)
+    assert any(name.startswith("generator/embeddings") for name in own)
+    one_body = named_leaves(make(generator={"own_layers": False, "width": 1.0}).spec)
+    assert not any(name.startswith("generator/layers") for name in one_body)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"embedding_size": 16},
+        {"generator": {"own_embeddings": True}},
+        {"generator": {"own_layers": False, "width": 1.0}},
+        {"generator": {"width": 0.5, "depth": 0.5}},
+    ],
+    ids=["projected", "own embeddings", "one body", "half as deep"],
+)
+def test_every_parameter_learns(model: dict[str, Any]):
+    """The one exception: adding one number to all of a row's attention scores changes nothing, so the keys' biases do not."""
+    still = [name for name, leaf in gradients(make(**model)).items() if not np.any(leaf)]
+    assert still == []
+
+
+def test_micro_batches_add_up_to_the_whole():
+    """Dropout and sampling included: both belong to rows."""
+    objective = make()
+    params, inputs = first_params(objective), prepared(objective)
+    totals, key = objective.totals(inputs), jax.random.key(1)
+    part = jax.jit(lambda rows: objective.loss(params, rows, totals, dropout_key=key))
+    whole = part(inputs)
+    split = [part(jax.tree.map(lambda x, i=i: x[16 * i : 16 * i + 16], inputs)) for i in range(4)]
+    assert sum(float(one.loss) for one in split) == pytest.approx(float(whole.loss), rel=1e-5)
+    for name in whole.sums:
+        np.testing.assert_allclose(sum(np.asarray(one.sums[name]) for one in split), whole.sums[name], rtol=1e-4, atol=1e-3)
+
+
+def test_scores_of_the_detection():
+    logits = jnp.asarray([[2.0, -1.0, 3.0, -4.0, 9.0]])
+    truth = jnp.asarray([[True, True, False, False, True]])
+    weights = jnp.asarray([[1.0, 1.0, 1.0, 1.0, 0.0]])
+    sums = jax.device_get(_detection_sums(logits, truth, weights))
+    p = 1 / (1 + np.exp(-np.asarray(logits)[0, :4]))
+    assert sums["detection_loss"] == pytest.approx(-np.log([p[0], p[1], 1 - p[2], 1 - p[3]]).sum(), rel=1e-5)
+    assert (sums["detection_correct"], sums["detection_weight"]) == (2, 4)
+    assert (sums["replaced"], sums["replaced_called"], sums["replaced_found"]) == (2, 2, 1)
+    # Of the four pairs (replaced, original), two are in order: 2 > -4 and -1 > -4.
+    assert _area_under_curve(sums["replaced_scores"], sums["original_scores"]) == pytest.approx(0.5)
+
+
+def test_area_under_the_curve_is_that_of_all_pairs():
+    rng = np.random.default_rng(0)
+    positive, negative = rng.normal(1, 2, 400), rng.normal(0, 2, 900)
+    logits, truth = np.concatenate([positive, negative])[None], np.arange(1300)[None] < 400
+    sums = jax.device_get(_detection_sums(jnp.asarray(logits, jnp.float32), jnp.asarray(truth), jnp.ones((1, 1300))))
+    exact = np.mean(positive[:, None] > negative[None, :])
+    assert _area_under_curve(sums["replaced_scores"], sums["original_scores"]) == pytest.approx(exact, abs=0.005)
+    assert _area_under_curve(np.zeros(4), np.ones(4)) == 0.5
