@@ -69,7 +69,10 @@ def test_the_class_follows_from_norms_and_heads(norm_position, head, architectur
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "roberta"}, "model_type 'roberta' is not supported; known: 'bert', 'megatron-bert', 'electra', 'euro"),
+        (
+            {"model_type": "roberta"},
+            "model_type 'roberta' is not supported; known: 'bert', 'megatron-bert', 'electra', 'eurobert', 'gpt2', 'llama'",
+        ),
         ({"model_type": ...}, "the key 'model_type' is missing"),
         ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; known: gelu_new"),
         ({"num_hidden_layers": ..., "num_hidden_layer": 3}, "'num_hidden_layers' is missing. Did you mean 'num_hidden_layer'"),

@@ -52,7 +52,7 @@ def random_model(vocabulary: Path, name: str = "gpt2", *, scale: float = 0.5, **
         return random.normal(middle, scale, size=leaf.shape).astype(np.float32)
 
     params = map_specs(draw, decoder.spec(config, vocab_size=VOCAB_SIZE))
-    return LoadedModel(params, config, VOCAB_SIZE, tokenization.load(vocabulary), "next_token")
+    return LoadedModel(params, config, VOCAB_SIZE, tokenization.load(vocabulary), "causal")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_greedy_tokens_are_those_of_transformers(torch: ModuleType, vocabulary: 
             assert (list(found.token_ids), found.ending) == (expected[:-1], "end of text")
         else:
             assert (list(found.token_ids), found.ending) == (expected, "max_tokens")
-    assert len(seen) > 15, "or equality would say little"
+    assert len(seen) > 10, "or equality would say little"
 
 
 def test_a_batch_is_as_each_prompt_alone(model: LoadedModel):

@@ -120,17 +120,6 @@ class GeneratorConfig(Settings):
     own_layers: bool = True  # the source's untied_generator; false: the discriminator's layers serve both
 
 
-_ELECTRA = {
-    "norm_position": "post",
-    "norm": "layer",
-    "biases": True,
-    "feed_forward": "plain",
-    "positions": "learned",
-    "tied_output": True,
-    "masked_head": "transform",
-}
-
-
 class ModelConfig(Settings):
     # what it is, and with it what it is trained to do: masked tokens, replaced tokens, the next token
     architecture: Literal["bert", "electra", "decoder"] = "bert"
@@ -186,9 +175,6 @@ class ModelConfig(Settings):
         return self
 
     def _check_electra(self, generator: GeneratorConfig) -> None:
-        for name, value in _ELECTRA.items():
-            if getattr(self, name) != value:
-                raise ValueError(f"electra has {name} = {value!r}, as published, not {getattr(self, name)!r}")
         if not generator.own_layers and (generator.width, generator.depth) != (1.0, 1.0):
             raise ValueError("generator.own_layers = false needs generator.width = 1.0 and generator.depth = 1.0")
         width, heads, _ = self.generator_sizes

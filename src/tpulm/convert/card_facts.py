@@ -102,5 +102,5 @@ class CardFacts:
         if self.half is not None:
             return "detection" if self.half == "discriminator" else "masked"
         if self.config.model.architecture == "decoder":
-            return "next_token"
+            return "causal"
         return "next_sentence" if self.config.data.next_sentence else "masked"

@@ -82,12 +82,12 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     for key, expected in _REQUIRED.items():
         if values.get(key, expected) != expected:
             raise DataError(f"{key} is {values[key]!r}; only {expected!r} is supported", location=origin)
-    architecture, norm_position = kind
     fields = {ours: get(values, theirs, origin) for ours, theirs in _FIELDS.items()}
+    architecture, norm_position = kind
     fields |= {"architecture": architecture, "norm_position": norm_position}
-    fields["activation"] = activation_of(values, "hidden_act", origin)
     if architecture == "electra":
         fields["embedding_size"] = get(values, "embedding_size", origin)
+    fields |= {"activation": activation_of(values, "hidden_act", origin)}
     return Described(validated(fields, _FIELDS, origin), vocabulary_size(values, origin))
 
 

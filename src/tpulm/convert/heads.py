@@ -7,9 +7,9 @@ from typing import Any, Literal
 from tpulm.config import ModelConfig
 from tpulm.models import bert, decoder, electra
 
-# masked: words for [MASK] (BERT, ELECTRA's generator); next_sentence: that and pairs (BERT); detection: ELECTRA's
-# discriminator; next_token: what a decoder has
-Head = Literal["masked", "next_sentence", "detection", "next_token"]
+# masked: words for [MASK] (BERT, ELECTRA's generator); next_sentence: that and pairs (BERT); detection: ELECTRA's discriminator
+# causal: the next token (decoder)
+Head = Literal["masked", "next_sentence", "detection", "causal"]
 Model = bert.Bert | electra.Generator | electra.Discriminator | decoder.Decoder
 
 
@@ -17,15 +17,15 @@ def head_of(params: Model) -> Head:
     if isinstance(params, electra.Discriminator):
         return "detection"
     if isinstance(params, decoder.Decoder):
-        return "next_token"
+        return "causal"
     return "next_sentence" if isinstance(params, bert.Bert) and params.next_sentence is not None else "masked"
 
 
 def spec_of(config: ModelConfig, head: Head, *, vocab_size: int) -> Any:
     """The tree of `ParamSpec` of one model; of ELECTRA that is one half, with the sizes of `config`."""
-    if config.architecture == "decoder":
-        return decoder.spec(config, vocab_size=vocab_size)
     if config.architecture == "bert":
         return bert.spec(config, vocab_size=vocab_size, next_sentence=head == "next_sentence")
+    if config.architecture == "decoder":
+        return decoder.spec(config, vocab_size=vocab_size)
     make = electra.discriminator_spec if head == "detection" else electra.generator_spec
     return make(config, vocab_size=vocab_size)

@@ -86,17 +86,6 @@ def save_model(
     return target
 
 
-def _model_type(config: ModelConfig, head: Head) -> str:
-    try:
-        return layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
-    except ValueError as error:
-        raise ConfigError(f"this model cannot be exported: {error}") from error
-
-
-def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple[Name, ...]:
-    return table_of(model_type, tree) if model_type in decoder_json.MODEL_TYPES else names(config, head)
-
-
 def save_parts(
     folder: str | Path, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
 ) -> Path:
@@ -111,6 +100,17 @@ def save_parts(
             facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
             save_model(temporary / half, model, its_config, card=facts, **arguments)
     return target
+
+
+def _model_type(config: ModelConfig, head: Head) -> str:
+    try:
+        return layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
+    except ValueError as error:
+        raise ConfigError(f"this model cannot be exported: {error}") from error
+
+
+def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple[Name, ...]:
+    return table_of(model_type, tree) if model_type in decoder_json.MODEL_TYPES else names(config, head)
 
 
 @contextlib.contextmanager
@@ -138,13 +138,13 @@ def load_model(path: str | Path) -> LoadedModel:
         described = decoder_json.from_json(values, origin=str(folder / CONFIG))
         tied = described.config.tied_output
         kept = untie(_read_tensors(folder / WEIGHTS), values["model_type"], tied=tied, origin=origin)
-        head: Head = "next_token" if described.config.architecture == "decoder" else "masked"
     else:
         described = from_config_json(values, origin=str(folder / CONFIG))
         kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
-        head = head_in(kept.tensors)
-    tree = spec_of(described.config, head, vocab_size=described.vocab_size)
-    table = _table(values["model_type"], tree, described.config, head)
+    config = described.config
+    head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
+    tree = spec_of(config, head, vocab_size=described.vocab_size)
+    table = _table(values["model_type"], tree, config, head)
     params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
     tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
     if tokenizer.vocab_size > described.vocab_size:
@@ -153,7 +153,7 @@ def load_model(path: str | Path) -> LoadedModel:
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
-    return LoadedModel(params, described.config, described.vocab_size, tokenizer, head, kept.dropped)
+    return LoadedModel(params, config, described.vocab_size, tokenizer, head, kept.dropped)
 
 
 def model_folder(path: str | Path) -> Path:

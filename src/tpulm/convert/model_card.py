@@ -59,26 +59,25 @@ def render(facts: CardFacts) -> str:
 
 def _front_matter(facts: CardFacts) -> str:
     """YAML; quoted strings are written as JSON, which YAML contains."""
-    words = words_of(facts)
-    mask_token = None if facts.head == "next_token" else facts.mask_token
+    words = words_of(facts.head)
+    mask_token = facts.mask_token if words.pipeline == "fill-mask" else None
     quoted = [("language", facts.language), ("license", facts.license), ("mask_token", mask_token)]
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in quoted if value)]
     lines += ["library_name: transformers", f"pipeline_tag: {words.pipeline}"]
-    tags = (facts.model.architecture, words.tag, "pretrained-from-scratch", "tpulm")
-    lines += ["tags:", *(f"- {tag}" for tag in tags)]
+    lines += ["tags:", *(f"- {tag}" for tag in (facts.model.architecture, *words.tags, "pretrained-from-scratch", "tpulm"))]
     if facts.examples:
         lines += ["widget:", *(f"- text: {quote(example.text)}" for example in facts.examples)]
     return "\n".join([*lines, "---"])
 
 
 def _introduction(facts: CardFacts) -> str:
-    model = facts.model
+    model, words = facts.model, words_of(facts.head)
     size = num_parameters(model, facts.head, facts.vocab_size)
     made_with = "tpulm" + (f" {facts.version}" if facts.version else "")
     return (
         f"{architecture(facts)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
         f"hidden size {model.hidden_size:,}, {_plural(model.num_heads, 'attention head')}, and a vocabulary of "
-        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {words_of(facts).task} for "
+        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {words.task} for "
         f"{_plural(facts.steps, 'step')} with {made_with}."
     )
 
@@ -92,7 +91,7 @@ def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
 
 
 def _usage(facts: CardFacts) -> str:
-    words = words_of(facts)
+    words = words_of(facts.head)
     text = facts.examples[0].text if facts.examples else words.text.format(mask=facts.mask_token)
     usage = words.usage.format(name=quote(facts.name), text=quote(text))
     return f"## How to use\n\n```python\n{usage}\n```\n\n{words.classes}"
@@ -259,12 +258,12 @@ def _scores(facts: CardFacts) -> str:
         meaning = "chance that a replaced token is rated above an original one"
         rows.append(("detection AUC", f"{scores.detection_auc:.4f}", meaning))
     if scores.unigram_entropy is not None:
-        meaning = "in nats: the loss of knowing how frequent each predicted token is, and nothing else"
+        meaning = "the loss, in nats, of knowing how frequent each token is and nothing else"
         rows.append(("unigram entropy", f"{scores.unigram_entropy:.4f}", meaning))
     if scores.perplexity is not None:
-        rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss, for each token of this vocabulary"))
+        rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss: for each token of this vocabulary"))
     if scores.bits_per_character is not None:
-        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", words_of(facts).bits))
+        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", words_of(facts.head).bits))
     if scores.next_sentence_accuracy is not None:
         rows.append(("next-sentence accuracy", _percent(scores.next_sentence_accuracy), "share of the rows judged rightly"))
     held_out = f"{scores.rows:,} rows of held-out text" if scores.rows is not None else "held-out text"
@@ -278,7 +277,7 @@ def _limitations(facts: CardFacts) -> str:
         f"It reads at most {config.model.max_positions:,} tokens at once and was trained on rows of "
         f"{config.data.sequence_length:,}.",
         "It has learned from its training texts and repeats their errors, opinions and gaps; these have not been measured.",
-        words_of(facts).use,
+        words_of(facts.head).use,
     ]
     if facts.scores is not None:
         points.append(
