@@ -15,7 +15,9 @@ from tpulm import config
 from tpulm.errors import ConfigError
 
 GOLDEN = Path(__file__).parent / "golden"
-RECIPES = ["bert-base", "bert-mini", "bert-small", "bert-tiny", "quickstart"]
+CLASSIC = ["bert-base", "bert-mini", "bert-small", "bert-tiny"]
+CAUSAL = ["lm-ja-0.1b", "lm-ja-1b", "lm1b"]
+RECIPES = sorted([*CLASSIC, *CAUSAL, "bert-modern", "quickstart"])
 
 
 def test_the_recipes_are_these():
@@ -48,19 +50,25 @@ def test_the_head_comment_states_what_to_expect(name: str):
 
 
 def parameters(model: config.ModelConfig, words: int) -> int:
-    """Embeddings, layers and pooler of a BERT, heads left out."""
+    """Embeddings, layers and pooler of a BERT, heads left out; all of a decoder, and of bert-modern, which has no head."""
     h, f = model.hidden_size, model.intermediate_size
+    if model.norm == "rms":
+        return words * h + model.num_layers * (4 * h * h + 3 * h * f + 2 * h) + h
+    if model.architecture == "decoder":
+        return (2 * words + model.max_positions + 2) * h + model.num_layers * (4 * (h * h + h) + 2 * h * f + f + h + 4 * h)
     embeddings = (words + model.max_positions + model.token_types + 2) * h
     layer = 4 * (h * h + h) + 2 * h * f + f + h + 4 * h
     return embeddings + model.num_layers * layer + h * h + h
 
 
 def flops_per_token(run: config.RunConfig, words: int) -> float:
-    """Matrix products of one step, forward and backward, with the vocabulary product at the masked positions only."""
+    """Matrix products of one step, forward and backward, with the vocabulary product at the predicted positions only."""
     h, f, length = run.model.hidden_size, run.model.intermediate_size, run.data.sequence_length
-    predictions = -(-length * 15 // 100)
-    layer = length * (8 * h * h + 4 * h * f) + 4 * length * length * h
-    head = predictions * (2 * h * h + 2 * h * words)
+    causal, matrices = run.model.architecture == "decoder", 3 if run.model.feed_forward == "gated" else 2
+    predictions = length if causal else -(-length * round(100 * run.train.objective.mask_fraction) // 100)
+    layer = length * (8 * h * h + 2 * matrices * h * f) + 4 * length * length * h
+    transform = 0 if causal or run.model.masked_head == "plain" else 2 * h * h
+    head = predictions * (transform + 2 * h * words)
     return 3 * (run.model.num_layers * layer + head) / length
 
 
@@ -74,7 +82,7 @@ def test_the_numbers_in_the_head_comment_follow_from_the_settings(name: str):
     assert flops_per_token(run, words) / 1e6 == pytest.approx(megaflops, rel=0.02)
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("bert-")])
+@pytest.mark.parametrize("name", CLASSIC)
 def test_the_bert_recipes_are_faithful(name: str):
     run = config.load(name)
     assert run.corpus.sources == ()
@@ -85,6 +93,24 @@ def test_the_bert_recipes_are_faithful(name: str):
     optimizer = run.train.optimizer
     assert (optimizer.learning_rate, optimizer.epsilon, optimizer.weight_decay) == (1e-4, 1e-6, 0.01)
     assert not optimizer.bias_correction
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_the_causal_recipes_are_faithful(name: str):
+    run = config.load(name)
+    assert (run.tokenizer.algorithm, run.tokenizer.vocab_size) == ("unigram", 30_000)
+    assert (run.train.batch_size, run.train.steps) == (256, 500_000)
+    assert run.data.sequence_length == (128 if name == "lm1b" else 256)
+    assert run.model.intermediate_size == 4 * run.model.hidden_size
+    assert not run.model.tied_output
+    optimizer = run.train.optimizer
+    assert (optimizer.learning_rate, optimizer.schedule, optimizer.warmup_steps) == (1.6e-3, "rsqrt", 1000)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay, optimizer.clip_norm) == (0.9, 0.98, 0.1, None)
+
+
+def test_bert_modern_is_scored_as_the_others_are():
+    objective = config.load("bert-modern").train.objective
+    assert (objective.mask_fraction, objective.evaluation_mask_fraction) == (0.3, 0.15)
 
 
 def test_a_bert_recipe_can_be_shortened_without_touching_its_warm_up():
