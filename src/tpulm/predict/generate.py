@@ -32,14 +32,14 @@ class Piece(NamedTuple):
 
     prompt: int  # its number, from 0
     text: str
-    tokens: int  # 0 or 1: an end of the text is none of its tokens
+    token_id: int | None  # None: the end of the text
     ending: Ending | None  # None: more may follow
 
 
 class Generation(NamedTuple):
     prompt: str
     text: str  # what follows the prompt, without it
-    tokens: int  # of it, the end of the text not counted
+    token_ids: tuple[int, ...]  # of it, without the end of the text
     ending: Ending  # why nothing follows
 
 
@@ -69,11 +69,13 @@ def generate(
 
 def collect(prompts: Sequence[str], pieces: Iterable[Piece]) -> list[Generation]:
     """The texts that a whole stream of pieces makes up."""
-    generations = [Generation(prompt, "", 0, "max_tokens") for prompt in prompts]
-    for number, text, tokens, ending in pieces:
-        before = generations[number]
-        generations[number] = Generation(before.prompt, before.text + text, before.tokens + tokens, ending or before.ending)
-    return generations
+    texts, token_ids, endings = [""] * len(prompts), [[] for _ in prompts], dict[int, Ending]()
+    for number, text, token_id, ending in pieces:
+        texts[number] += text
+        token_ids[number] += [] if token_id is None else [token_id]
+        if ending is not None:
+            endings[number] = ending
+    return [Generation(prompt, texts[i], tuple(token_ids[i]), endings[i]) for i, prompt in enumerate(prompts)]
 
 
 def stream(
@@ -148,7 +150,7 @@ def _continue(
             text += "" if ending is None else writers[row].end()
             if ending is not None:
                 going_on.remove(row)
-            yield Piece(prompts[row].number, text, 0 if ended else 1, ending)
+            yield Piece(prompts[row].number, text, None if ended else int(chosen[row]), ending)
         if not going_on:
             return
         first, last = lengths + np.int32(step), np.zeros_like(lengths)
