@@ -151,9 +151,12 @@ def test_time_and_cost_in_the_head_comment_follow_from_the_settings(name: str):
     accelerator = re.search(r"h on a (v\d-\d+)", text)
     assert accelerator is not None
     kind = accelerators.find(accelerator.group(1))
-    tokens = run.train.steps * run.train.batch_size * run.data.sequence_length
+    phases = [(phase.config, phase.last_step - phase.first_step) for phase in config.phases_of(run)]
+    each = [steps * own.train.batch_size * own.data.sequence_length for own, steps in phases]
+    tokens = sum(each)
     assert tokens / 1e9 == pytest.approx(stated(r"= ([\d.]+)G tokens", text), abs=0.051)
-    flops = flops_per_token(run, run.tokenizer.vocab_size)
+    words = run.tokenizer.vocab_size
+    flops = sum(count * flops_per_token(own, words) for count, (own, _) in zip(each, phases, strict=True)) / tokens
     hours, fraction_of_peak = stated(r"([\d.]+) h on a v", text), stated(r"(\d+) % (?:of|MFU)", text) / 100
     if rate := re.search(r"G tokens / (\d+)k tokens/s", text):
         assert hours == pytest.approx(tokens / (float(rate.group(1)) * 1e3) / 3600, rel=0.01)
@@ -169,6 +172,8 @@ def test_time_and_cost_in_the_head_comment_follow_from_the_settings(name: str):
 @pytest.mark.parametrize("name", CLASSIC)
 def test_the_bert_recipes_are_faithful(name: str):
     run = config.load(name)
+    lengths = [(phase.last_step, phase.config.data.sequence_length) for phase in config.phases_of(run)]
+    assert lengths == ([(900_000, 128), (1_000_000, 512)] if name == "bert-base" else [(1_000_000, 128)])
     assert run.corpus.sources == ()
     assert (run.data.rows, run.data.next_sentence, run.data.sequence_length) == ("segments", True, 128)
     assert (run.train.batch_size, run.train.steps) == (256, 1_000_000)
