@@ -1,9 +1,10 @@
-"""Training steps a second against transformers' BertForMaskedLM in torch: same shapes, same masks, same threads.
+"""Training steps a second against transformers' BertForMaskedLM or GPT2LMHeadModel in torch: same shapes and threads.
 
     python benchmarks/train_step.py [--cases bert-mini bert-base] [--rounds 7] [--no-torch] [--json]
 
 Ours is the compiled step of a real run, masking and gradient clipping included. Torch has scaled-dot-product attention, the
-fused tanh GELU and the fused AdamW, and gets its masks ready made; both have the allocator settings of the trainer. Rounds
+fused tanh GELU, the same dropout and the fused AdamW, and gets its masks ready made; both have the allocator settings of the
+trainer. A causal row is one text, which torch's attention needs no mask for; ours confines it to segments all the same. Rounds
 alternate; figures are medians over rounds. GFLOP/s count the matrix products that the model needs (torch's vocabulary product
 at every position is not counted in its favour); the best product of two matrices is measured between the rounds.
 """
@@ -45,12 +46,30 @@ class Case(NamedTuple):
 CASES = {
     "bert-mini": Case(ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024), 8_000, 32, 128, 5),
     "bert-base": Case(ModelConfig(), 30_522, 8, 128, 1),
+    "causal": Case(
+        ModelConfig(
+            architecture="decoder",
+            num_layers=6,
+            hidden_size=512,
+            num_heads=8,
+            intermediate_size=2048,
+            max_positions=128,
+            norm_position="pre",
+            norm_epsilon=1e-5,
+        ),
+        30_000,
+        8,
+        128,
+        2,
+    ),
 }
 
 
 def make_rows(case: Case) -> np.ndarray:
-    """Full rows `[CLS] A [SEP] B [SEP]` of random tokens."""
+    """Full rows of random tokens: `[CLS] A [SEP] B [SEP]`, or for a decoder one text that goes on."""
     rows = np.random.default_rng(0).integers(5, case.vocab_size, (case.batch_size, case.sequence_length)).astype(np.uint16)
+    if case.model.architecture == "decoder":
+        return rows
     rows[:, 0] = SPECIAL.cls
     rows[:, case.sequence_length // 2] = rows[:, -1] = SPECIAL.sep
     return rows
@@ -59,7 +78,9 @@ def make_rows(case: Case) -> np.ndarray:
 def configured(case: Case) -> RunConfig:
     return RunConfig(
         model=case.model,
-        data=DataConfig(sequence_length=case.sequence_length),
+        data=DataConfig(
+            sequence_length=case.sequence_length, rows="causal" if case.model.architecture == "decoder" else "segments"
+        ),
         train=TrainConfig(batch_size=case.batch_size),
     )
 
@@ -79,6 +100,45 @@ def ours(case: Case, rows: np.ndarray) -> tuple[Callable[[], Any], float]:
 
 
 def theirs(case: Case, rows: np.ndarray) -> Callable[[], Any]:
+    """The same step in torch."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    network, batch = (causal_theirs if case.model.architecture == "decoder" else masked_theirs)(case, rows)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        network(**batch).loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def causal_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
+    import torch  # pyright: ignore[reportMissingImports]
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = case.model
+    config = GPT2Config(
+        vocab_size=case.vocab_size,
+        n_positions=model.max_positions,
+        n_embd=model.hidden_size,
+        n_layer=model.num_layers,
+        n_head=model.num_heads,
+        n_inner=model.intermediate_size,
+        activation_function="gelu_pytorch_tanh",
+        bos_token_id=SPECIAL.sep,
+        eos_token_id=SPECIAL.sep,
+        resid_pdrop=model.dropout,
+        embd_pdrop=model.dropout,
+        attn_pdrop=model.attention_dropout,
+    )
+    config._attn_implementation = "sdpa"
+    ids = torch.from_numpy(rows.astype(np.int64))
+    return GPT2LMHeadModel(config).train(), {"input_ids": ids, "labels": ids, "use_cache": False}
+
+
+def masked_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import BertConfig, BertForMaskedLM
 
@@ -109,20 +169,12 @@ def theirs(case: Case, rows: np.ndarray) -> Callable[[], Any]:
         hidden_act="gelu_pytorch_tanh",
     )
     config._attn_implementation = "sdpa"
-    network = BertForMaskedLM(config).train()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
     batch = {
         "input_ids": torch.from_numpy(inputs.tokens.ids.astype(np.int64)),
         "token_type_ids": torch.from_numpy(inputs.tokens.types.astype(np.int64)),
         "labels": torch.from_numpy(labels),
     }
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        network(**batch).loss.backward()
-        optimizer.step()
-
-    return step
+    return BertForMaskedLM(config).train(), batch
 
 
 def matmul_rates() -> Callable[[], float]:
