@@ -270,6 +270,15 @@ class HardwareConfig(Settings):
     unroll: bool | Literal["auto"] = "auto"  # layers as straight code (auto: on a CPU) or as a loop
 
 
+class PhaseConfig(Settings):
+    """A stretch of the steps, and what differs in it; weights and the optimiser's state go on, each has rows of its own."""
+
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of train.steps; those of all phases make 1
+    sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data], and so on
+    batch_size: Positive | None = None
+    max_predictions: Positive | None = None
+
+
 class RunConfig(Settings):
     """A whole run, as written to W/run.json."""
 
@@ -282,6 +291,20 @@ class RunConfig(Settings):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     hardware: HardwareConfig = HardwareConfig()
+    phases: tuple[PhaseConfig, ...] = ()  # none: one, of all steps; short rows first and long ones last cost least
+
+    @model_validator(mode="after")
+    def _phases_add_up(self) -> Self:
+        total = sum(phase.share for phase in self.phases)
+        if self.phases and abs(total - 1.0) > 1e-6:
+            raise ValueError(f"the shares of the phases add up to {total:g}; they must make 1")
+        for number, phase in enumerate(self.phases, start=1):
+            if (phase.sequence_length or 0) > self.model.max_positions:
+                raise ValueError(
+                    f"phase {number} has sequence_length {phase.sequence_length}, which exceeds model.max_positions "
+                    f"{self.model.max_positions}; raise the latter"
+                )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

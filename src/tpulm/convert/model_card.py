@@ -185,6 +185,9 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
     if imported:
         made = {"sequence_length", "rows", "next_sentence"}
         groups = {"data": config.data.model_dump(mode="json", include=made), "model": groups["model"], "train": groups["train"]}
+    groups["phases"] = {
+        str(number): phase.model_dump(mode="json", exclude_none=True) for number, phase in enumerate(config.phases, start=1)
+    }
     return [(name, json.dumps(value, ensure_ascii=False)) for name, value in _flatten(groups) if value is not None]
 
 

@@ -59,7 +59,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> opta
     """clip -> Adam -> decay -> (LAMB: trust ratio) -> learning rate. `spec` is the tree of ParamSpec the parameters follow."""
     decayed = jax.tree.map(lambda leaf: leaf.decay, spec, is_leaf=is_spec)
     if config.bias_correction:
-        adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+        adam = _promoting(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
     else:
         adam = _scale_by_adam_without_correction(config.beta1, config.beta2, config.epsilon)
     parts = [adam, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
@@ -68,6 +68,16 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> opta
     if config.name == "lamb":
         parts.append(_scale_by_trust_ratio(spec))
     return optax.chain(*parts, optax.scale_by_learning_rate(learning_rate(config, total_steps)))
+
+
+def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same where types never promote by themselves: optax raises a float to the power of an integer count."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        with jax.numpy_dtype_promotion("standard"):
+            return inner.update(updates, state, params)
+
+    return optax.GradientTransformation(inner.init, update)  # pyright: ignore[reportArgumentType]
 
 
 class _Moments(NamedTuple):
