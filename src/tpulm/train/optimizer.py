@@ -70,14 +70,14 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> opta
     return optax.chain(*parts, optax.scale_by_learning_rate(learning_rate(config, total_steps)))
 
 
-def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same where types never promote by themselves: optax raises a float to the power of an integer count."""
+def _promoting(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
+    """For optax's bias correction, which raises a float to an integer power, where JAX is told to promote nothing by itself."""
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         with jax.numpy_dtype_promotion("standard"):
-            return inner.update(updates, state, params)
+            return transformation.update(updates, state, params)
 
-    return optax.GradientTransformation(inner.init, update)  # pyright: ignore[reportArgumentType]
+    return optax.GradientTransformation(transformation.init, update)  # pyright: ignore[reportArgumentType]
 
 
 class _Moments(NamedTuple):
