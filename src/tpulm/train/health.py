@@ -1,10 +1,10 @@
 """Is my run all right? Held-out scores against what is known of healthy runs.
 
-Two kinds of bands. A law that holds for any text: a model that has learned anything beyond how frequent each token is has a loss
-below the entropy of those frequencies. And what was published of ELECTRA-small: google-research/electra issue 81 (at 5,000
-steps: total loss 25, masked loss 7.1, detection accuracy 0.867, AUC 0.68, recall 0.05), ymcui/Chinese-ELECTRA issue 21 (at the
-end: total about 8, masked loss 2 to 3). Corpora and vocabularies differ, so the bands are wide: outside of them something is
-wrong, inside of them nothing is proven.
+Two kinds of bands. A law for any text: a model that has learned anything beyond how frequent each token is has a loss below the
+entropy of those frequencies. And what was published of ELECTRA-small: google-research/electra issue 81 (at 5,000 steps: total
+loss 25, masked loss 7.1, detection accuracy 0.867, AUC 0.68, recall 0.05), ymcui/Chinese-ELECTRA issue 21 (at the end: total
+about 8, masked loss 2 to 3). Corpora and vocabularies differ, so the bands are wide: outside of them something is wrong, inside
+of them nothing is proven.
 """
 
 from __future__ import annotations
