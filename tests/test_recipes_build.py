@@ -21,6 +21,7 @@ AS_ON_TPU = ["hardware.unroll=false", "train.compute_dtype=bfloat16"]  # layers 
 # Of transformers' BertModel with its pooler, and ElectraModel (the discriminator), of the settings each is published with.
 PUBLISHED = {
     "bert-base": 109_482_240,
+    "bert-base-512": 109_482_240,
     "bert-base-colab": 110_617_344,
     "bert-mini": 11_170_560,
     "bert-small": 28_763_648,

@@ -12,7 +12,7 @@ import pytest
 from test_pipeline import toy_config, write_corpus
 from tpulm import dataset, pipeline
 from tpulm.config import RunConfig
-from tpulm.errors import Stopped
+from tpulm.errors import ConfigError, Stopped
 from tpulm.progress import Silent
 from tpulm.train.metrics import VOLATILE, read_metrics
 
@@ -99,3 +99,23 @@ def test_a_loop_of_ones_own_goes_through_both(whole: tuple[RunConfig, Path, pipe
     config, workdir, _ = whole
     losses = [metrics["loss"] for _, _, metrics in pipeline.training_steps(config, tmp_path / "own")]
     assert losses == pytest.approx([r.values["loss"] for r in read_metrics(workdir) if r.kind == "train"], abs=1e-5)
+
+
+def test_a_run_can_start_from_the_weights_of_another(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
+    config, workdir, summary = whole
+    tokenizer = config.tokenizer.model_copy(update={"path": str(workdir / "tokenizer" / "tokenizer.json")})
+    train = config.train.model_copy(update={"start_from": str(workdir), "steps": 2})
+    again = config.model_copy(update={"tokenizer": tokenizer, "train": train, "phases": ()})
+    _, state, metrics = next(pipeline.training_steps(again, tmp_path / "w"))
+    assert metrics["loss"] == pytest.approx(summary.train_loss, abs=0.3)
+    assert int(state.step) == 1
+    other = again.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"vocab_size": 61})})
+    with pytest.raises(
+        ConfigError, match=r"another vocabulary than this run; set tokenizer\.path = '.*export/tokenizer\.json'"
+    ):
+        next(pipeline.training_steps(other, tmp_path / "other"))
+    model = config.model.model_copy(update={"num_layers": 2})
+    with pytest.raises(
+        ConfigError, match=r"is not the one this run trains: .* is \[1, 32, 2, 16\] there and \[2, 32, 2, 16\] here"
+    ):
+        next(pipeline.training_steps(again.model_copy(update={"model": model}), tmp_path / "larger"))

@@ -22,6 +22,7 @@ from tpulm.workfolder import begin, is_imported, read_result, working_in, write_
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import TrainResult
+    from tpulm.train.program import Program
     from tpulm.train.step import TrainState
 
 
@@ -165,7 +166,7 @@ class _Run:
         self._dataset(phase)
         config, of_several = phase.config, len(self.phases) > 1
         return loop.train(
-            self._programs.get(phase),
+            self._begun(phase),
             config.train,
             self._rows(phase),
             lambda params: self._score(phase, params, config.train.evaluation_rows),
@@ -176,6 +177,16 @@ class _Run:
             steps=(phase.first_step, phase.last_step),
             title=f"Training, phase {phase.number} of {len(self.phases)}" if of_several else "Training",
         )
+
+    def _begun(self, phase: Phase) -> Program:
+        """The phase's program, with the weights that the run starts from."""
+        program, path = self._programs.get(phase), self.config.train.start_from
+        if path is not None and not self._newest_step():
+            from tpulm.convert.start import starting_params
+
+            tokenizer = tokenization.load(self.workdir / "tokenizer")
+            program.start_from(starting_params(path, self.config.model, program.objective.spec, tokenizer))
+        return program
 
     def _rows(self, phase: Phase) -> dataset.Batches:
         train = phase.config.train
@@ -224,7 +235,7 @@ class _Run:
     def steps(self) -> Iterator[tuple[int, TrainState, dict[str, float]]]:
         state = None
         for phase in self.phases:
-            program = self._programs.get(phase)
+            program = self._begun(phase)
             state = program.initial_state() if state is None else state
             for cursor, batch in self._rows(phase).iterate(phase.first_step):
                 if cursor == phase.last_step:

@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 CLASSIC = ["bert-base", "bert-mini", "bert-small", "bert-tiny"]
 ELECTRA = ["electra-base", "electra-small", "electra-small-plus-plus", "koelectra-base-v3", "koelectra-small-v3"]
 CAUSAL = ["lm-ja-0.1b", "lm-ja-1b", "lm1b"]
-RECIPES = sorted([*CLASSIC, *ELECTRA, *CAUSAL, "bert-base-colab", "bert-modern", "quickstart"])
+RECIPES = sorted([*CLASSIC, *ELECTRA, *CAUSAL, "bert-base-512", "bert-base-colab", "bert-modern", "quickstart"])
 
 
 def test_the_recipes_are_these():

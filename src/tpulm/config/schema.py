@@ -249,6 +249,7 @@ class TrainConfig(Settings):
     steps: Positive = 1_000_000
     batch_size: Positive = 256  # rows, over all devices
     seed: NonNegative = 0
+    start_from: str | None = None  # a model folder or work folder whose weights are taken, with a fresh optimiser
     optimizer: OptimizerConfig = OptimizerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on TPU and GPU, float32 on a CPU
