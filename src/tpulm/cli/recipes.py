@@ -36,9 +36,8 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe i
             )
         )
     print_table("Recipes", rows, header=("name", "layers", "batch", "steps", "what it is"))
-    console.print(
-        "\nlayers x hidden size, rows x their length. 'tpulm recipes NAME' prints one in full, with source, time, cost and published score."
-    )
+    console.print("\nLayers x hidden size; rows of a batch x their length.")
+    console.print("'tpulm recipes NAME' prints one in full, with source, time, cost and published score.")
 
 
 def _lengths(config: RunConfig) -> str:
