@@ -1,4 +1,4 @@
-"""Training steps a second against transformers' BertForMaskedLM or GPT2LMHeadModel in torch: same shapes and threads.
+"""Training steps a second against transformers' BERT, ELECTRA or GPT-2 in torch: same shapes, same masks, same threads.
 
     python benchmarks/train_step.py [--cases bert-mini bert-base] [--rounds 7] [--no-torch] [--json]
 
@@ -19,14 +19,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpulm.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
 from tpulm.memory import keep_between_steps
+from tpulm.models.electra import generator_config
 from tpulm.objectives import SpecialIds
 from tpulm.train.program import Program
 from tpulm.train.step import row_keys
@@ -46,6 +48,22 @@ class Case(NamedTuple):
 CASES = {
     "bert-mini": Case(ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024), 8_000, 32, 128, 5),
     "bert-base": Case(ModelConfig(), 30_522, 8, 128, 1),
+    "electra-small": Case(
+        ModelConfig(
+            architecture="electra",
+            generator=GeneratorConfig(),
+            num_layers=12,
+            hidden_size=256,
+            num_heads=4,
+            intermediate_size=1024,
+            embedding_size=128,
+            activation="gelu",
+        ),
+        30_522,
+        8,
+        128,
+        1,
+    ),
     "causal": Case(
         ModelConfig(
             architecture="decoder",
@@ -103,7 +121,8 @@ def theirs(case: Case, rows: np.ndarray) -> Callable[[], Any]:
     """The same step in torch."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    network, batch = (causal_theirs if case.model.architecture == "decoder" else masked_theirs)(case, rows)
+    make = {"decoder": causal_theirs, "electra": electra_theirs, "bert": masked_theirs}[case.model.architecture]
+    network, batch = make(case, rows)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
 
     def step() -> None:
@@ -142,21 +161,7 @@ def masked_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import BertConfig, BertForMaskedLM
 
-    from tpulm import objectives
-    from tpulm.config import HardwareConfig, ObjectiveConfig
-
-    objective = objectives.make(
-        case.model,
-        ObjectiveConfig(),
-        HardwareConfig(),
-        sequence_length=case.sequence_length,
-        row_kind="segments",
-        next_sentence=False,
-        vocab_size=case.vocab_size,
-        special=SPECIAL,
-        compute_dtype=jnp.float32,
-    )
-    inputs = jax.device_get(objective.prepare({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.int32(0), case.batch_size)))
+    inputs = inputs_of(case, rows)
     labels = np.full(rows.shape, -100, np.int64)
     np.put_along_axis(labels, inputs.predicted, inputs.labels, axis=1)
     model = case.model
@@ -175,6 +180,74 @@ def masked_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
         "labels": torch.from_numpy(labels),
     }
     return BertForMaskedLM(config).train(), batch
+
+
+def electra_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
+    """Generator and discriminator of transformers with shared embeddings, logits at our predicted positions only."""
+    import torch  # pyright: ignore[reportMissingImports]
+    from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
+    def config(model: ModelConfig) -> Any:
+        made = ElectraConfig(
+            vocab_size=case.vocab_size,
+            embedding_size=model.embedding_size or model.hidden_size,
+            num_hidden_layers=model.num_layers,
+            hidden_size=model.hidden_size,
+            num_attention_heads=model.num_heads,
+            intermediate_size=model.intermediate_size,
+        )
+        made._attn_implementation = "sdpa"
+        return made
+
+    class Pair(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = ElectraForMaskedLM(config(generator_config(case.model)))
+            self.discriminator = ElectraForPreTraining(config(case.model))
+            self.generator.electra.embeddings = self.discriminator.electra.embeddings
+            self.generator.generator_lm_head.weight = self.discriminator.electra.embeddings.word_embeddings.weight
+
+        def forward(self, originals: Any, masked: Any, types: Any, predicted: Any, labels: Any) -> Any:
+            hidden = self.generator.electra(input_ids=masked, token_type_ids=types).last_hidden_state
+            chosen = torch.gather(hidden, 1, predicted[:, :, None].expand(-1, -1, hidden.shape[-1]))
+            logits = self.generator.generator_lm_head(self.generator.generator_predictions(chosen))
+            masked_loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+            with torch.no_grad():
+                samples = torch.argmax(logits - torch.log(-torch.log(torch.rand_like(logits))), dim=-1)
+                replaced = originals.scatter(1, predicted, samples)
+            truth = (replaced != originals).float()
+            judged = self.discriminator(input_ids=replaced, token_type_ids=types).logits
+            detection_loss = torch.nn.functional.binary_cross_entropy_with_logits(judged, truth)
+            return SimpleNamespace(loss=masked_loss + 50.0 * detection_loss)
+
+    inputs = inputs_of(case, rows).masked
+    batch = {
+        "originals": rows,
+        "masked": inputs.tokens.ids,
+        "types": inputs.tokens.types,
+        "predicted": inputs.predicted,
+        "labels": inputs.labels,
+    }
+    return Pair().train(), {name: torch.from_numpy(value.astype(np.int64)) for name, value in batch.items()}
+
+
+def inputs_of(case: Case, rows: np.ndarray) -> Any:
+    """What our objective makes of the rows: masks, labels, types."""
+    from tpulm import objectives
+    from tpulm.config import HardwareConfig, ObjectiveConfig
+
+    objective = objectives.make(
+        case.model,
+        ObjectiveConfig(),
+        HardwareConfig(),
+        sequence_length=case.sequence_length,
+        row_kind="segments",
+        next_sentence=False,
+        vocab_size=case.vocab_size,
+        special=SPECIAL,
+        compute_dtype=jnp.float32,
+    )
+    return jax.device_get(objective.prepare({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.int32(0), case.batch_size)))
 
 
 def matmul_rates() -> Callable[[], float]:

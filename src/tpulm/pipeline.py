@@ -40,6 +40,7 @@ class Summary:
     bits_per_character: float
     tokens_per_second: float
     mfu: float | None
+    health: str  # is the run all right: held-out scores against what is known of healthy runs
     export: str
     stages: dict[str, str] = field(default_factory=dict)  # stage -> "done", "resumed" or "skipped"
 
@@ -107,6 +108,7 @@ class _Run:
             bits_per_character=scores["bits_per_character"],
             tokens_per_second=trained["tokens_per_second"],
             mfu=trained["mfu"],
+            health=scores["health"],
             export=str(exported),
             stages=self.stages,
         )
@@ -183,12 +185,15 @@ class _Run:
         if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
             self.stages["evaluate"] = "skipped"
             return done
+        from tpulm.train.health import judge, verdict
+
         step, params = self._parameters()
         phase = phase_at(self.phases, step)
         self.progress.start("Evaluating", self._dataset(phase).holdout.counts.rows, "row")
         scores = self._score(phase, params, None, advance=self.progress.advance)
         self.stages["evaluate"] = "done"
-        values = {"step": step, "rows": scores.rows, **scores.values()}
+        checks = judge(self.config.model.architecture, step, scores.values())
+        values = {"step": step, "rows": scores.rows, **scores.values(), "health": verdict(checks, step)}
         return self._save_result("evaluation", values)
 
     def export(self) -> Path:

@@ -79,6 +79,7 @@ def show_summary(summary: Summary) -> None:
         "… always the commonest token": f"{summary.eval_baseline_accuracy:.4f}   ({ratio:.1f} times better)",
         "bits per character": f"{summary.bits_per_character:.4f}",
         "speed": f"{summary.tokens_per_second:,.0f} tokens/s" + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
+        "health": summary.health,
         "stages": ", ".join(f"{name} {state}" for name, state in summary.stages.items()),
         "export": summary.export,
     }

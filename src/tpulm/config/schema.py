@@ -232,6 +232,8 @@ class OptimizerConfig(Settings):
     weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
     bias_correction: bool = False
     clip_norm: PositiveFloat | None = 1.0  # of the global gradient
+    # the rate of a layer is this share of the one's above it; None: the same for all
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
 
 
 class CheckpointConfig(Settings):
