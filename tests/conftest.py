@@ -12,6 +12,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -79,3 +80,10 @@ def real_data() -> Path:
 def user_environment() -> dict[str, str]:
     """The environment for a command run as a user would: still offline and on the CPU, without the strictness above."""
     return {name: value for name, value in os.environ.items() if name not in STRICT}
+
+
+def pytest_sessionfinish() -> None:
+    """A program that still compiles in a thread when the interpreter ends would abort the process."""
+    for thread in threading.enumerate():
+        if thread.name == "compile":
+            thread.join(timeout=60)
