@@ -27,6 +27,7 @@ from tpulm.memory import keep_between_steps
 from tpulm.models import bert
 from tpulm.nn import attention, layers, transformer
 from tpulm.nn.dropout import DropoutWords
+from tpulm.objectives import rtd
 from tpulm.train.program import Program
 
 
@@ -68,6 +69,11 @@ def dropout_of(implementation: str) -> tuple[tuple[Any, str, Any], ...]:
     return tuple((module, "dropout", function) for module in (bert, transformer, attention))
 
 
+def sample_by_gumbel(logits: Array, keys: Array, *, temperature: float = 1.0) -> Array:
+    noise = jax.vmap(lambda key, row: jax.random.gumbel(key, row.shape, jnp.float32))(keys, logits)
+    return jnp.argmax(jax.lax.stop_gradient(logits) / temperature + noise, axis=-1).astype(jnp.int32)
+
+
 VARIANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "as it is": (),
     "as it is, again": (),
@@ -78,6 +84,7 @@ VARIANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "attention: gradient by autodiff": ((attention, "attention", attend_plainly),),
     "dropout: threefry keys": dropout_of("threefry2x32"),
     "dropout: rbg keys": dropout_of("rbg"),
+    "samples by the Gumbel trick": ((rtd, "sample_tokens", sample_by_gumbel),),  # --case electra-small
     "layers in a loop": (),
     "no dropout": (),
 }

@@ -1,9 +1,10 @@
-"""Training steps a second against transformers' BertForMaskedLM in torch: same shapes, same masks, same threads.
+"""Training steps a second against transformers' BERT, ELECTRA or GPT-2 in torch: same shapes, same masks, same threads.
 
     python benchmarks/train_step.py [--cases bert-mini bert-base] [--rounds 7] [--no-torch] [--json]
 
 Ours is the compiled step of a real run, masking and gradient clipping included. Torch has scaled-dot-product attention, the
-fused tanh GELU and the fused AdamW, and gets its masks ready made; both have the allocator settings of the trainer. Rounds
+fused tanh GELU, the same dropout and the fused AdamW, and gets its masks ready made; both have the allocator settings of the
+trainer. A causal row is one text, which torch's attention needs no mask for; ours confines it to segments all the same. Rounds
 alternate; figures are medians over rounds. GFLOP/s count the matrix products that the model needs (torch's vocabulary product
 at every position is not counted in its favour); the best product of two matrices is measured between the rounds.
 """
@@ -18,14 +19,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpulm.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
 from tpulm.memory import keep_between_steps
+from tpulm.models.electra import generator_config
 from tpulm.objectives import SpecialIds
 from tpulm.train.program import Program
 from tpulm.train.step import row_keys
@@ -45,12 +48,46 @@ class Case(NamedTuple):
 CASES = {
     "bert-mini": Case(ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024), 8_000, 32, 128, 5),
     "bert-base": Case(ModelConfig(), 30_522, 8, 128, 1),
+    "electra-small": Case(
+        ModelConfig(
+            architecture="electra",
+            generator=GeneratorConfig(),
+            num_layers=12,
+            hidden_size=256,
+            num_heads=4,
+            intermediate_size=1024,
+            embedding_size=128,
+            activation="gelu",
+        ),
+        30_522,
+        8,
+        128,
+        1,
+    ),
+    "causal": Case(
+        ModelConfig(
+            architecture="decoder",
+            num_layers=6,
+            hidden_size=512,
+            num_heads=8,
+            intermediate_size=2048,
+            max_positions=128,
+            norm_position="pre",
+            norm_epsilon=1e-5,
+        ),
+        30_000,
+        8,
+        128,
+        2,
+    ),
 }
 
 
 def make_rows(case: Case) -> np.ndarray:
-    """Full rows `[CLS] A [SEP] B [SEP]` of random tokens."""
+    """Full rows of random tokens: `[CLS] A [SEP] B [SEP]`, or for a decoder one text that goes on."""
     rows = np.random.default_rng(0).integers(5, case.vocab_size, (case.batch_size, case.sequence_length)).astype(np.uint16)
+    if case.model.architecture == "decoder":
+        return rows
     rows[:, 0] = SPECIAL.cls
     rows[:, case.sequence_length // 2] = rows[:, -1] = SPECIAL.sep
     return rows
@@ -59,7 +96,9 @@ def make_rows(case: Case) -> np.ndarray:
 def configured(case: Case) -> RunConfig:
     return RunConfig(
         model=case.model,
-        data=DataConfig(sequence_length=case.sequence_length),
+        data=DataConfig(
+            sequence_length=case.sequence_length, rows="causal" if case.model.architecture == "decoder" else "segments"
+        ),
         train=TrainConfig(batch_size=case.batch_size),
     )
 
@@ -79,9 +118,121 @@ def ours(case: Case, rows: np.ndarray) -> tuple[Callable[[], Any], float]:
 
 
 def theirs(case: Case, rows: np.ndarray) -> Callable[[], Any]:
+    """The same step in torch."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    make = {"decoder": causal_theirs, "electra": electra_theirs, "bert": masked_theirs}[case.model.architecture]
+    network, batch = make(case, rows)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        network(**batch).loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def causal_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
+    import torch  # pyright: ignore[reportMissingImports]
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = case.model
+    config = GPT2Config(
+        vocab_size=case.vocab_size,
+        n_positions=model.max_positions,
+        n_embd=model.hidden_size,
+        n_layer=model.num_layers,
+        n_head=model.num_heads,
+        n_inner=model.intermediate_size,
+        activation_function="gelu_pytorch_tanh",
+        bos_token_id=SPECIAL.sep,
+        eos_token_id=SPECIAL.sep,
+        resid_pdrop=model.dropout,
+        embd_pdrop=model.dropout,
+        attn_pdrop=model.attention_dropout,
+    )
+    config._attn_implementation = "sdpa"
+    ids = torch.from_numpy(rows.astype(np.int64))
+    return GPT2LMHeadModel(config).train(), {"input_ids": ids, "labels": ids, "use_cache": False}
+
+
+def masked_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import BertConfig, BertForMaskedLM
 
+    inputs = inputs_of(case, rows)
+    labels = np.full(rows.shape, -100, np.int64)
+    np.put_along_axis(labels, inputs.predicted, inputs.labels, axis=1)
+    model = case.model
+    config = BertConfig(
+        vocab_size=case.vocab_size,
+        num_hidden_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_attention_heads=model.num_heads,
+        intermediate_size=model.intermediate_size,
+        hidden_act="gelu_pytorch_tanh",
+    )
+    config._attn_implementation = "sdpa"
+    batch = {
+        "input_ids": torch.from_numpy(inputs.tokens.ids.astype(np.int64)),
+        "token_type_ids": torch.from_numpy(inputs.tokens.types.astype(np.int64)),
+        "labels": torch.from_numpy(labels),
+    }
+    return BertForMaskedLM(config).train(), batch
+
+
+def electra_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
+    """Generator and discriminator of transformers with shared embeddings, logits at our predicted positions only."""
+    import torch  # pyright: ignore[reportMissingImports]
+    from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
+    def config(model: ModelConfig) -> Any:
+        made = ElectraConfig(
+            vocab_size=case.vocab_size,
+            embedding_size=model.embedding_size or model.hidden_size,
+            num_hidden_layers=model.num_layers,
+            hidden_size=model.hidden_size,
+            num_attention_heads=model.num_heads,
+            intermediate_size=model.intermediate_size,
+        )
+        made._attn_implementation = "sdpa"
+        return made
+
+    class Pair(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = ElectraForMaskedLM(config(generator_config(case.model)))
+            self.discriminator = ElectraForPreTraining(config(case.model))
+            self.generator.electra.embeddings = self.discriminator.electra.embeddings
+            self.generator.generator_lm_head.weight = self.discriminator.electra.embeddings.word_embeddings.weight
+
+        def forward(self, originals: Any, masked: Any, types: Any, predicted: Any, labels: Any) -> Any:
+            hidden = self.generator.electra(input_ids=masked, token_type_ids=types).last_hidden_state
+            chosen = torch.gather(hidden, 1, predicted[:, :, None].expand(-1, -1, hidden.shape[-1]))
+            logits = self.generator.generator_lm_head(self.generator.generator_predictions(chosen))
+            masked_loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+            with torch.no_grad():
+                samples = torch.argmax(logits - torch.log(-torch.log(torch.rand_like(logits))), dim=-1)
+                replaced = originals.scatter(1, predicted, samples)
+            truth = (replaced != originals).float()
+            judged = self.discriminator(input_ids=replaced, token_type_ids=types).logits
+            detection_loss = torch.nn.functional.binary_cross_entropy_with_logits(judged, truth)
+            return SimpleNamespace(loss=masked_loss + 50.0 * detection_loss)
+
+    inputs = inputs_of(case, rows).masked
+    batch = {
+        "originals": rows,
+        "masked": inputs.tokens.ids,
+        "types": inputs.tokens.types,
+        "predicted": inputs.predicted,
+        "labels": inputs.labels,
+    }
+    return Pair().train(), {name: torch.from_numpy(value.astype(np.int64)) for name, value in batch.items()}
+
+
+def inputs_of(case: Case, rows: np.ndarray) -> Any:
+    """What our objective makes of the rows: masks, labels, types."""
     from tpulm import objectives
     from tpulm.config import HardwareConfig, ObjectiveConfig
 
@@ -96,33 +247,7 @@ def theirs(case: Case, rows: np.ndarray) -> Callable[[], Any]:
         special=SPECIAL,
         compute_dtype=jnp.float32,
     )
-    inputs = jax.device_get(objective.prepare({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.int32(0), case.batch_size)))
-    labels = np.full(rows.shape, -100, np.int64)
-    np.put_along_axis(labels, inputs.predicted, inputs.labels, axis=1)
-    model = case.model
-    config = BertConfig(
-        vocab_size=case.vocab_size,
-        num_hidden_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        num_attention_heads=model.num_heads,
-        intermediate_size=model.intermediate_size,
-        hidden_act="gelu_pytorch_tanh",
-    )
-    config._attn_implementation = "sdpa"
-    network = BertForMaskedLM(config).train()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
-    batch = {
-        "input_ids": torch.from_numpy(inputs.tokens.ids.astype(np.int64)),
-        "token_type_ids": torch.from_numpy(inputs.tokens.types.astype(np.int64)),
-        "labels": torch.from_numpy(labels),
-    }
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        network(**batch).loss.backward()
-        optimizer.step()
-
-    return step
+    return jax.device_get(objective.prepare({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.int32(0), case.batch_size)))
 
 
 def matmul_rates() -> Callable[[], float]:

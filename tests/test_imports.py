@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "predict": BASE | TEXT | MODEL | {"train", "convert"},
     "facts": BASE | TEXT | MODEL | {"train", "convert"},
     "preparation": BASE | TEXT,
-    "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "facts", "preparation"},
+    "compiling": BASE | TEXT | MODEL | {"train"},
+    "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "facts", "preparation", "compiling"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline"}
 MAY_IMPORT["tpulm"] = MAY_IMPORT["cli"] | {"cli"}  # tpulm/__init__.py: the library's face

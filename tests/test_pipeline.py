@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tpulm import pipeline, preparation, workfolder
+from tpulm import dataset, pipeline, preparation, workfolder
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, DataError, StorageError, WorkFolderMismatch
 from tpulm.train.metrics import read_metrics
@@ -101,6 +102,37 @@ def test_the_export_loads_and_answers(finished: tuple[RunConfig, Path, pipeline.
     (answers,) = tpulm.fill_mask(model, "the cat sat on a [MASK]", top=3)
     assert len(answers) == 3
     assert sum(answer.score for answer in answers) <= 1.0 + 1e-6
+
+
+def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path: Path) -> None:
+    import tpulm
+
+    config = toy_config(
+        write_corpus(tmp_path / "corpus.txt.gz"),
+        data={"sequence_length": 32, "rows": "causal", "part_bytes": 10_000},
+        model={
+            "architecture": "decoder",
+            "norm_position": "pre",
+            "num_layers": 1,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "intermediate_size": 64,
+            "max_positions": 32,
+        },
+    )
+    summary = pipeline.run(config, tmp_path / "w")
+    scores = json.loads((tmp_path / "w" / "results" / "evaluation.json").read_text())
+    counts = dataset.summarize(tmp_path / "w", "holdout").counts
+    bits = scores["loss"] / math.log(2) * (counts.tokens + counts.documents) / counts.characters
+    assert scores["bits_per_character"] == summary.bits_per_character == pytest.approx(bits)
+    assert 0.0 < scores["unigram_entropy"] < math.log(60)
+    assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+    assert "text-generation" in (Path(summary.export) / "README.md").read_text()
+    model = tpulm.load_model(tmp_path / "w")
+    (found,) = tpulm.generate(model, "the cat", max_tokens=5, seed=1)
+    assert len(found.token_ids) == 5 or found.ending == "end of text"
+    with pytest.raises(ConfigError, match="causal language model"):
+        tpulm.fill_mask(model, "the [MASK]")
 
 
 def test_another_configuration_is_refused_with_what_differs(finished: tuple[RunConfig, Path, pipeline.Summary]) -> None:

@@ -21,6 +21,7 @@ AS_ON_TPU = ["hardware.unroll=false", "train.compute_dtype=bfloat16"]  # layers 
 # Of transformers' BertModel with its pooler, and ElectraModel (the discriminator), of the settings each is published with.
 PUBLISHED = {
     "bert-base": 109_482_240,
+    "bert-base-512": 109_482_240,
     "bert-base-colab": 110_617_344,
     "bert-mini": 11_170_560,
     "bert-small": 28_763_648,
@@ -94,10 +95,11 @@ def test_the_published_parameters_are_those_of_transformers(torch: ModuleType, n
 @pytest.mark.parametrize("name", config.list_recipes())
 def test_the_training_step_of_a_recipe_lowers_for_eight_devices(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: lowered)
-    run = config.load(name, AS_ON_TPU)
-    made: Any = program(run)
-    assert made.mesh.size == 8
-    text = made.step.as_text()
-    rows, length = run.train.batch_size, run.data.sequence_length
-    assert f"tensor<{rows}x{length}xui16>" in text, "the step takes the whole batch of 16-bit tokens"
-    assert "bf16" in text
+    for phase in config.phases_of(config.load(name, AS_ON_TPU)):
+        run = phase.config
+        made: Any = program(run)
+        assert made.mesh.size == 8
+        text = made.step.as_text()
+        rows, length = run.train.batch_size, run.data.sequence_length
+        assert f"tensor<{rows}x{length}xui16>" in text, "the step takes the whole batch of 16-bit tokens"
+        assert "bf16" in text

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from tpulm.convert.huggingface import load_model
     from tpulm.pipeline import Summary, run, training_steps
     from tpulm.predict.fill_mask import fill_mask
+    from tpulm.predict.generate import generate
 
-__all__ = ["Summary", "fill_mask", "load_config", "load_model", "run", "training_steps"]
+__all__ = ["Summary", "fill_mask", "generate", "load_config", "load_model", "run", "training_steps"]
 
 _HOMES = {
     "load_config": ("tpulm.config", "load"),
@@ -29,6 +30,7 @@ _HOMES = {
     "run": ("tpulm.pipeline", "run"),
     "training_steps": ("tpulm.pipeline", "training_steps"),
     "fill_mask": ("tpulm.predict.fill_mask", "fill_mask"),
+    "generate": ("tpulm.predict.generate", "generate"),
 }
 
 

@@ -88,6 +88,8 @@ def _scores(found: dict[str, Any] | None, step: int) -> Scores | None:
         accuracy=found["accuracy"],
         baseline_accuracy=found["baseline_accuracy"],
         bits_per_character=found["bits_per_character"],
+        unigram_entropy=found.get("unigram_entropy"),
+        perplexity=found.get("perplexity"),
         next_sentence_accuracy=found.get("next_sentence_accuracy"),
         detection_accuracy=found.get("detection_accuracy"),
         detection_auc=found.get("detection_auc"),

@@ -6,26 +6,22 @@ Each stage takes (config, workdir), skips what is done, continues what was inter
 
 from __future__ import annotations
 
-import concurrent.futures
-import os
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpulm import corpus, dataset, interrupt, storage, tokenization
-from tpulm.config import RunConfig
+from tpulm import corpus, dataset, storage, tokenization
+from tpulm.compiling import Programs
+from tpulm.config import Phase, RunConfig, phase_at, phases_of
 from tpulm.errors import ConfigError
-from tpulm.memory import keep_between_steps
-from tpulm.preparation import prepare_corpus, prepare_dataset, prepare_tokenizer
+from tpulm.preparation import is_prepared, prepare_corpus, prepare_dataset, prepare_tokenizer
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization.special import TOKENS
 from tpulm.workfolder import begin, is_imported, read_result, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     from tpulm.train.evaluate import Evaluation
+    from tpulm.train.loop import TrainResult
     from tpulm.train.program import Program
     from tpulm.train.step import TrainState
 
@@ -45,6 +41,7 @@ class Summary:
     bits_per_character: float
     tokens_per_second: float
     mfu: float | None
+    health: str  # is the run all right: held-out scores against what is known of healthy runs
     export: str
     stages: dict[str, str] = field(default_factory=dict)  # stage -> "done", "resumed" or "skipped"
 
@@ -88,12 +85,13 @@ def training_steps(
 
 
 class _Run:
-    """One command's pass through the last stages; holds what they share: the compiled program, the trained parameters."""
+    """One command's pass through the last stages; holds what they share: the compiled programs, the trained parameters."""
 
     def __init__(self, config: RunConfig, workdir: Path, progress: Progress):
         self.config, self.workdir, self.progress = config, workdir, progress
+        self.phases = phases_of(config)
         self.stages: dict[str, str] = {}
-        self._compiling: Future[Program] | None = None
+        self._programs = Programs(workdir, progress)
         self._trained: tuple[int, Any] | None = None  # (step, parameters)
 
     def all(self) -> Summary:
@@ -111,6 +109,7 @@ class _Run:
             bits_per_character=scores["bits_per_character"],
             tokens_per_second=trained["tokens_per_second"],
             mfu=trained["mfu"],
+            health=scores["health"],
             export=str(exported),
             stages=self.stages,
         )
@@ -119,8 +118,7 @@ class _Run:
         def stage(name: str, done: bool, prepare: Callable[..., Any]) -> None:
             prepare(self.config, self.workdir, progress=self.progress)
             self.stages[name] = "skipped" if done else "done"
-            if self._compiling is not None and self._compiling.done():
-                self._compiling.result()  # a batch that does not divide, say: better told now than after hours of preparing
+            self._programs.check()
 
         if is_imported(self.workdir):  # with its tokenizer; there is no corpus
             self._compile_ahead()
@@ -131,35 +129,27 @@ class _Run:
         # ("AST constructor recursion depth mismatch").
         self._compile_ahead()
         stage("tokenizer", tokenization.load_manifest(self.workdir / "tokenizer") is not None, prepare_tokenizer)
-        stage("dataset", dataset.load_manifest(self.workdir) is not None, prepare_dataset)
+        stage("dataset", is_prepared(self.config, self.workdir), prepare_dataset)
+
+    def _compile_ahead(self) -> None:
+        if self._result("train") is None:
+            self._programs.begin(phase_at(self.phases, self._newest_step() or 0))
 
     def train(self) -> dict[str, Any]:
         if (done := self._result("train")) is not None:
             self.stages["train"] = "skipped"
             return done
-        self._dataset()
-        from tpulm.train import loop
-
-        rows = dataset.Batches(
-            self.workdir / "dataset" / "train", batch_size=self.config.train.batch_size, seed=self.config.train.seed
-        )
-        result = loop.train(
-            self.program,
-            self.config.train,
-            rows,
-            lambda params: self._score(params, self.config.train.evaluation_rows),
-            self.workdir,
-            sequence_length=self.config.data.sequence_length,
-            identity=self._identity(),
-            progress=self.progress,
-        )
-        self._trained = result.steps, result.state.params
-        self.stages["train"] = "resumed" if result.resumed_at else "done"
+        step, resumed_at, result = self._newest_step() or 0, None, None
+        while result is None or step < self.config.train.steps:
+            result = self._train(phase_at(self.phases, step))
+            step, resumed_at = result.steps, result.resumed_at if resumed_at is None else resumed_at
+        self._trained = step, result.state.params
+        self.stages["train"] = "resumed" if resumed_at else "done"
         return self._save_result(
             "train",
             {
-                "steps": result.steps,
-                "parameters": self.program.num_parameters,
+                "steps": step,
+                "parameters": self._programs.get(self.phases[-1]).num_parameters,
                 "train_loss": result.train_loss,
                 "tokens_per_second": round(result.rate.tokens_per_second, 1),
                 "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
@@ -169,15 +159,52 @@ class _Run:
             },
         )
 
+    def _train(self, phase: Phase) -> TrainResult:
+        """One phase to its end, or back to where the newest good checkpoint lies, if that is before the phase."""
+        from tpulm.train import loop
+
+        self._dataset(phase)
+        config, of_several = phase.config, len(self.phases) > 1
+        return loop.train(
+            self._begun(phase),
+            config.train,
+            self._rows(phase),
+            lambda params: self._score(phase, params, config.train.evaluation_rows),
+            self.workdir,
+            sequence_length=config.data.sequence_length,
+            identity=self._identity(),
+            progress=self.progress,
+            steps=(phase.first_step, phase.last_step),
+            title=f"Training, phase {phase.number} of {len(self.phases)}" if of_several else "Training",
+        )
+
+    def _begun(self, phase: Phase) -> Program:
+        """The phase's program, with the weights that the run starts from."""
+        program, path = self._programs.get(phase), self.config.train.start_from
+        if path is not None and not self._newest_step():
+            from tpulm.convert.start import starting_params
+
+            tokenizer = tokenization.load(self.workdir / "tokenizer")
+            program.start_from(starting_params(path, self.config.model, program.objective.spec, tokenizer))
+        return program
+
+    def _rows(self, phase: Phase) -> dataset.Batches:
+        train = phase.config.train
+        return dataset.Batches(self.workdir / phase.folder / "dataset" / "train", batch_size=train.batch_size, seed=train.seed)
+
     def evaluate(self) -> dict[str, Any]:
         if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
             self.stages["evaluate"] = "skipped"
             return done
+        from tpulm.train.health import judge, verdict
+
         step, params = self._parameters()
-        self.progress.start("Evaluating", self._dataset().holdout.counts.rows, "row")
-        scores = self._score(params, None, advance=self.progress.advance)
+        phase = phase_at(self.phases, step)
+        self.progress.start("Evaluating", self._dataset(phase).holdout.counts.rows, "row")
+        scores = self._score(phase, params, None, advance=self.progress.advance)
         self.stages["evaluate"] = "done"
-        values = {"step": step, "rows": scores.rows, **scores.values()}
+        checks = judge(self.config.model.architecture, step, scores.values())
+        values = {"step": step, "rows": scores.rows, **scores.values(), "health": verdict(checks, step)}
         return self._save_result("evaluation", values)
 
     def export(self) -> Path:
@@ -190,99 +217,54 @@ class _Run:
         from tpulm.facts import gather
 
         step, params = self._parameters()
+        tokenizer = tokenization.load(self.workdir / "tokenizer")
         self.progress.start("Exporting")
         save_parts(
             folder,
             params,
             self.config.model,
-            vocab_size=self.program.vocab_size,
+            vocab_size=tokenizer.vocab_size,
             tokenization_folder=self.workdir / "tokenizer",
-            pad_token_id=self.program.special.pad,
-            card=gather(self.config, self.workdir, step=step, tokenizer=tokenization.load(self.workdir / "tokenizer")),
+            pad_token_id=tokenizer.special.pad,
+            card=gather(self.config, self.workdir, step=step, tokenizer=tokenizer),
         )
         self.stages["export"] = "done"
         self._save_result("export", {"step": step})
         return folder
 
     def steps(self) -> Iterator[tuple[int, TrainState, dict[str, float]]]:
-        train = self.config.train
-        rows = dataset.Batches(self.workdir / "dataset" / "train", batch_size=train.batch_size, seed=train.seed)
-        program = self.program
-        state = program.initial_state()
-        for cursor, batch in rows.iterate(0):
-            if cursor == train.steps:
-                return
-            state, loss = program.step(state, program.to_devices(batch), program.scalar(cursor))
-            yield cursor + 1, state, {"loss": float(loss)}
+        state = None
+        for phase in self.phases:
+            program = self._begun(phase)
+            state = program.initial_state() if state is None else state
+            for cursor, batch in self._rows(phase).iterate(phase.first_step):
+                if cursor == phase.last_step:
+                    break
+                state, loss = program.step(state, program.to_devices(batch), program.scalar(cursor))
+                yield cursor + 1, state, {"loss": float(loss)}
 
     # -- what they share ------------------------------------------------------------------------------------------------
-
-    @property
-    def program(self) -> Program:
-        """The program for this run's tokenizer; compiled ahead if the guess about the tokenizer was right."""
-        made = tokenization.load(self.workdir / "tokenizer")
-        if self._compiling is not None:
-            if not self._compiling.done():
-                self.progress.start("Compiling")
-            while not self._compiling.done():
-                concurrent.futures.wait([self._compiling], timeout=0.2)
-                interrupt.check("the dataset is kept")
-            program = self._compiling.result()
-            if (program.vocab_size, tuple(program.special)) == (made.vocab_size, _special_ids(made)):
-                return program
-        self._compile(made.vocab_size, _special_ids(made))
-        return self.program
-
-    def _compile_ahead(self) -> None:
-        """Begin to compile for the tokenizer that the settings will lead to, while it and the dataset are made."""
-        if self._result("train") is not None:
-            return
-        wanted = self.config.tokenizer
-        path = self.workdir / "tokenizer" if is_imported(self.workdir) else wanted.path
-        if path is None:
-            self._compile(wanted.vocab_size, tuple(range(len(TOKENS))))  # as every vocabulary trained here has them
-        else:
-            given = tokenization.load(path, wanted)
-            self._compile(given.vocab_size, _special_ids(given))
-
-    def _compile(self, vocab_size: int, special: tuple[int, ...]) -> None:
-        """In a thread, which does not hold up the end of the process; an error comes with the result."""
-        future: Future[Program] = Future()
-        keep_between_steps()
-
-        def work() -> None:
-            try:
-                from tpulm.objectives import SpecialIds
-                from tpulm.train.program import Program, use_compile_cache
-
-                use_compile_cache(_compile_cache())
-                program = Program(self.config, vocab_size=vocab_size, special=SpecialIds(*special))
-                program.compile()
-                future.set_result(program)
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=work, name="compile", daemon=True).start()
-        self._compiling = future
 
     def _parameters(self) -> tuple[int, Any]:
         """(step, parameters) of the newest checkpoint, or of the training that just ended."""
         if self._trained is None:
             from tpulm.train.checkpoint import Checkpoints
 
+            program = self._programs.get(phase_at(self.phases, self._newest_step() or 0))
             with Checkpoints(self.workdir / "checkpoints", self.config.train.checkpoint, progress=self.progress) as saved:
-                restored = saved.restore_latest(self.program.abstract_state, self._identity())
+                restored = saved.restore_latest(program.abstract_state, self._identity())
             if restored is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
             self._trained = restored.metadata["step"], restored.state.params
         return self._trained
 
-    def _score(self, params: Any, max_rows: int | None, *, advance: Callable[[float], None] = lambda rows: None) -> Evaluation:
+    def _score(
+        self, phase: Phase, params: Any, max_rows: int | None, *, advance: Callable[[float], None] = lambda rows: None
+    ) -> Evaluation:
         from tpulm.train.evaluate import evaluate as score
 
-        folder = self.workdir / "dataset" / "holdout"
-        manifest = self._dataset().holdout
-        size = self.program.evaluation_batch_size
+        folder, program = self.workdir / phase.folder / "dataset" / "holdout", self._programs.get(phase)
+        manifest, size = self._dataset(phase).holdout, program.evaluation_batch_size
 
         def batches() -> Iterator[Any]:
             for batch in dataset.evaluation_batches(folder, batch_size=size, max_rows=max_rows):
@@ -290,7 +272,7 @@ class _Run:
                 advance(size)
 
         return score(
-            self.program,
+            program,
             params,
             batches(),
             rows=min(manifest.counts.rows, max_rows or manifest.counts.rows),
@@ -298,19 +280,19 @@ class _Run:
             tokens_per_character=manifest.predicted_per_character,
         )
 
-    def _dataset(self) -> dataset.DatasetManifest:
-        manifest = dataset.load_manifest(self.workdir)
+    def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
+        manifest = dataset.load_manifest(self.workdir / phase.folder)
         if manifest is None:
             raise ConfigError(f"{self.workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
         return manifest
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must share with this run to be continued."""
-        made = self._dataset()
+        made = dict.fromkeys(self._dataset(phase).fingerprint for phase in self.phases)
         return {
             "seed": self.config.train.seed,
             "tokenizer_fingerprint": tokenization.load(self.workdir / "tokenizer").fingerprint,
-            "dataset_fingerprint": made.fingerprint,
+            "dataset_fingerprint": " ".join(made),
             "model": self.config.model.model_dump(mode="json"),
         }
 
@@ -334,14 +316,3 @@ class _Run:
 
         device = jax.devices()[0]
         return {"devices": jax.device_count(), "device_kind": device.device_kind, "platform": device.platform}
-
-
-def _special_ids(made: tokenization.Tokenization) -> tuple[int, ...]:
-    special = made.special
-    return special.pad, special.unknown, special.cls, special.sep, special.mask
-
-
-def _compile_cache() -> Path:
-    """$XDG_CACHE_HOME/tpulm/compiled, by default ~/.cache/tpulm/compiled."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "tpulm" / "compiled"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpulm import corpus, dataset, storage, tokenization
-from tpulm.config import RunConfig
+from tpulm.config import RunConfig, phases_of
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.progress import SILENT, Progress
 from tpulm.workfolder import is_imported
@@ -46,19 +46,32 @@ def prepare_tokenizer(config: RunConfig, workdir: Path, *, progress: Progress = 
 
 
 def prepare_dataset(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> dataset.DatasetManifest:
-    """The rows of W/dataset; the corpus' spill is deleted when they are complete."""
+    """The rows of W/dataset, and of the later phases' own; the corpus' spill is deleted when all are complete.
+
+    Gives the first phase's.
+    """
     if is_imported(workdir) and (imported := dataset.load_manifest(workdir)) is not None:
         return imported  # `workfolder.begin` has compared it with the settings
     prepare_tokenizer(config, workdir, progress=progress)
-    manifest = dataset.prepare(
-        config.data,
-        workdir,
-        tokenization_path=workdir / "tokenizer",
-        corpus_manifest=prepare_corpus(config, workdir, progress=progress),
-        progress=progress,
-    )
+    text = prepare_corpus(config, workdir, progress=progress)
+    made = [
+        dataset.prepare(
+            phase.config.data,
+            workdir / phase.folder,
+            tokenization_path=workdir / "tokenizer",
+            corpus_manifest=text,
+            corpus_workdir=workdir,
+            progress=progress,
+        )
+        for phase in phases_of(config)
+    ]
     corpus.remove_spill(workdir)
-    return manifest
+    return made[0]
+
+
+def is_prepared(config: RunConfig, workdir: Path) -> bool:
+    """Whether all phases have their rows."""
+    return all(dataset.load_manifest(workdir / phase.folder) is not None for phase in phases_of(config))
 
 
 def _is_done(what: str, manifest: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tpulm import interrupt, storage
-from tpulm.config import RunConfig, canonical_json, differences, from_json
+from tpulm.config import RunConfig, canonical_json, differences, from_json, phases_of
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.failures import record_failure
 
@@ -95,6 +95,11 @@ def _agree_with_import(config: RunConfig, folder: Path) -> None:
         settings = ", ".join(f"data.{name} = {value} (not {ours})" for name, value, ours in wrong)
         options = " ".join(f"--set data.{name}={value.strip(chr(34))}" for name, value, _ in wrong)
         raise ConfigError(f"the rows imported into {folder} need {settings}; set it in the run file, or give {options}")
+    if len({phase.folder for phase in phases_of(config)}) > 1:
+        raise ConfigError(
+            f"{folder} holds imported rows of one length, and the run has phases of several; train in one phase with "
+            "--set 'phases=[]'"
+        )
     unread = [
         name for name, value in (("corpus.sources", config.corpus.sources), ("tokenizer.path", config.tokenizer.path)) if value
     ]

@@ -94,6 +94,7 @@ def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, s
         (("run", "run.toml", "-w", "run.toml"), 1, "run.toml"),
         (("evaluate", "corpus"), 2, "is not a work folder"),
         (("fill-mask", "corpus", "a [MASK]"), 2, "corpus"),
+        (("generate", "corpus", "red"), 2, "corpus"),
         (("nonsense",), 2, "nonsense"),
         (("run", "run.toml"), 2, "--workdir"),
     ],

@@ -16,20 +16,10 @@ from tpulm import accelerators, config
 from tpulm.errors import ConfigError
 
 GOLDEN = Path(__file__).parent / "golden"
-RECIPES = [
-    "bert-base",
-    "bert-base-colab",
-    "bert-mini",
-    "bert-small",
-    "bert-tiny",
-    "electra-base",
-    "electra-small",
-    "electra-small-plus-plus",
-    "koelectra-base-v3",
-    "koelectra-small-v3",
-    "quickstart",
-]
-ELECTRA = [name for name in RECIPES if "electra" in name]
+CLASSIC = ["bert-base", "bert-mini", "bert-small", "bert-tiny"]
+ELECTRA = ["electra-base", "electra-small", "electra-small-plus-plus", "koelectra-base-v3", "koelectra-small-v3"]
+CAUSAL = ["lm-ja-0.1b", "lm-ja-1b", "lm1b"]
+RECIPES = sorted([*CLASSIC, *ELECTRA, *CAUSAL, "bert-base-512", "bert-base-colab", "bert-modern", "quickstart"])
 
 
 def test_the_recipes_are_these():
@@ -91,8 +81,12 @@ def generator_sizes(model: config.ModelConfig) -> Sizes:
 
 
 def parameters(model: config.ModelConfig, words: int) -> int:
-    """Of the encoder that is published: embeddings and layers, and BERT's pooler; heads left out."""
+    """Of the encoder that is published: embeddings and layers, and BERT's pooler; heads left out. Decoders whole."""
     sizes = main_sizes(model)
+    if model.norm == "rms":  # and so no biases, gated feed-forwards, rotary positions, tied output
+        return words * sizes.h + sizes.layers * (4 * sizes.h**2 + 3 * sizes.h * sizes.f + 2 * sizes.h) + sizes.h
+    if model.architecture == "decoder":
+        return (2 * words + model.max_positions + 2) * sizes.h + sizes.layers * sizes.layer
     embeddings = (words + model.max_positions + model.token_types + 2) * sizes.e
     pooler = sizes.h**2 + sizes.h if model.architecture == "bert" else 0
     return embeddings + sizes.projection + sizes.layers * sizes.layer + pooler
@@ -107,19 +101,22 @@ def parameters_in_training(model: config.ModelConfig, words: int) -> int:
 
 
 def flops_per_token(run: config.RunConfig, words: int) -> float:
-    """Matrix products of one step, forward and backward, with the vocabulary product at the masked positions only."""
-    length, model = run.data.sequence_length, run.model
-    predictions = run.train.objective.max_predictions or round(length * 0.15)
+    """Matrix products of one step, forward and backward, with the vocabulary product at the predicted positions only."""
+    length, model, objective = run.data.sequence_length, run.model, run.train.objective
+    predictions = objective.max_predictions or round(length * objective.mask_fraction)
+    causal, matrices = model.architecture == "decoder", 3 if model.feed_forward == "gated" else 2
+    predictions = length if causal else predictions
 
     def encoder(sizes: Sizes) -> float:
-        layer = length * (8 * sizes.h**2 + 4 * sizes.h * sizes.f) + 4 * length * length * sizes.h
+        layer = length * (8 * sizes.h**2 + 2 * matrices * sizes.h * sizes.f) + 4 * length * length * sizes.h
         return sizes.layers * layer + (0 if sizes.e == sizes.h else 2 * length * sizes.e * sizes.h)
 
     def masked_head(sizes: Sizes) -> float:
-        return predictions * (2 * sizes.h * sizes.e + 2 * sizes.e * words)
+        transform = 0 if causal or model.masked_head == "plain" else 2 * sizes.h * sizes.e
+        return predictions * (transform + 2 * sizes.e * words)
 
     main = main_sizes(model)
-    if model.architecture == "bert":
+    if model.architecture != "electra":
         return 3 * (encoder(main) + masked_head(main)) / length
     small = generator_sizes(model)
     detection_head = 2 * length * (main.h**2 + main.h)
@@ -154,9 +151,12 @@ def test_time_and_cost_in_the_head_comment_follow_from_the_settings(name: str):
     accelerator = re.search(r"h on a (v\d-\d+)", text)
     assert accelerator is not None
     kind = accelerators.find(accelerator.group(1))
-    tokens = run.train.steps * run.train.batch_size * run.data.sequence_length
+    phases = [(phase.config, phase.last_step - phase.first_step) for phase in config.phases_of(run)]
+    each = [steps * own.train.batch_size * own.data.sequence_length for own, steps in phases]
+    tokens = sum(each)
     assert tokens / 1e9 == pytest.approx(stated(r"= ([\d.]+)G tokens", text), abs=0.051)
-    flops = flops_per_token(run, run.tokenizer.vocab_size)
+    words = run.tokenizer.vocab_size
+    flops = sum(count * flops_per_token(own, words) for count, (own, _) in zip(each, phases, strict=True)) / tokens
     hours, fraction_of_peak = stated(r"([\d.]+) h on a v", text), stated(r"(\d+) % (?:of|MFU)", text) / 100
     if rate := re.search(r"G tokens / (\d+)k tokens/s", text):
         assert hours == pytest.approx(tokens / (float(rate.group(1)) * 1e3) / 3600, rel=0.01)
@@ -169,9 +169,11 @@ def test_time_and_cost_in_the_head_comment_follow_from_the_settings(name: str):
         assert hours * price == pytest.approx(stated(rf"\$([\d,]+) {what}", text), rel=0.01, abs=0.6)
 
 
-@pytest.mark.parametrize("name", ["bert-base", "bert-mini", "bert-small", "bert-tiny"])
+@pytest.mark.parametrize("name", CLASSIC)
 def test_the_bert_recipes_are_faithful(name: str):
     run = config.load(name)
+    lengths = [(phase.last_step, phase.config.data.sequence_length) for phase in config.phases_of(run)]
+    assert lengths == ([(900_000, 128), (1_000_000, 512)] if name == "bert-base" else [(1_000_000, 128)])
     assert run.corpus.sources == ()
     assert (run.data.rows, run.data.next_sentence, run.data.sequence_length) == ("segments", True, 128)
     assert (run.train.batch_size, run.train.steps) == (256, 1_000_000)
@@ -231,6 +233,24 @@ def test_the_electra_recipes_are_faithful(
     optimizer = train.optimizer
     assert (optimizer.learning_rate, optimizer.epsilon, optimizer.weight_decay) == (learning_rate, 1e-6, 0.01)
     assert (optimizer.warmup_steps, optimizer.warmup_kind, optimizer.bias_correction) == (None, "multiply", False)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_the_causal_recipes_are_faithful(name: str):
+    run = config.load(name)
+    assert (run.tokenizer.algorithm, run.tokenizer.vocab_size) == ("unigram", 30_000)
+    assert (run.train.batch_size, run.train.steps) == (256, 500_000)
+    assert run.data.sequence_length == (128 if name == "lm1b" else 256)
+    assert run.model.intermediate_size == 4 * run.model.hidden_size
+    assert not run.model.tied_output
+    optimizer = run.train.optimizer
+    assert (optimizer.learning_rate, optimizer.schedule, optimizer.warmup_steps) == (1.6e-3, "rsqrt", 1000)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay, optimizer.clip_norm) == (0.9, 0.98, 0.1, None)
+
+
+def test_bert_modern_is_scored_as_the_others_are():
+    objective = config.load("bert-modern").train.objective
+    assert (objective.mask_fraction, objective.evaluation_mask_fraction) == (0.3, 0.15)
 
 
 @pytest.mark.parametrize("name", ["bert-mini", "electra-small"])

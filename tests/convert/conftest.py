@@ -10,7 +10,7 @@ import pytest
 
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig
-from tpulm.models.bert import Bert, spec
+from tpulm.convert.heads import Head, spec_of
 from tpulm.nn.params import ParamSpec, map_specs, ones
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees", "a", "and", "##s", ".", ","]
@@ -20,7 +20,7 @@ VOCAB_SIZE = 60
 class Small(NamedTuple):
     """A model and the folder of its tokenizer."""
 
-    params: Bert
+    params: Any
     config: ModelConfig
     tokenizer_folder: Path
     tokenizer: Any
@@ -58,7 +58,8 @@ def make_small(tokenizer_folder: Path):
             middle = 1.0 if leaf.init is ones else 0.0  # the scales of norms
             return random.normal(middle, 0.3, size=leaf.shape).astype(np.float32)
 
-        tree = spec(config, vocab_size=tokenizer.vocab_size, next_sentence=next_sentence)
+        head: Head = "next_sentence" if next_sentence else "masked"
+        tree = spec_of(config, head, vocab_size=tokenizer.vocab_size)
         return Small(map_specs(draw, tree), config, tokenizer_folder, tokenizer)
 
     return make

@@ -28,7 +28,7 @@ def described(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in {**values, **changes}.items() if value is not ...}
 
 
-@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu", "relu"])
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu", "relu", "silu"])
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_there_and_back(norm_position, activation):
     config = CONFIG.model_copy(update={"norm_position": norm_position, "activation": activation})
@@ -69,9 +69,12 @@ def test_the_class_follows_from_norms_and_heads(norm_position, head, architectur
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "roberta"}, "model_type 'roberta' is not supported; expected 'bert', 'megatron-bert', 'electra'"),
+        (
+            {"model_type": "roberta"},
+            "model_type 'roberta' is not supported; known: 'bert', 'megatron-bert', 'electra', 'eurobert', 'gpt2', 'llama'",
+        ),
         ({"model_type": ...}, "the key 'model_type' is missing"),
-        ({"hidden_act": "swish"}, "hidden_act 'swish' is not supported; known: gelu_new"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; known: gelu_new"),
         ({"num_hidden_layers": ..., "num_hidden_layer": 3}, "'num_hidden_layers' is missing. Did you mean 'num_hidden_layer'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; only 'absolute'"),
         ({"is_decoder": True}, "is_decoder is True; only False is supported"),

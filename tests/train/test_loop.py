@@ -177,16 +177,16 @@ class Poisoned:
         return self._program.step(state, batch, cursor)
 
 
-def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(program: Any, tmp_path: Path) -> None:
+def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(each: Uninterrupted, tmp_path: Path) -> None:
     with pytest.raises(TrainingDiverged, match=r"not finite in batch 6 .*rows 48, 49.*checkpoint 5.*on_nan"):
-        toy.run(Poisoned(program, 6), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
+        toy.run(Poisoned(each.program, 6), each.settings, tmp_path)  # pyright: ignore[reportArgumentType]
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [5]
 
 
 @pytest.mark.parametrize("at", [2, 6])
-def test_nan_can_be_skipped_counted_and_survives_resuming(program: Any, tmp_path: Path, at: int) -> None:
-    settings = toy.config(train={"on_nan": "skip"})
-    notes = Notes()
+def test_nan_can_be_skipped_counted_and_survives_resuming(each: Uninterrupted, tmp_path: Path, at: int) -> None:
+    train = each.settings.train.model_copy(update={"on_nan": "skip"})
+    program, settings, notes = each.program, each.settings.model_copy(update={"train": train}), Notes()
     result = toy.run(Poisoned(program, at), settings, tmp_path, progress=notes)  # pyright: ignore[reportArgumentType]
     assert result.skipped == ((at, at + 1),)
     assert any(f"leaving out batch {at}" in note for note in notes.notes)

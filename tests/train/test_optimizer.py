@@ -114,7 +114,70 @@ def test_bias_correction_is_optax_adam() -> None:
     )
     params, grads = random_tree(0), random_tree(1)
     ours, theirs = make_optimizer(config, 10, SPEC), optax.adam(0.1, eps=1e-6)
+    found, _ = ours.update(grads, ours.init(params), params)
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer count
-        found, _ = ours.update(grads, ours.init(params), params)
         expected, _ = theirs.update(grads, theirs.init(params), params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_a_stack_of_layers_is_updated_as_its_layers_one_by_one(name: str) -> None:
+    """Over three steps; the reference has a tree for each layer, in which nothing is stacked."""
+    config = OptimizerConfig.model_validate(
+        {"name": name, "learning_rate": 0.1, "warmup_steps": 2, "weight_decay": 0.1, "clip_norm": None, "layer_decay": 0.5}
+    )
+
+    def steps(spec: Any, pick: Any, config: OptimizerConfig) -> Any:
+        optimizer = make_optimizer(config, 10, spec)
+        params = {leaf: pick(value) for leaf, value in random_tree(0).items()}
+        state = optimizer.init(params)
+        for seed in (1, 2, 3):
+            grads = {leaf: pick(value) for leaf, value in random_tree(seed).items()}
+            updates, state = optimizer.update(grads, state, params)
+            params = optax.apply_updates(params, updates)
+        return params
+
+    stacked = steps(SPEC, lambda value: value, config)
+    for layer in range(3):
+        alone = {
+            leaf: ParamSpec(spec.shape[1:], tuple(f"own {axis}" for axis in spec.axes[1:]), zeros, decay=spec.decay)
+            for leaf, spec in SPEC.items()
+        }
+        rate = config.learning_rate * 0.5 ** (3 - layer)
+        own = config.model_copy(update={"learning_rate": rate, "layer_decay": None})
+        found = steps(alone, lambda value, layer=layer: value[layer], own)
+        for leaf, value in found.items():
+            np.testing.assert_allclose(stacked[leaf][layer], value, rtol=1e-5, atol=1e-6, err_msg=f"{leaf} {layer}")
+
+
+def test_layer_wise_decay_goes_from_the_head_down_to_the_embeddings() -> None:
+    def leaf(axis: str | None, size: int = 3) -> ParamSpec:
+        return ParamSpec((size, 2), (axis, None), zeros, decay=True)
+
+    def model(layers: int) -> Any:
+        return {"embeddings": {"tokens": leaf("vocab")}, "layers": {"up": leaf("layers", layers)}, "head": {"bias": leaf(None)}}
+
+    spec = {"generator": model(2), "discriminator": model(3)}
+    config = OptimizerConfig.model_validate(
+        {
+            "learning_rate": 1.0,
+            "schedule": "constant",
+            "warmup_steps": 0,
+            "weight_decay": 0.0,
+            "clip_norm": None,
+            "beta1": 0.0,
+            "beta2": 0.0,
+            "epsilon": 1e-12,
+            "layer_decay": 0.5,
+        }
+    )
+    optimizer = make_optimizer(config, 10, spec)
+    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), spec, is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
+    updates: Any = optimizer.update(ones, optimizer.init(ones), ones)[0]
+    for half, expected in (("generator", [0.125, 0.25, 0.5, 1.0]), ("discriminator", [0.0625, 0.125, 0.25, 0.5, 1.0])):
+        found = [
+            updates[half]["embeddings"]["tokens"][0, 0],
+            *updates[half]["layers"]["up"][:, 0],
+            updates[half]["head"]["bias"][0, 0],
+        ]
+        np.testing.assert_allclose(-np.array(found), expected, rtol=1e-5)

@@ -37,6 +37,7 @@ app.command(rich_help_panel="Single stages")(stages.train)
 app.command(rich_help_panel="Single stages")(stages.evaluate)
 app.command(rich_help_panel="Single stages")(stages.export)
 app.command("fill-mask", rich_help_panel="Use a model")(use.fill_mask)
+app.command(rich_help_panel="Use a model")(use.generate)
 
 
 @app.callback(invoke_without_command=True)

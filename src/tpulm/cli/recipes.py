@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpulm.cli.terminal import console, print_table
+
+if TYPE_CHECKING:
+    from tpulm.config import RunConfig
 
 
 def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe in full.")] = None) -> None:
@@ -27,10 +30,18 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe i
             (
                 recipe,
                 f"{model.num_layers} x {model.hidden_size}",
-                f"{config.train.batch_size} x {config.data.sequence_length}",
+                f"{config.train.batch_size} x {_lengths(config)}",
                 f"{config.train.steps:,}",
                 config.description,
             )
         )
-    print_table("Recipes", rows, header=("name", "layers x hidden", "batch x length", "steps", "what it is"))
-    console.print("\n'tpulm recipes NAME' prints one in full, with source, time, cost and published score.")
+    print_table("Recipes", rows, header=("name", "layers", "batch", "steps", "what it is"))
+    console.print("\nLayers x hidden size; rows of a batch x their length.")
+    console.print("'tpulm recipes NAME' prints one in full, with source, time, cost and published score.")
+
+
+def _lengths(config: RunConfig) -> str:
+    """Of the rows, over the phases."""
+    from tpulm.config import phases_of
+
+    return ", ".join(dict.fromkeys(str(phase.config.data.sequence_length) for phase in phases_of(config)))

@@ -75,10 +75,11 @@ def show_summary(summary: Summary) -> None:
         "parameters": f"{summary.parameters:,}",
         "training loss": f"{summary.train_loss:.4f}",
         "held-out loss": f"{summary.eval_loss:.4f}",
-        "held-out masked accuracy": f"{summary.eval_accuracy:.4f}",
+        "held-out accuracy": f"{summary.eval_accuracy:.4f}",
         "… always the commonest token": f"{summary.eval_baseline_accuracy:.4f}   ({ratio:.1f} times better)",
         "bits per character": f"{summary.bits_per_character:.4f}",
         "speed": f"{summary.tokens_per_second:,.0f} tokens/s" + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
+        "health": summary.health,
         "stages": ", ".join(f"{name} {state}" for name, state in summary.stages.items()),
         "export": summary.export,
     }

@@ -37,7 +37,8 @@ def export(workdir: Workfolder, as_json: AsJson = False) -> None:
     config = workfolder.open_run(workdir)
     with workfolder.working_in(config, workdir, stage="export") as folder, drawn_progress() as progress:
         path = pipeline.export(config, folder, progress=progress)
-    console.print(f"exported to [bold]{path}[/]: AutoModelForMaskedLM.from_pretrained('{path}') loads it")
+    loader = "AutoModelForCausalLM" if config.model.architecture == "decoder" else "AutoModelForMaskedLM"
+    console.print(f"exported to [bold]{path}[/]: {loader}.from_pretrained('{path}') loads it")
     if as_json:
         print_json({"export": str(path)})
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from tpulm.progress import Progress
 
+_LONGEST_NAME = 30  # letters in the first column of a table that stay on one line
 console = Console(stderr=True, highlight=False)
 
 
@@ -37,7 +38,9 @@ def print_table(title: str, rows: Mapping[str, str] | Sequence[Sequence[str]], *
     lines = list(rows.items()) if isinstance(rows, Mapping) else [tuple(row) for row in rows]
     for number in range(len(lines[0]) if lines else len(header)):
         numeric = number > 0 and bool(lines) and all(_is_number(line[number]) for line in lines)
-        table.add_column(header[number] if header else "", justify="right" if numeric and header else "left", overflow="fold")
+        justify = "right" if numeric and header else "left"
+        named = number == 0 and bool(header) and max(len(line[0]) for line in lines or [("",)]) <= _LONGEST_NAME
+        table.add_column(header[number] if header else "", justify=justify, overflow="fold", no_wrap=named)
     for line in lines:
         table.add_row(*(escape(cell) for cell in line))
     console.print(table)

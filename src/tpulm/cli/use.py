@@ -1,18 +1,26 @@
-"""`tpulm fill-mask`: use a model."""
+"""`tpulm fill-mask` and `generate`: use a model."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import print_json, print_table
+from tpulm.cli.terminal import console, print_json, print_table
+
+if TYPE_CHECKING:
+    from tpulm.predict.generate import Piece
+
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An export, or a work folder that has one.")]
 
 
 def fill_mask(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An export, or a work folder that has one.")],
+    model: Model,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Text with [MASK] in it.")],
     top: Annotated[int, typer.Option(min=1, help="How many answers for each [MASK].")] = 5,
     as_json: AsJson = False,
@@ -30,3 +38,45 @@ def fill_mask(
             print_table(title, rows, header=("probability", "token", "text"))
     if as_json:
         print_json({text: [p._asdict() for p in predictions] for text, predictions in zip(texts, answers, strict=True)})
+
+
+def generate(
+    model: Model,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="[PROMPT]...", help="Beginnings of texts; none: a new text.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="How many tokens at most follow each prompt.")] = 100,
+    temperature: Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model has learned.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Draw among this many likeliest tokens only.")] = None,
+    top_p: Annotated[float, typer.Option(help="Draw among the fewest likeliest tokens that have this probability.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="The same seed and prompts give the same texts.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """What a causal language model writes after each prompt: tpulm generate W "吾輩は猫である。" --max-tokens 200"""
+    from tpulm.convert.huggingface import load_model
+    from tpulm.predict.generate import collect, stream
+    from tpulm.predict.sampling import Sampling
+
+    prompts = prompts or [""]
+    pieces = stream(load_model(model), prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed))
+    generations = collect(prompts, _shown(prompts, pieces))
+    if as_json:
+        print_json([one._asdict() for one in generations])
+
+
+def _shown(prompts: list[str], pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces; each text is written to the terminal as it comes, and those whose turn is later wait."""
+    waiting: list[deque[Piece]] = [deque() for _ in prompts]
+    turn, begun = 0, False
+    for piece in pieces:
+        waiting[piece.prompt].append(piece)
+        while turn < len(prompts) and waiting[turn]:
+            if not begun:
+                console.out(prompts[turn], style="bold", end="")
+            shown = waiting[turn].popleft()
+            console.out(shown.text, end="")
+            begun = shown.ending is None
+            if shown.ending is not None:
+                console.print(f"  [dim]({shown.ending})[/]\n", soft_wrap=True)
+                turn += 1
+        yield piece

@@ -4,6 +4,7 @@
 configuration is written down and compared. Importing this package loads pydantic and nothing heavier.
 """
 
+from tpulm.config.phases import Phase, phase_at, phases_of
 from tpulm.config.resolve import canonical_json, differences, from_json, list_recipes, load, recipe_text
 from tpulm.config.schema import (
     CheckpointConfig,
@@ -15,6 +16,7 @@ from tpulm.config.schema import (
     ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
+    PhaseConfig,
     RunConfig,
     SourceConfig,
     TokenizerConfig,
@@ -31,6 +33,8 @@ __all__ = [
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
+    "Phase",
+    "PhaseConfig",
     "RunConfig",
     "SourceConfig",
     "TokenizerConfig",
@@ -40,5 +44,7 @@ __all__ = [
     "from_json",
     "list_recipes",
     "load",
+    "phase_at",
+    "phases_of",
     "recipe_text",
 ]

@@ -134,6 +134,9 @@ def _absolute_paths(values: dict[str, Any], folder: Path | None) -> None:
     tokenizer = values.get("tokenizer")
     if isinstance(tokenizer, dict) and "path" in tokenizer:
         tokenizer["path"] = absolute(tokenizer["path"])
+    train = values.get("train")
+    if isinstance(train, dict) and "start_from" in train:
+        train["start_from"] = absolute(train["start_from"])
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

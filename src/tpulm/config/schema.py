@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tpulm.config.layouts import layout_of
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -118,17 +120,6 @@ class GeneratorConfig(Settings):
     own_layers: bool = True  # the source's untied_generator; false: the discriminator's layers serve both
 
 
-_ELECTRA = {
-    "norm_position": "post",
-    "norm": "layer",
-    "biases": True,
-    "feed_forward": "plain",
-    "positions": "learned",
-    "tied_output": True,
-    "masked_head": "transform",
-}
-
-
 class ModelConfig(Settings):
     # what it is, and with it what it is trained to do: masked tokens, replaced tokens, the next token
     architecture: Literal["bert", "electra", "decoder"] = "bert"
@@ -184,9 +175,6 @@ class ModelConfig(Settings):
         return self
 
     def _check_electra(self, generator: GeneratorConfig) -> None:
-        for name, value in _ELECTRA.items():
-            if getattr(self, name) != value:
-                raise ValueError(f"electra has {name} = {value!r}, as published, not {getattr(self, name)!r}")
         if not generator.own_layers and (generator.width, generator.depth) != (1.0, 1.0):
             raise ValueError("generator.own_layers = false needs generator.width = 1.0 and generator.depth = 1.0")
         width, heads, _ = self.generator_sizes
@@ -244,6 +232,8 @@ class OptimizerConfig(Settings):
     weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
     bias_correction: bool = False
     clip_norm: PositiveFloat | None = 1.0  # of the global gradient
+    # the rate of a layer is this share of the one's above it; None: the same for all
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
 
 
 class CheckpointConfig(Settings):
@@ -259,6 +249,7 @@ class TrainConfig(Settings):
     steps: Positive = 1_000_000
     batch_size: Positive = 256  # rows, over all devices
     seed: NonNegative = 0
+    start_from: str | None = None  # a model folder or work folder whose weights are taken, with a fresh optimiser
     optimizer: OptimizerConfig = OptimizerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on TPU and GPU, float32 on a CPU
@@ -282,6 +273,15 @@ class HardwareConfig(Settings):
     unroll: bool | Literal["auto"] = "auto"  # layers as straight code (auto: on a CPU) or as a loop
 
 
+class PhaseConfig(Settings):
+    """A stretch of the steps, and what differs in it; weights and the optimiser's state go on, each has rows of its own."""
+
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of train.steps; those of all phases make 1
+    sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data], and so on
+    batch_size: Positive | None = None
+    max_predictions: Positive | None = None
+
+
 class RunConfig(Settings):
     """A whole run, as written to W/run.json."""
 
@@ -294,6 +294,20 @@ class RunConfig(Settings):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     hardware: HardwareConfig = HardwareConfig()
+    phases: tuple[PhaseConfig, ...] = ()  # none: one, of all steps; short rows first and long ones last cost least
+
+    @model_validator(mode="after")
+    def _phases_add_up(self) -> Self:
+        total = sum(phase.share for phase in self.phases)
+        if self.phases and abs(total - 1.0) > 1e-6:
+            raise ValueError(f"the shares of the phases add up to {total:g}; they must make 1")
+        for number, phase in enumerate(self.phases, start=1):
+            if (phase.sequence_length or 0) > self.model.max_positions:
+                raise ValueError(
+                    f"phase {number} has sequence_length {phase.sequence_length}, which exceeds model.max_positions "
+                    f"{self.model.max_positions}; raise the latter"
+                )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -307,6 +321,7 @@ class RunConfig(Settings):
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
             )
+        layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # or it could never be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
             raise ValueError(f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}")

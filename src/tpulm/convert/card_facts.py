@@ -53,6 +53,8 @@ class Scores:
     accuracy: float
     baseline_accuracy: float
     bits_per_character: float | None = None
+    unigram_entropy: float | None = None
+    perplexity: float | None = None
     next_sentence_accuracy: float | None = None
     detection_accuracy: float | None = None
     detection_auc: float | None = None
@@ -99,4 +101,6 @@ class CardFacts:
     def head(self) -> Head:
         if self.half is not None:
             return "detection" if self.half == "discriminator" else "masked"
+        if self.config.model.architecture == "decoder":
+            return "causal"
         return "next_sentence" if self.config.data.next_sentence else "masked"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from tpulm.config import ModelConfig
+from tpulm.config.layouts import LAYOUTS
 from tpulm.convert.heads import Head
 from tpulm.errors import DataError, suggest
 
@@ -16,7 +17,12 @@ MODEL_TYPES = {("bert", "post"): "bert", ("bert", "pre"): "megatron-bert", ("ele
 _CLASSES = {"bert": "Bert", "megatron-bert": "MegatronBert", "electra": "Electra"}
 _HEADS = {"masked": "ForMaskedLM", "next_sentence": "ForPreTraining", "detection": "ForPreTraining"}
 # Theirs for ours; the first of several is what we write.
-_ACTIVATIONS = {"gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu": ("gelu", "gelu_python"), "relu": ("relu",)}
+ACTIVATIONS = {
+    "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+    "gelu": ("gelu", "gelu_python"),
+    "relu": ("relu",),
+    "silu": ("silu", "swish"),
+}
 # Our setting: their key.
 _FIELDS = {
     "num_layers": "num_hidden_layers",
@@ -56,7 +62,7 @@ def to_config_json(config: ModelConfig, head: Head, *, vocab_size: int, pad_toke
         **electra,
         "vocab_size": vocab_size,
         "pad_token_id": pad_token_id,
-        "hidden_act": _ACTIVATIONS[config.activation][0],
+        "hidden_act": ACTIVATIONS[config.activation][0],
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
         "dtype": "float32",
@@ -68,46 +74,61 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     """Raises DataError naming the key, the value found and what is supported."""
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
-    model_type = _get(values, "model_type", origin)
+    model_type = get(values, "model_type", origin)
     kind = next((ours for ours, theirs in MODEL_TYPES.items() if theirs == model_type), None)
     if kind is None:
-        raise DataError(
-            f"model_type {model_type!r} is not supported; expected {', '.join(map(repr, MODEL_TYPES.values()))}",
-            location=origin,
-        )
+        known = ", ".join(repr(layout.model_type) for layout in LAYOUTS)
+        raise DataError(f"model_type {model_type!r} is not supported; known: {known}", location=origin)
     for key, expected in _REQUIRED.items():
         if values.get(key, expected) != expected:
             raise DataError(f"{key} is {values[key]!r}; only {expected!r} is supported", location=origin)
-    hidden_act = _get(values, "hidden_act", origin)
-    activation = next((ours for ours, theirs in _ACTIVATIONS.items() if hidden_act in theirs), None)
-    if activation is None:
-        known = [name for theirs in _ACTIVATIONS.values() for name in theirs]
-        raise DataError(f"hidden_act {hidden_act!r} is not supported; known: {', '.join(known)}", location=origin)
-    fields = {ours: _get(values, theirs, origin) for ours, theirs in _FIELDS.items()}
-    vocab_size = _get(values, "vocab_size", origin)
-    if not isinstance(vocab_size, int) or vocab_size < 1:
-        raise DataError(f"vocab_size must be a positive whole number, not {vocab_size!r}", location=origin)
+    fields = {ours: get(values, theirs, origin) for ours, theirs in _FIELDS.items()}
+    architecture, norm_position = kind
+    fields |= {"architecture": architecture, "norm_position": norm_position}
+    if architecture == "electra":
+        fields["embedding_size"] = get(values, "embedding_size", origin)
+    fields |= {"activation": activation_of(values, "hidden_act", origin)}
+    return Described(validated(fields, _FIELDS, origin), vocabulary_size(values, origin))
+
+
+# What every config.json of theirs needs, this one's and decoder_json.py's.
+
+
+def activation_of(values: Mapping[str, Any], key: str, origin: str) -> str:
+    """Our name of the activation that stands under `key`."""
+    theirs = get(values, key, origin)
+    ours = next((ours for ours, names in ACTIVATIONS.items() if theirs in names), None)
+    if ours is None:
+        known = [name for names in ACTIVATIONS.values() for name in names]
+        raise DataError(f"{key} {theirs!r} is not supported; known: {', '.join(known)}", location=origin)
+    return ours
+
+
+def vocabulary_size(values: Mapping[str, Any], origin: str) -> int:
+    size = get(values, "vocab_size", origin)
+    if not isinstance(size, int) or size < 1:
+        raise DataError(f"vocab_size must be a positive whole number, not {size!r}", location=origin)
+    return size
+
+
+def validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:
+    """`keys` are theirs for ours, for the message."""
     try:
-        architecture, norm_position = kind
-        fields |= {"architecture": architecture, "norm_position": norm_position, "activation": activation}
-        if architecture == "electra":
-            fields["embedding_size"] = _get(values, "embedding_size", origin)
-        config = ModelConfig.model_validate(fields)
+        return ModelConfig.model_validate(fields)
     except ValidationError as error:
-        raise DataError(_explain(error), location=origin) from error
-    return Described(config, vocab_size)
+        raise DataError(_explain(error, keys), location=origin) from error
 
 
-def _get(values: Mapping[str, Any], key: str, origin: str) -> Any:
+def get(values: Mapping[str, Any], key: str, origin: str) -> Any:
     if key not in values:
         raise DataError(f"the key '{key}' is missing.{suggest(key, values)}", location=origin)
     return values[key]
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, keys: Mapping[str, str]) -> str:
     def line(item: Any) -> str:
         ours = str(item["loc"][0]) if item["loc"] else ""
         message = item["msg"].removeprefix("Value error, ")
-        return f"{_FIELDS.get(ours, ours)} is {item['input']!r}: {message}" if ours else message
+        return f"{keys.get(ours, ours)} is {item['input']!r}: {message}" if ours else message
 
     return "; ".join(line(item) for item in error.errors(include_url=False))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tpulm.config import ModelConfig
-from tpulm.models import bert, electra
+from tpulm.models import bert, decoder, electra
 
 # masked: words for [MASK] (BERT, ELECTRA's generator); next_sentence: that and pairs (BERT); detection: ELECTRA's discriminator
-Head = Literal["masked", "next_sentence", "detection"]
-Model = bert.Bert | electra.Generator | electra.Discriminator
+# causal: the next token (decoder)
+Head = Literal["masked", "next_sentence", "detection", "causal"]
+Model = bert.Bert | electra.Generator | electra.Discriminator | decoder.Decoder
 
 
 def head_of(params: Model) -> Head:
     if isinstance(params, electra.Discriminator):
         return "detection"
+    if isinstance(params, decoder.Decoder):
+        return "causal"
     return "next_sentence" if isinstance(params, bert.Bert) and params.next_sentence is not None else "masked"
 
 
@@ -22,5 +25,7 @@ def spec_of(config: ModelConfig, head: Head, *, vocab_size: int) -> Any:
     """The tree of `ParamSpec` of one model; of ELECTRA that is one half, with the sizes of `config`."""
     if config.architecture == "bert":
         return bert.spec(config, vocab_size=vocab_size, next_sentence=head == "next_sentence")
+    if config.architecture == "decoder":
+        return decoder.spec(config, vocab_size=vocab_size)
     make = electra.discriminator_spec if head == "detection" else electra.generator_spec
     return make(config, vocab_size=vocab_size)

@@ -15,10 +15,13 @@ from safetensors import SafetensorError
 
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig, TokenizerConfig
+from tpulm.config.layouts import layout_of
+from tpulm.convert import decoder_json
 from tpulm.convert.config_json import from_config_json, to_config_json
+from tpulm.convert.decoder_names import fuse, table_of, untie
 from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import from_theirs, head_in, names, tidy, to_theirs
+from tpulm.convert.names import Name, from_theirs, head_in, names, tidy, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
@@ -59,16 +62,23 @@ def save_model(
     """Write the folder under a temporary name and put it in its place in one step; a folder already there is replaced.
 
     `params` may be on devices; `vocab_size` is the tokenizer's, to which the padded vocabulary is cut. Tensors that another one
-    repeats (the decoder) are not stored, as transformers expects. Raises TpulmError when a parameter is not finite.
+    repeats (the decoder) are not stored, as transformers expects. Raises TpulmError when a parameter is not finite, ConfigError
+    when no class of transformers has the model's settings.
     """
-    target = storage.as_path(folder)
+    target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
     head = head_of(params)
+    model_type = _model_type(config, head)
     params = jax.device_get(params)
     _check_finite(params)
-    tensors = to_theirs(params, spec_of(config, head, vocab_size=vocab_size), names(config, head), vocab_size=vocab_size)
-    description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id)
+    tree = spec_of(config, head, vocab_size=vocab_size)
+    tensors = fuse(to_theirs(params, tree, _table(model_type, tree, config, head), vocab_size=vocab_size))
     with _built_aside(target) as temporary:
-        _copy_tokenizer(storage.as_path(tokenization_folder), temporary, max_positions=config.max_positions)
+        _copy_tokenizer(tokenizer_folder, temporary, config)
+        if model_type in decoder_json.MODEL_TYPES:
+            special = tokenization.load(tokenizer_folder).special
+            description = decoder_json.to_json(config, model_type, vocab_size=vocab_size, special=special)
+        else:
+            description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id)
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
         if card is not None:
@@ -92,6 +102,17 @@ def save_parts(
     return target
 
 
+def _model_type(config: ModelConfig, head: Head) -> str:
+    try:
+        return layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
+    except ValueError as error:
+        raise ConfigError(f"this model cannot be exported: {error}") from error
+
+
+def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple[Name, ...]:
+    return table_of(model_type, tree) if model_type in decoder_json.MODEL_TYPES else names(config, head)
+
+
 @contextlib.contextmanager
 def _built_aside(target: Path) -> Iterator[Path]:
     """An empty folder beside `target` that takes its place when the block ends well, and is removed when it does not."""
@@ -112,17 +133,19 @@ def load_model(path: str | Path) -> LoadedModel:
     Raises ConfigError when the path is no model, DataError when its files contradict each other.
     """
     folder = model_folder(path)
-    described = from_config_json(storage.read_json(folder / CONFIG), origin=str(folder / CONFIG))
-    origin = str(folder / WEIGHTS)
-    kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
-    head = head_in(kept.tensors)
-    params = from_theirs(
-        kept.tensors,
-        spec_of(described.config, head, vocab_size=described.vocab_size),
-        names(described.config, head),
-        vocab_size=described.vocab_size,
-        origin=origin,
-    )
+    values, origin = storage.read_json(folder / CONFIG), str(folder / WEIGHTS)
+    if isinstance(values, dict) and values.get("model_type") in decoder_json.MODEL_TYPES:
+        described = decoder_json.from_json(values, origin=str(folder / CONFIG))
+        tied = described.config.tied_output
+        kept = untie(_read_tensors(folder / WEIGHTS), values["model_type"], tied=tied, origin=origin)
+    else:
+        described = from_config_json(values, origin=str(folder / CONFIG))
+        kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
+    config = described.config
+    head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
+    tree = spec_of(config, head, vocab_size=described.vocab_size)
+    table = _table(values["model_type"], tree, config, head)
+    params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
     tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
     if tokenizer.vocab_size > described.vocab_size:
         raise DataError(
@@ -130,7 +153,7 @@ def load_model(path: str | Path) -> LoadedModel:
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
-    return LoadedModel(params, described.config, described.vocab_size, tokenizer, head, kept.dropped)
+    return LoadedModel(params, config, described.vocab_size, tokenizer, head, kept.dropped)
 
 
 def model_folder(path: str | Path) -> Path:
@@ -186,12 +209,24 @@ def _check_finite(params: Model) -> None:
         raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")
 
 
-def _copy_tokenizer(source: Path, target: Path, *, max_positions: int) -> None:
-    """All files of the tokenizer's folder; transformers is told there how long a text the model takes."""
+def _copy_tokenizer(source: Path, target: Path, config: ModelConfig) -> None:
+    """All files of the tokenizer's folder; transformers is told there how long a text the model takes, and which inputs.
+
+    A causal model's texts begin with [SEP] and are padded on the left, so that what follows them follows at once.
+    """
     with storage.explain("read", source):
         files = sorted(file for file in source.iterdir() if file.is_file() and file.name != _STAGE_MANIFEST)
+    causal = config.architecture == "decoder"
+    changes: dict[str, Any] = {"model_max_length": config.max_positions}
+    if causal or not config.token_types:
+        changes["model_input_names"] = ["input_ids", "attention_mask"]
     for file in files:
         if file.name == TOKENIZER_CONFIG:
-            storage.write_json(target / file.name, {**storage.read_json(file), "model_max_length": max_positions})
+            values = storage.read_json(file)
+            if causal:
+                changes |= {"bos_token": values["sep_token"], "eos_token": values["sep_token"], "padding_side": "left"}
+            storage.write_json(target / file.name, {**values, **changes})
+        elif file.name == "tokenizer.json" and causal:
+            storage.write_atomic(target / file.name, tokenization.load(source).causal().canonical_json)
         else:
             storage.write_atomic(target / file.name, storage.read_bytes(file))

@@ -9,11 +9,12 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
 from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts
+from tpulm.convert.card_words import architecture, words_of
 from tpulm.convert.curve import Line, Point, draw
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
@@ -58,50 +59,27 @@ def render(facts: CardFacts) -> str:
 
 def _front_matter(facts: CardFacts) -> str:
     """YAML; quoted strings are written as JSON, which YAML contains."""
-    quoted = [("language", facts.language), ("license", facts.license), ("mask_token", facts.mask_token)]
+    words = words_of(facts.head)
+    mask_token = facts.mask_token if words.pipeline == "fill-mask" else None
+    quoted = [("language", facts.language), ("license", facts.license), ("mask_token", mask_token)]
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in quoted if value)]
-    words = _WORDS[facts.head]
     lines += ["library_name: transformers", f"pipeline_tag: {words.pipeline}"]
-    tags = (facts.model.architecture, words.tag, "pretrained-from-scratch", "tpulm")
-    lines += ["tags:", *(f"- {tag}" for tag in tags)]
+    lines += ["tags:", *(f"- {tag}" for tag in (facts.model.architecture, *words.tags, "pretrained-from-scratch", "tpulm"))]
     if facts.examples:
         lines += ["widget:", *(f"- text: {quote(example.text)}" for example in facts.examples)]
     return "\n".join([*lines, "---"])
 
 
-class _Words(NamedTuple):
-    """What a card says of a head."""
-
-    task: str
-    tag: str
-    pipeline: str
-
-
-_WORDS: dict[Head, _Words] = {
-    "masked": _Words("masked-language modelling", "masked-language-model", "fill-mask"),
-    "next_sentence": _Words("masked-language modelling and next-sentence prediction", "masked-language-model", "fill-mask"),
-    "detection": _Words("replaced-token detection", "replaced-token-detection", "feature-extraction"),
-}
-
-
 def _introduction(facts: CardFacts) -> str:
-    model = facts.model
+    model, words = facts.model, words_of(facts.head)
     size = num_parameters(model, facts.head, facts.vocab_size)
     made_with = "tpulm" + (f" {facts.version}" if facts.version else "")
     return (
-        f"{_architecture(facts)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
+        f"{architecture(facts)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
         f"hidden size {model.hidden_size:,}, {_plural(model.num_heads, 'attention head')}, and a vocabulary of "
-        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {_WORDS[facts.head].task} for "
+        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {words.task} for "
         f"{_plural(facts.steps, 'step')} with {made_with}."
     )
-
-
-def _architecture(facts: CardFacts) -> str:
-    if facts.half == "discriminator":
-        return "The discriminator of an ELECTRA, the half to fine-tune,"
-    if facts.half == "generator":
-        return "The generator of an ELECTRA, the small half that fills masks,"
-    return "A BERT" if facts.model.norm_position == "post" else "A pre-norm BERT (Hugging Face's Megatron-BERT)"
 
 
 def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
@@ -113,31 +91,10 @@ def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
 
 
 def _usage(facts: CardFacts) -> str:
-    if facts.head == "detection":
-        return f"""## How to use
-
-```python
-from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSequenceClassification
-
-name = {quote(facts.name)}  # the name or path of the folder that holds this file
-encoder = AutoModel.from_pretrained(name)  # hidden states
-judge = AutoModelForPreTraining.from_pretrained(name)  # a logit for each token: above 0, it looks replaced
-classifier = AutoModelForSequenceClassification.from_pretrained(name, num_labels=2)  # to be fine-tuned
-```
-
-`AutoTokenizer` loads the tokenizer."""
-    text = facts.examples[0].text if facts.examples else f"… {facts.mask_token} …"
-    return f"""## How to use
-
-```python
-from transformers import pipeline
-
-fill = pipeline("fill-mask", model={quote(facts.name)})  # the name or path of the folder that holds this file
-for answer in fill({quote(text)}):
-    print(f"{{answer['score']:.3f}}  {{answer['sequence']}}")
-```
-
-`AutoModelForMaskedLM` and `AutoModel` load the weights, `AutoTokenizer` the tokenizer."""
+    words = words_of(facts.head)
+    text = facts.examples[0].text if facts.examples else words.text.format(mask=facts.mask_token)
+    usage = words.usage.format(name=quote(facts.name), text=quote(text))
+    return f"## How to use\n\n```python\n{usage}\n```\n\n{words.classes}"
 
 
 def _examples(examples: Sequence[Example], mask_token: str) -> str:
@@ -228,6 +185,9 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
     if imported:
         made = {"sequence_length", "rows", "next_sentence"}
         groups = {"data": config.data.model_dump(mode="json", include=made), "model": groups["model"], "train": groups["train"]}
+    groups["phases"] = {
+        str(number): phase.model_dump(mode="json", exclude_none=True) for number, phase in enumerate(config.phases, start=1)
+    }
     return [(name, json.dumps(value, ensure_ascii=False)) for name, value in _flatten(groups) if value is not None]
 
 
@@ -300,9 +260,13 @@ def _scores(facts: CardFacts) -> str:
         rows.append(("detection accuracy", _percent(scores.detection_accuracy), "share of all tokens judged rightly"))
         meaning = "chance that a replaced token is rated above an original one"
         rows.append(("detection AUC", f"{scores.detection_auc:.4f}", meaning))
+    if scores.unigram_entropy is not None:
+        meaning = "the loss, in nats, of knowing how frequent each token is and nothing else"
+        rows.append(("unigram entropy", f"{scores.unigram_entropy:.4f}", meaning))
+    if scores.perplexity is not None:
+        rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss: for each token of this vocabulary"))
     if scores.bits_per_character is not None:
-        meaning = "masked-token loss / ln 2 × tokens / characters: comparable between vocabularies at one mask fraction"
-        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", meaning))
+        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", words_of(facts.head).bits))
     if scores.next_sentence_accuracy is not None:
         rows.append(("next-sentence accuracy", _percent(scores.next_sentence_accuracy), "share of the rows judged rightly"))
     held_out = f"{scores.rows:,} rows of held-out text" if scores.rows is not None else "held-out text"
@@ -312,12 +276,11 @@ def _scores(facts: CardFacts) -> str:
 
 def _limitations(facts: CardFacts) -> str:
     config = facts.config
-    does = "It tells replaced tokens" if facts.head == "detection" else "It fills gaps"
     points = [
         f"It reads at most {config.model.max_positions:,} tokens at once and was trained on rows of "
         f"{config.data.sequence_length:,}.",
         "It has learned from its training texts and repeats their errors, opinions and gaps; these have not been measured.",
-        f"{does} and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
+        words_of(facts.head).use,
     ]
     if facts.scores is not None:
         points.append(

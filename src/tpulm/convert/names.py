@@ -20,7 +20,8 @@ from tpulm.nn.params import ParamSpec, is_spec, named_leaves
 
 NormPosition = Literal["post", "pre"]
 # same: as ours; flat: all axes as one; dense: ours is [in, out…], theirs [out, in]; merge: ours is [in…, out], theirs [out, in]
-Layout = Literal["same", "flat", "dense", "merge"]
+# conv, conv merge: the same two where theirs is [in, out]
+Layout = Literal["same", "flat", "dense", "merge", "conv", "conv merge"]
 
 
 class Name(NamedTuple):
@@ -256,6 +257,10 @@ def _their_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
             return (math.prod(shape[1:]), shape[0])
         case "merge":
             return (shape[-1], math.prod(shape[:-1]))
+        case "conv":
+            return (shape[0], math.prod(shape[1:]))
+        case "conv merge":
+            return (math.prod(shape[:-1]), shape[-1])
 
 
 def _to_their_layout(array: np.ndarray, layout: Layout) -> np.ndarray:

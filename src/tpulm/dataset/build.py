@@ -24,6 +24,7 @@ from tpulm.tokenization import Tokenization
 
 class PartTask(NamedTuple):
     workdir: str
+    corpus_workdir: str  # the folder that holds the text, as corpus/
     number: int
     config: DataConfig
     tokenization_path: str
@@ -38,7 +39,7 @@ def build_part(task: PartTask) -> dict[str, PartRecord]:
 
 
 def _build_part(task: PartTask) -> dict[str, PartRecord]:
-    part = corpus.read_part(task.workdir, _corpus_manifest(task.workdir), task.number)
+    part = corpus.read_part(task.corpus_workdir, _corpus_manifest(task.corpus_workdir), task.number)
     tokenizer = _tokenization(task.tokenization_path)
     folder = dataset_folder(task.workdir)
     by_weight = {"left_out_by_weight": part.left_out, "added_by_weight": part.added}

@@ -41,10 +41,13 @@ def prepare(
     *,
     tokenization_path: str | Path,
     corpus_manifest: CorpusManifest,
+    corpus_workdir: str | Path | None = None,
     workers: int | None = None,
     progress: Progress = SILENT,
 ) -> DatasetManifest:
     """Build what is missing of W/dataset from W/corpus; the manifest, at once if the dataset is already complete.
+
+    The text may lie in another folder's corpus: `corpus_workdir`, by default W.
 
     Raises WorkFolderMismatch if W/dataset was begun from something else, DataError if a split comes out empty.
     """
@@ -60,7 +63,8 @@ def prepare(
     if (complete := load_manifest(workdir)) is not None:
         return complete
     rows = row_format(config, tokenizer)
-    records = _build(folder, config, tokenization_path, corpus_manifest, digest(inputs), rows, workers, progress)
+    text = str(corpus_workdir or workdir)
+    records = _build(folder, text, config, tokenization_path, corpus_manifest, digest(inputs), rows, workers, progress)
     train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
     for split in (train, holdout):
         _refuse_empty(split, train.counts.documents + holdout.counts.documents)
@@ -129,6 +133,7 @@ def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
 
 def _build(
     folder: Path,
+    corpus_workdir: str,
     config: DataConfig,
     tokenization_path: str | Path,
     corpus_manifest: CorpusManifest,
@@ -154,7 +159,7 @@ def _build(
         "Building the dataset", total=corpus_manifest.counts.bytes * len(missing) / corpus_manifest.num_parts, unit="B"
     )
     workdir, path = str(folder.parent), str(tokenization_path)
-    tasks = ((PartTask(workdir, number, config, path, inputs, rows),) for number in missing)
+    tasks = ((PartTask(workdir, corpus_workdir, number, config, path, inputs, rows),) for number in missing)
     for built in run_tasks(build_part, tasks, workers=workers):
         for split, record in built.items():
             records[split].append(record)

@@ -1,5 +1,7 @@
 """Using a trained model. Importing this loads JAX: commands do it inside their functions."""
 
 from tpulm.predict.fill_mask import Prediction, fill_mask
+from tpulm.predict.generate import Generation, Piece, generate, stream
+from tpulm.predict.sampling import Sampling
 
-__all__ = ["Prediction", "fill_mask"]
+__all__ = ["Generation", "Piece", "Prediction", "Sampling", "fill_mask", "generate", "stream"]

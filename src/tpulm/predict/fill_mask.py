@@ -17,6 +17,7 @@ from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import MaskedModel, Tokens, encode, masked_logits
+from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator
 from tpulm.nn.transformer import Execution
 from tpulm.tokenization import Tokenization
@@ -50,8 +51,11 @@ class _Encoded(NamedTuple):
 def fill_mask(model: LoadedModel, texts: str | Sequence[str], top: int = 5) -> list[list[Prediction]]:
     """For each text, the `top` likeliest tokens of its first mask, best first, then those of its second, and so on.
 
-    Raises DataError for a text without a mask or with more tokens than the model has positions.
+    Raises DataError for a text without a mask or with more tokens than the model has positions, ConfigError for a model that
+    fills no masks.
     """
+    if isinstance(model.params, Decoder):
+        raise ConfigError("this is a causal language model: it has no masks to fill, it continues texts (tpulm generate)")
     texts = [texts] if isinstance(texts, str) else list(texts)
     most = model.tokenization.vocab_size
     if not 1 <= top <= most:

@@ -81,7 +81,7 @@ def _from_json(path: Path) -> Tokenization:
     known = {token["id"] for token in specification["added_tokens"] if token["special"]}
     if not tokens.ids <= known:
         pipelines.add_special_tokens(tokenizer, tokens)
-    if tokenizer.encode("", add_special_tokens=True).ids != [tokens.cls, tokens.sep]:
+    if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):
         pipelines.frame(tokenizer, tokens)
     return Tokenization(tokenizer, tokens)
 

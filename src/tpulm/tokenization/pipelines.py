@@ -78,6 +78,14 @@ def frame(tokenizer: Tokenizer, tokens: special.SpecialTokens) -> None:
     )
 
 
+def frame_causal(tokenizer: Tokenizer, tokens: special.SpecialTokens) -> None:
+    """For a causal model a text begins with [SEP], the end of the one before, and is open at its own end."""
+    sep = tokenizer.id_to_token(tokens.sep)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{sep} $A", pair=f"{sep} $A {sep} $B", special_tokens=[(sep, tokens.sep)]
+    )
+
+
 def _set_normalizer(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
     steps: list[normalizers.Normalizer] = []
     if config.strip_accents:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from tpulm.errors import DataError
 from tpulm.tokenization.bulk import BulkEncoder, Encoded
-from tpulm.tokenization.pipelines import CONTINUATION, SPACE
+from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.special import SpecialTokens
 
@@ -72,7 +72,8 @@ class Tokenization:
         return self._bulk.encode(texts)
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
-        """The ids of one text: [CLS] … [SEP] around it, and a literal "[MASK]" in it is the mask token.
+        """The ids of one text: [CLS] … [SEP] around it ([SEP] before it where `causal` made this), and a literal "[MASK]" in it
+        is the mask token.
 
         With `special_tokens` false, what `encode` gives.
         """
@@ -107,6 +108,12 @@ class Tokenization:
             case "Unigram":
                 return not token.startswith(SPACE)
         return False
+
+    def causal(self) -> Tokenization:
+        """The same for a causal model: `encode_one` puts [SEP] before a text, as every text of causal rows has it."""
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        frame_causal(tokenizer, self.special)
+        return Tokenization(tokenizer, self.special)
 
     def plain(self) -> Tokenizer:
         """A stock tokenizer that adds nothing and takes special tokens' names for plain text; has offsets, unlike `encode`."""

@@ -57,17 +57,25 @@ def train(
     sequence_length: int,
     identity: dict[str, Any],
     progress: Progress,
+    steps: tuple[int, int] | None = None,
+    title: str = "Training",
 ) -> TrainResult:
-    """Train to `config.steps`, from the newest checkpoint in `workdir` if there is one.
+    """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`.
+
+    `steps` are the first and last of a phase: training ends, and saves, with the last; where the newest good checkpoint lies
+    before the first, it is given back as it is, for the phase it belongs to.
 
     Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
     CheckpointError and StorageError. `identity` goes into each checkpoint and must match on restore.
     """
+    first_step, last_step = steps or (0, config.steps)
     evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
     with contextlib.ExitStack() as closing:
         checkpoints = closing.enter_context(Checkpoints(workdir / "checkpoints", config.checkpoint, progress=progress))
         start = _restore(program, checkpoints, identity)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
+        if step < first_step:
+            return _as_restored(start)
         log = closing.enter_context(MetricsLog(workdir, first_step=step))
         meter = Meter(
             tokens_per_row=sequence_length,
@@ -77,10 +85,10 @@ def train(
         in_flight: collections.deque[jax.Array] = collections.deque()
         values: dict[str, float] = {"loss": start.train_loss}
         batches = stream.iterate(cursor, skipped=skipped)
-        progress.start("Training", config.steps, "step")
+        progress.start(title, config.steps, "step")
         progress.advance(step)
 
-        while step < config.steps:
+        while step < last_step:
             cursor, batch = next(batches)
             if not in_flight:
                 meter.resume()
@@ -92,7 +100,7 @@ def train(
             meter.count(config.batch_size)
             progress.advance(1)
 
-            last, stopping = step == config.steps, interrupt.requested()
+            last, stopping = step == last_step, interrupt.requested()
             log_due = _every(step, config.log_every_steps) or last
             save_due = checkpoints.is_due(step) or last or stopping
 
@@ -103,6 +111,8 @@ def train(
                     progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_batches(*skipped[-1])}")
                     checkpoints.wait()
                     start = _restore(program, checkpoints, identity)
+                    if start.step < first_step:
+                        return _as_restored(start)
                     state, lowest = start.state, start.lowest_loss
                     progress.advance(start.step - step)
                     step, cursor = start.step, start.cursor
@@ -132,7 +142,7 @@ def train(
                 }
                 checkpoints.save(step, state, metadata)
                 meter.resume()
-            if stopping and not last:
+            if stopping and step < config.steps:
                 checkpoints.wait()
                 raise Stopped(
                     f"stopped by {interrupt.reason()} after saving step {step} of {config.steps}. "
@@ -149,6 +159,10 @@ class _Start(NamedTuple):
     skipped: tuple[tuple[int, int], ...]
     lowest_loss: float
     train_loss: float
+
+
+def _as_restored(start: _Start) -> TrainResult:
+    return TrainResult(start.state, start.step, start.step, start.train_loss, Rate(0.0, None), start.skipped, 0)
 
 
 def _restore(program: Program, checkpoints: Checkpoints, identity: dict[str, Any]) -> _Start:

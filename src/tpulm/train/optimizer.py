@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from tpulm.config import OptimizerConfig
-from tpulm.nn.params import is_spec
+from tpulm.nn.params import is_spec, named_leaves, path_name
 
 
 def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
@@ -56,10 +57,13 @@ def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> optax.GradientTransformation:
-    """clip -> Adam -> decay -> (LAMB: trust ratio) -> learning rate. `spec` is the tree of ParamSpec the parameters follow."""
+    """clip -> Adam -> decay -> (LAMB: trust ratio) -> (layer-wise decay) -> learning rate.
+
+    `spec` is the tree of ParamSpec the parameters follow.
+    """
     decayed = jax.tree.map(lambda leaf: leaf.decay, spec, is_leaf=is_spec)
     if config.bias_correction:
-        adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+        adam = _promoting(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
     else:
         adam = _scale_by_adam_without_correction(config.beta1, config.beta2, config.epsilon)
     parts = [adam, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
@@ -67,7 +71,19 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> opta
         parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.name == "lamb":
         parts.append(_scale_by_trust_ratio(spec))
+    if config.layer_decay is not None:
+        parts.append(_scale_by_depth(spec, config.layer_decay))
     return optax.chain(*parts, optax.scale_by_learning_rate(learning_rate(config, total_steps)))
+
+
+def _promoting(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
+    """For optax's bias correction, which raises a float to an integer power, where JAX is told to promote nothing by itself."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        with jax.numpy_dtype_promotion("standard"):
+            return transformation.update(updates, state, params)
+
+    return optax.GradientTransformation(transformation.init, update)  # pyright: ignore[reportArgumentType]
 
 
 class _Moments(NamedTuple):
@@ -109,3 +125,37 @@ def _scale_by_trust_ratio(spec: Any) -> optax.GradientTransformation:
         return jax.tree.map(ratio, spec, updates, params, is_leaf=is_spec), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]
+
+
+def _scale_by_depth(spec: Any, layer_decay: float) -> optax.GradientTransformation:
+    """layer_decay ** (N + 1 - depth): depth 0 for embeddings, i + 1 for layer i of N, N + 1 for all above the layers.
+
+    N is of the stack a leaf is in, so that ELECTRA's two each have their own. (ELECTRA's authors, for fine-tuning, put one more
+    power on all but the head.)
+    """
+
+    def factor(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
+        if leaf.axes[0] == "layers":
+            powers = np.arange(leaf.shape[0], 0, -1)
+        else:
+            deepest = max((other.shape[0] for other in stacks(path)), default=0)
+            powers = np.array([deepest + 1 if _is_below(path) else 0])
+        return np.float32(layer_decay) ** powers.reshape(-1, *[1] * (len(leaf.shape) - 1)).astype(np.float32)
+
+    def stacks(path: tuple[Any, ...]) -> list[Any]:
+        """The stacked leaves of the same model: those that begin with the path's first names, or all."""
+        half = path_name(path).split("/")[0] if path_name(path).split("/")[0] in ("generator", "discriminator") else ""
+        return [leaf for name, leaf in named_leaves(spec).items() if name.startswith(half) and leaf.axes[0] == "layers"]
+
+    factors = jax.tree_util.tree_map_with_path(factor, spec, is_leaf=is_spec)
+
+    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+        del params
+        return jax.tree.map(lambda update, scale: update * scale, updates, factors), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]
+
+
+def _is_below(path: tuple[Any, ...]) -> bool:
+    """Whether a parameter that is in no layer comes before them."""
+    return any(name in ("embeddings", "projection") for name in path_name(path).split("/"))

@@ -6,6 +6,7 @@ Compiling takes as long as preparing a small dataset, so the pipeline compiles i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,7 @@ class Program:
 
     def __init__(self, config: RunConfig, *, vocab_size: int, special: SpecialIds, devices: Sequence[Any] | None = None):
         devices = list(devices if devices is not None else jax.devices())
+        self._first_params: Any = None
         self._config, self.vocab_size, self.special = config, vocab_size, special
         self.mesh = make_mesh(config.hardware, devices)
         self.layout = layout_batch(config.train.batch_size, self.mesh, config.hardware.microbatch_size)
@@ -62,9 +64,16 @@ class Program:
         """Compile everything that training needs, the longest first."""
         _ = self.step, self.evaluation_step
 
+    def start_from(self, params: Any) -> None:
+        """Begin with these parameters (float32 arrays of the objective's spec) instead of random ones."""
+        self._first_params = params
+
     def initial_state(self) -> TrainState:
-        """The state at step 0, drawn from the seed."""
-        return jax.jit(self._initializer, out_shardings=self._shardings)()
+        """The state at step 0: parameters drawn from the seed, or those given to `start_from`."""
+        state: TrainState = jax.jit(self._initializer, out_shardings=self._shardings)()
+        if self._first_params is None:
+            return state
+        return replace(state, params=jax.device_put(self._first_params, self._shardings.params))
 
     @cached_property
     def step(self) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:

@@ -1,0 +1,98 @@
+"""The compiled programs of a run, one for each phase; the first is compiled in a thread while its data is prepared."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpulm import interrupt, tokenization
+from tpulm.config import Phase, RunConfig
+from tpulm.memory import keep_between_steps
+from tpulm.progress import Progress
+from tpulm.tokenization.special import TOKENS
+from tpulm.workfolder import is_imported
+
+if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
+    from tpulm.train.program import Program
+
+
+class Programs:
+    """Programs by phase, each compiled when first asked for, or ahead."""
+
+    def __init__(self, workdir: Path, progress: Progress):
+        self._workdir, self._progress = workdir, progress
+        self._compiling: dict[int, Future[Program]] = {}
+
+    def begin(self, phase: Phase) -> None:
+        """Compile for the tokenizer that the settings will lead to, while it and the dataset are made."""
+        wanted = phase.config.tokenizer
+        path = self._workdir / "tokenizer" if is_imported(self._workdir) else wanted.path
+        if path is None:
+            self._compile(phase, wanted.vocab_size, tuple(range(len(TOKENS))))  # as every vocabulary trained here has them
+        else:
+            given = tokenization.load(path, wanted)
+            self._compile(phase, given.vocab_size, _special_ids(given))
+
+    def check(self) -> None:
+        """Raise what has gone wrong so far, a batch that does not divide, say: better now than after hours of preparing."""
+        for future in self._compiling.values():
+            if future.done():
+                future.result()
+
+    def get(self, phase: Phase) -> Program:
+        """The program for this run's tokenizer; compiled ahead if the guess about the tokenizer was right."""
+        made = tokenization.load(self._workdir / "tokenizer")
+        if phase.number in self._compiling:
+            program = self._wait(phase)
+            if (program.vocab_size, tuple(program.special)) == (made.vocab_size, _special_ids(made)):
+                return program
+        self._compile(phase, made.vocab_size, _special_ids(made))
+        return self._wait(phase)
+
+    def _wait(self, phase: Phase) -> Program:
+        future = self._compiling[phase.number]
+        if not future.done():
+            self._progress.start("Compiling")
+        while not future.done():
+            concurrent.futures.wait([future], timeout=0.2)
+            interrupt.check("the dataset is kept")
+        return future.result()
+
+    def _compile(self, phase: Phase, vocab_size: int, special: tuple[int, ...]) -> None:
+        """In a thread, which does not hold up the end of the process; an error comes with the result."""
+        future: Future[Program] = Future()
+        keep_between_steps()
+
+        def work() -> None:
+            try:
+                future.set_result(_program(phase.config, vocab_size, special))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="compile", daemon=True).start()
+        self._compiling[phase.number] = future
+
+
+def _program(config: RunConfig, vocab_size: int, special: tuple[int, ...]) -> Program:
+    from tpulm.objectives import SpecialIds
+    from tpulm.train.program import Program, use_compile_cache
+
+    use_compile_cache(_compile_cache())
+    program = Program(config, vocab_size=vocab_size, special=SpecialIds(*special))
+    program.compile()
+    return program
+
+
+def _special_ids(made: tokenization.Tokenization) -> tuple[int, ...]:
+    special = made.special
+    return special.pad, special.unknown, special.cls, special.sep, special.mask
+
+
+def _compile_cache() -> Path:
+    """$XDG_CACHE_HOME/tpulm/compiled, by default ~/.cache/tpulm/compiled."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "tpulm" / "compiled"

@@ -1,0 +1,83 @@
+"""Which class of Hugging Face's transformers a model's settings fit.
+
+Only such models are trained: what comes out of a run is a folder that transformers loads with its own code, and it computes the
+same numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Layout(NamedTuple):
+    """One class of transformers, and what our settings must be for it; settings not named are free."""
+
+    model_type: str  # theirs, in config.json
+    class_name: str
+    needs: Mapping[str, Any]  # setting -> the value, or what the value must be in
+
+
+_AS_PUBLISHED = {
+    "norm": "layer",
+    "biases": True,
+    "feed_forward": "plain",
+    "positions": "learned",
+    "tied_output": True,
+    "masked_head": "transform",
+    "token_types": range(1, sys.maxsize),
+}
+_LLAMA_LIKE = {"norm_position": "pre", "norm": "rms", "feed_forward": "gated", "positions": "rotary"}
+
+LAYOUTS = (
+    Layout("bert", "BertForMaskedLM", {"architecture": "bert", "norm_position": "post", **_AS_PUBLISHED}),
+    Layout("megatron-bert", "MegatronBertForMaskedLM", {"architecture": "bert", "norm_position": "pre", **_AS_PUBLISHED}),
+    Layout("electra", "ElectraForPreTraining", {"architecture": "electra", "norm_position": "post", **_AS_PUBLISHED}),
+    Layout(
+        "eurobert",
+        "EuroBertForMaskedLM",
+        {"architecture": "bert", **_LLAMA_LIKE, "masked_head": "plain", "token_types": 0, "next_sentence": False},
+    ),
+    Layout(
+        "gpt2",
+        "GPT2LMHeadModel",
+        {
+            "architecture": "decoder",
+            "norm_position": "pre",
+            "norm": "layer",
+            "biases": True,
+            "feed_forward": "plain",
+            "positions": "learned",
+        },
+    ),
+    Layout("llama", "LlamaForCausalLM", {"architecture": "decoder", **_LLAMA_LIKE}),
+)
+
+
+def layout_of(settings: Mapping[str, Any]) -> Layout:
+    """The layout that the settings (of `ModelConfig`, with "next_sentence" where it is known) fit.
+
+    Raises ValueError that says what keeps them from fitting the nearest.
+    """
+    candidates = [layout for layout in LAYOUTS if layout.needs["architecture"] == settings["architecture"]]
+    nearest = min(candidates, key=lambda layout: len(_misfits(layout, settings)))
+    if wrong := _misfits(nearest, settings):
+        raise ValueError(
+            f"no class of transformers has these settings of the model. The nearest, {nearest.class_name}, needs "
+            + ", ".join(f"{name} = {_text(nearest.needs[name])} (not {_text(settings[name])})" for name in wrong)
+        )
+    return nearest
+
+
+def _misfits(layout: Layout, settings: Mapping[str, Any]) -> list[str]:
+    def fits(value: Any, wanted: Any) -> bool:
+        return value in wanted if isinstance(wanted, range) else value == wanted
+
+    return [name for name, wanted in layout.needs.items() if name in settings and not fits(settings[name], wanted)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, range):
+        return f"at least {value.start}"
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,188 @@
+"""Continuing texts with a causal language model, token by token, with the keys and values of what was read kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from tpulm.config import ModelConfig
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.errors import ConfigError, DataError
+from tpulm.models.decoder import Cache, Decoder, empty_cache, extend, next_token_logits
+from tpulm.nn.transformer import Execution
+from tpulm.predict.sampling import Sampling, choose, row_keys
+from tpulm.predict.writer import Writer
+
+LENGTH_MULTIPLE = 32  # to which prompts and the room for what follows are padded
+BATCH_SIZE = 16  # prompts at once
+EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
+
+Ending = Literal["end of text", "max_tokens", "max_positions"]
+
+
+class Piece(NamedTuple):
+    """What came next of one text; whole characters."""
+
+    prompt: int  # its number, from 0
+    text: str
+    token_id: int | None  # None: the end of the text
+    ending: Ending | None  # None: more may follow
+
+
+class Generation(NamedTuple):
+    prompt: str
+    text: str  # what follows the prompt, without it
+    token_ids: tuple[int, ...]  # of it, without the end of the text
+    ending: Ending  # why nothing follows
+
+
+class _Prompt(NamedTuple):
+    number: int
+    ids: list[int]
+
+
+def generate(
+    model: LoadedModel,
+    prompts: str | Sequence[str],
+    *,
+    max_tokens: int = 100,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = 0.95,
+    seed: int = 0,
+) -> list[Generation]:
+    """What the model writes after each prompt; `sampling.Sampling` says how tokens are chosen. An empty prompt begins a text.
+
+    A prompt's text depends on the seed and its place among the prompts only. Raises DataError for a prompt that fills the
+    model's positions, ConfigError for a model that is no causal one and settings that mean nothing.
+    """
+    prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+    return collect(prompts, stream(model, prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed)))
+
+
+def collect(prompts: Sequence[str], pieces: Iterable[Piece]) -> list[Generation]:
+    """The texts that a whole stream of pieces makes up."""
+    texts, token_ids, endings = [""] * len(prompts), [[] for _ in prompts], dict[int, Ending]()
+    for number, text, token_id, ending in pieces:
+        texts[number] += text
+        token_ids[number] += [] if token_id is None else [token_id]
+        if ending is not None:
+            endings[number] = ending
+    return [Generation(prompt, texts[i], tuple(token_ids[i]), endings[i]) for i, prompt in enumerate(prompts)]
+
+
+def stream(
+    model: LoadedModel, prompts: Sequence[str], *, max_tokens: int = 100, sampling: Sampling | None = None
+) -> Iterator[Piece]:
+    """As `generate`, piece by piece as they come; the pieces of up to `BATCH_SIZE` prompts come by turns."""
+    sampling = sampling or Sampling()
+    if not isinstance(model.params, Decoder):
+        raise ConfigError("this is no causal language model: it cannot continue texts (tpulm fill-mask uses a masked one)")
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1")
+    sampling.check(model.tokenization.vocab_size)
+    encoded = _encode(model, prompts)
+    params = jax.device_put(model.params)
+    for start in range(0, len(encoded), BATCH_SIZE):
+        yield from _continue(model, params, encoded[start : start + BATCH_SIZE], max_tokens, sampling)
+
+
+def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[_Prompt]:
+    tokenization, most = model.tokenization.causal(), model.config.max_positions
+    encoded = []
+    for number, prompt in enumerate(prompts):
+        ids = tokenization.encode_one(prompt)
+        if len(ids) >= most:
+            raise DataError(
+                f"the prompt has {len(ids)} tokens, the [SEP] before it included, but the model reads at most {most}, and what "
+                "follows needs room; shorten the prompt to its end",
+                location=f"prompt {number + 1} of {len(prompts)}" if len(prompts) > 1 else None,
+            )
+        encoded.append(_Prompt(number, ids))
+    return encoded
+
+
+def _continue(
+    model: LoadedModel, params: Decoder, prompts: Sequence[_Prompt], max_tokens: int, sampling: Sampling
+) -> Iterator[Piece]:
+    lengths = np.array([len(prompt.ids) for prompt in prompts], np.int32)
+    most, end_of_text = model.config.max_positions, model.tokenization.special.sep
+    places = min(_rounded(int(lengths.max()) + max_tokens), most)
+    ids = np.full((len(prompts), min(_rounded(int(lengths.max())), places)), model.tokenization.special.pad, np.int32)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt.ids)] = prompt.ids
+    cache = empty_cache(model.config, rows=len(prompts), places=places, execution=EXECUTION)
+    writers = [Writer(model.tokenization, prompt.ids) for prompt in prompts]
+    numbers = np.array([prompt.number for prompt in prompts], np.int32)
+    going_on = set(range(len(prompts)))
+    first, last = np.zeros_like(lengths), lengths - 1
+    for step in range(max_tokens):
+        chosen, cache = _advance(
+            params,
+            ids,
+            first,
+            last,
+            cache,
+            np.int32(step),
+            numbers,
+            np.float32(sampling.temperature),
+            np.float32(sampling.top_p or 1.0),
+            config=model.config,
+            vocab_size=model.vocab_size,
+            seed=sampling.seed,
+            top_k=sampling.top_k,
+            greedy=sampling.temperature == 0.0,
+        )
+        chosen = np.asarray(chosen)
+        for row in sorted(going_on):
+            ended = int(chosen[row]) == end_of_text
+            ending: Ending | None = "end of text" if ended else "max_tokens" if step + 1 == max_tokens else None
+            if ending is None and lengths[row] + step + 1 == most:
+                ending = "max_positions"
+            text = "" if ended else writers[row].add(int(chosen[row]))
+            text += "" if ending is None else writers[row].end()
+            if ending is not None:
+                going_on.remove(row)
+            yield Piece(prompts[row].number, text, None if ended else int(chosen[row]), ending)
+        if not going_on:
+            return
+        first, last = lengths + np.int32(step), np.zeros_like(lengths)
+        ids = chosen[:, None]
+
+
+@partial(jax.jit, static_argnames=("config", "vocab_size", "seed", "top_k", "greedy"), donate_argnames="cache")
+def _advance(
+    params: Decoder,
+    ids: Int[Array, "B L"],
+    first: Int[Array, " B"],
+    last: Int[Array, " B"],
+    cache: Cache,
+    step: Int[Array, ""],
+    numbers: Int[Array, " B"],
+    temperature: Float[Array, ""],
+    top_p: Float[Array, ""],
+    *,
+    config: ModelConfig,
+    vocab_size: int,
+    seed: int,
+    top_k: int | None,
+    greedy: bool,
+) -> tuple[Int[Array, " B"], Cache]:
+    """Read `ids`, which stand at positions `first`, `first` + 1, …, and choose what follows the one at index `last`."""
+    positions = first[:, None] + jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :]
+    hidden, cache = extend(params, ids, positions, cache, config=config, execution=EXECUTION)
+    chosen = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    logits = next_token_logits(params, chosen, execution=EXECUTION, vocab_size=vocab_size)
+    keys = row_keys(seed, numbers, step)
+    return choose(logits, keys, temperature=temperature, top_p=top_p, top_k=top_k, greedy=greedy), cache
+
+
+def _rounded(length: int) -> int:
+    return -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE

@@ -1,0 +1,66 @@
+"""Phases divide the steps of a run and change what they say they change."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tpulm.config import RunConfig, phase_at, phases_of
+
+
+def run(*phases: dict[str, Any], steps: int = 1000) -> RunConfig:
+    return RunConfig.model_validate({"train": {"steps": steps}, "phases": phases})
+
+
+def test_a_run_without_phases_is_one():
+    config = run()
+    (only,) = phases_of(config)
+    assert (only.number, only.first_step, only.last_step, only.folder) == (1, 0, 1000, ".")
+    assert only.config == config
+
+
+def test_long_rows_at_the_end():
+    first, second = phases_of(
+        run({"share": 0.9}, {"share": 0.1, "sequence_length": 512, "batch_size": 64, "max_predictions": 77})
+    )
+    assert (first.first_step, first.last_step, second.first_step, second.last_step) == (0, 900, 900, 1000)
+    assert (first.config.data.sequence_length, second.config.data.sequence_length) == (128, 512)
+    assert (first.config.train.batch_size, second.config.train.batch_size) == (256, 64)
+    assert second.config.train.objective.max_predictions == 77
+    assert (first.config.train.steps, second.config.train.steps) == (1000, 1000)  # one schedule over both
+    assert (first.folder, second.folder) == (".", "phase-2")
+
+
+def test_phases_of_equal_rows_share_them():
+    phases = phases_of(run({"share": 0.5, "batch_size": 64}, {"share": 0.5, "batch_size": 128}))
+    assert [phase.folder for phase in phases] == [".", "."]
+
+
+def test_the_steps_are_divided_without_a_gap_and_none_is_empty():
+    shares = [0.15, 0.25, 0.6]
+    for steps in (1, 2, 3, 7, 1000):
+        phases = phases_of(run(*({"share": share} for share in shares), steps=steps))
+        edges = [phase.first_step for phase in phases] + [phases[-1].last_step]
+        assert edges[0] == 0 and edges[-1] == steps
+        assert all(a < b for a, b in itertools.pairwise(edges))
+
+
+def test_which_phase_goes_on_after_a_step():
+    phases = phases_of(run({"share": 0.9}, {"share": 0.1, "sequence_length": 256}))
+    assert [phase_at(phases, step).number for step in (0, 899, 900, 999, 1000)] == [1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("phases", "message"),
+    [
+        ([{"share": 0.9}], "shares of the phases add up to 0.9; they must make 1"),
+        ([{"share": 1.0, "sequence_length": 1024}], "phase 1 has sequence_length 1024, which exceeds model.max_positions 512"),
+        ([{"share": 0.0}, {"share": 1.0}], "greater than 0"),
+    ],
+)
+def test_what_does_not_add_up_is_refused(phases: list[dict[str, Any]], message: str):
+    with pytest.raises(ValidationError, match=message):
+        run(*phases)

@@ -1,0 +1,252 @@
+"""The layouts of GPT-2, Llama and EuroBERT: transformers computes our numbers, and its folders come back as they were."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tpulm import storage
+from tpulm.config import ModelConfig, RunConfig
+from tpulm.config.layouts import LAYOUTS
+from tpulm.convert import LoadedModel, load_model, save_model
+from tpulm.errors import ConfigError, DataError
+from tpulm.models import bert, decoder
+from tpulm.nn.params import named_leaves
+from tpulm.nn.transformer import Execution
+
+EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
+GPT2 = {"architecture": "decoder", "norm_position": "pre", "norm_epsilon": 1e-5}
+LLAMA_LIKE = {
+    "norm_position": "pre",
+    "norm": "rms",
+    "norm_epsilon": 1e-5,
+    "biases": False,
+    "feed_forward": "gated",
+    "activation": "silu",
+    "positions": "rotary",
+    "dropout": 0.0,
+}
+LLAMA = {"architecture": "decoder", **LLAMA_LIKE}
+EUROBERT = {**LLAMA_LIKE, "token_types": 0, "masked_head": "plain"}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt2": GPT2,
+    "gpt2, untied, relu": {**GPT2, "tied_output": False, "activation": "relu", "dropout": 0.2},
+    "llama": LLAMA,
+    "llama, untied, biases": {**LLAMA, "tied_output": False, "biases": True, "rotary_theta": 500.0},
+    "eurobert": EUROBERT,
+    "eurobert, untied, biases": {**EUROBERT, "tied_output": False, "biases": True, "activation": "gelu"},
+}
+CAUSAL = [name for name in MODELS if not name.startswith("eurobert")]
+
+
+@pytest.fixture
+def transformers(torch) -> Any:
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    return transformers
+
+
+@pytest.fixture(params=list(MODELS))
+def exported(request: pytest.FixtureRequest, make_small, tmp_path) -> Path:
+    small = make_small(**MODELS[request.param])
+    return save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+
+
+def ids(vocab_size: int) -> np.ndarray:
+    return np.random.default_rng(3).integers(5, vocab_size, (4, 18)).astype(np.int32)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def forward(params: Any, rows: Any, config: ModelConfig, vocab_size: int) -> jax.Array:
+    segments = jnp.where(rows == 0, -1, 0)
+    tokens = bert.Tokens(rows, segments, None, None)
+    hidden = bert.encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
+    if config.architecture == "decoder":
+        return decoder.next_token_logits(params, hidden, execution=EXECUTION, vocab_size=vocab_size)
+    return bert.masked_logits(params, hidden, config=config, execution=EXECUTION, vocab_size=vocab_size)
+
+
+def our_logits(model: LoadedModel, rows: np.ndarray) -> np.ndarray:
+    return np.asarray(forward(model.params, rows, model.config, model.vocab_size))[..., : model.vocab_size]
+
+
+def their_model(transformers: Any, folder: Path) -> Any:
+    """With every weight found, and no other."""
+    causal = json.loads((folder / "config.json").read_text())["model_type"] != "eurobert"
+    loader = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
+    model, info = loader.from_pretrained(folder, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model.eval()
+
+
+def test_logits_equal_those_of_transformers(torch, transformers, exported):
+    model = load_model(exported)
+    rows = ids(model.vocab_size)
+    if model.config.architecture == "bert":
+        rows[1, 12:] = rows[2, 3:] = 0  # padding
+    theirs = their_model(transformers, exported)
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor(rows).long(), attention_mask=torch.tensor(rows != 0).long()).logits.numpy()
+    ours = our_logits(model, rows)
+    assert np.abs(ours).max() > 3.0  # or an error of 1e-4 would say little
+    np.testing.assert_allclose(ours[rows != 0], expected[rows != 0], atol=1e-4, rtol=0)
+
+
+def test_the_class_is_the_one_named(transformers, exported):
+    described = json.loads((exported / "config.json").read_text())
+    layout = next(layout for layout in LAYOUTS if layout.model_type == described["model_type"])
+    assert described["architectures"] == [layout.class_name]
+    assert type(their_model(transformers, exported)).__name__ == layout.class_name
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_there_and_back(make_small, tmp_path, name):
+    small = make_small(**MODELS[name])
+    model = load_model(save_model(tmp_path / "export", small.params, small.config, **small.arguments))
+    assert model.config == small.config
+    assert model.vocab_size == model.tokenization.vocab_size == small.tokenizer.vocab_size
+    save_model(tmp_path / "again", model.params, model.config, **small.arguments)
+    for file in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "export" / file).read_bytes()
+
+
+def test_what_transformers_saves_comes_back(transformers, exported, tmp_path):
+    their_model(transformers, exported).save_pretrained(tmp_path / "again")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        storage.write_atomic(tmp_path / "again" / name, storage.read_bytes(exported / name))
+    before, after = load_model(exported), load_model(tmp_path / "again")
+    assert after.config == before.config
+    for name, leaf in named_leaves(after.params).items():
+        np.testing.assert_array_equal(leaf, named_leaves(before.params)[name], err_msg=name)
+
+
+# -- the tokenizer beside it ------------------------------------------------------------------------------------------------
+
+
+def test_their_tokenizer_gives_our_ids_and_the_models_inputs(transformers, exported):
+    theirs, model = transformers.AutoTokenizer.from_pretrained(exported), load_model(exported)
+    text, special = "the old cat sees a [MASK], and Zebras.", model.tokenization.special
+    encoded = theirs(text)
+    assert set(encoded) == {"input_ids", "attention_mask"}
+    assert encoded["input_ids"] == model.tokenization.encode_one(text)
+    causal = model.config.architecture == "decoder"
+    if causal:
+        assert encoded["input_ids"][0] == special.sep and encoded["input_ids"][-1] != special.sep
+        assert (theirs.bos_token_id, theirs.eos_token_id, theirs.padding_side) == (special.sep, special.sep, "left")
+    else:
+        assert (encoded["input_ids"][0], encoded["input_ids"][-1]) == (special.cls, special.sep)
+    assert theirs.pad_token_id == special.pad
+    assert theirs.model_max_length == 20
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_generate_stops_at_the_end_of_a_text(torch, transformers, make_small, tmp_path, name):
+    """A model made to say "cat" and then the end of the text, whatever it sees: with defaults alone, generate stops there."""
+    small = make_small(**MODELS[name] | {"tied_output": False})
+    special, cat = small.tokenizer.special, small.tokenizer.vocabulary()["cat"]
+    leaves = named_leaves(small.params)
+    for path in leaves:
+        if path.startswith(("layers", "embeddings/positions")):
+            leaves[path][:] = 0.0
+    size = small.config.hidden_size
+    signs = np.where(np.arange(size) % 2, 1.0, -1.0).astype(np.float32)  # of mean 0 and variance 1
+    shifted = np.where(np.arange(size) // 2 % 2, 1.0, -1.0).astype(np.float32)
+    leaves["embeddings/tokens"][:] = signs
+    leaves["embeddings/tokens"][cat] = shifted
+    leaves["final_norm/scale"][:] = 1.0
+    if "final_norm/bias" in leaves:
+        leaves["final_norm/bias"][:] = 0.0
+    leaves["output"][:] = 0.0
+    leaves["output"][cat], leaves["output"][special.sep] = signs, shifted
+    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = their_model(transformers, folder)
+    inputs = tokenizer(["the old", "a"], return_tensors="pt", padding=True)
+    out = model.generate(**inputs, max_new_tokens=9, do_sample=False)
+    assert out[:, inputs["input_ids"].shape[1] :].tolist() == [[cat, special.sep]] * 2
+    alone = model.generate(max_new_tokens=9, do_sample=False)  # from the token a text begins with
+    assert alone.tolist() == [[special.sep, cat, special.sep]]
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**GPT2, "norm": "rms"}, "nearest, GPT2LMHeadModel, needs norm = 'layer' (not 'rms')"),
+        ({**GPT2, "biases": False}, "GPT2LMHeadModel, needs biases = true (not false)"),
+        ({**LLAMA, "positions": "learned"}, "LlamaForCausalLM, needs positions = 'rotary' (not 'learned')"),
+        ({**LLAMA, "feed_forward": "plain"}, "LlamaForCausalLM, needs feed_forward = 'gated' (not 'plain')"),
+        ({**EUROBERT, "token_types": 2}, "EuroBertForMaskedLM, needs token_types = 0 (not 2)"),
+        ({**EUROBERT, "masked_head": "transform"}, "EuroBertForMaskedLM, needs masked_head = 'plain' (not 'transform')"),
+        ({"tied_output": False}, "BertForMaskedLM, needs tied_output = true (not false)"),
+        ({"token_types": 0}, "BertForMaskedLM, needs token_types = at least 1 (not 0)"),
+    ],
+)
+def test_settings_that_fit_no_class_are_refused_when_the_run_begins_and_at_export(make_small, tmp_path, settings, message):
+    small = make_small(**settings)
+    with pytest.raises(ConfigError) as raised:
+        save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    assert "cannot be exported: no class of transformers has these settings" in str(raised.value)
+    assert message in str(raised.value)
+    rows = "causal" if small.config.architecture == "decoder" else "packed"
+    with pytest.raises(ValueError, match="no class of transformers"):
+        RunConfig.model_validate({"model": settings, "data": {"rows": rows}})
+
+
+def test_next_sentence_has_no_place_in_eurobert():
+    with pytest.raises(ValueError, match=r"EuroBertForMaskedLM, needs .*next_sentence = false"):
+        RunConfig.model_validate({"model": {**EUROBERT, "token_types": 2}, "data": {"next_sentence": True}})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("llama", {"num_key_value_heads": 1}, "num_key_value_heads is 1; only num_attention_heads (3) is supported"),
+        ("llama", {"head_dim": 16}, "head_dim is 16; only hidden_size / num_attention_heads"),
+        ("llama", {"attention_bias": True}, "attention_bias and mlp_bias differ"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn' is not supported"),
+        ("llama", {"hidden_act": "mish"}, "hidden_act 'mish' is not supported; known: gelu_new"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
+        ("gpt2", {"n_head": 5}, "hidden_size 24 is not a multiple of num_heads 5"),
+        ("gpt2", {"n_embd": "wide"}, "n_embd is 'wide'"),
+        ("gpt2", {"n_layer": 3}, "missing: transformer.h.2.attn.c_attn.weight[0] [24, 24]"),
+    ],
+)
+def test_what_is_not_ours_is_refused(make_small, tmp_path, name, changes, message):
+    small = make_small(**MODELS[name])
+    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    storage.write_json(folder / "config.json", {**json.loads((folder / "config.json").read_text()), **changes})
+    with pytest.raises(DataError) as raised:
+        load_model(folder)
+    assert message in str(raised.value)
+
+
+def test_an_output_that_is_not_the_tied_one_is_refused(make_small, tmp_path):
+    small = make_small(**LLAMA)
+    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
+    storage.write_atomic(folder / "model.safetensors", safetensors.numpy.save(tensors))
+    with pytest.raises(DataError, match=r"lm_head.weight differs from model.embed_tokens.weight"):
+        load_model(folder)
+
+
+def test_older_configurations_name_theta_at_the_top(make_small, tmp_path):
+    small = make_small(**LLAMA | {"rotary_theta": 500.0})
+    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    described = json.loads((folder / "config.json").read_text())
+    described["rope_theta"] = described.pop("rope_parameters")["rope_theta"]
+    storage.write_json(folder / "config.json", described)
+    assert load_model(folder).config == small.config

@@ -1,0 +1,255 @@
+"""Generation: transformers' tokens at temperature 0, the stated law otherwise, and text in whole characters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tpulm import tokenization
+from tpulm.config import ModelConfig
+from tpulm.convert import LoadedModel, load_model, save_model
+from tpulm.errors import ConfigError, DataError
+from tpulm.models import bert, decoder
+from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones
+from tpulm.predict import Sampling, generate, stream
+from tpulm.predict.generate import collect
+from tpulm.predict.writer import Writer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["the", "old", "cat", "fox", "sees", "a", "house", "and", "is", "seen", "by", "it", ".", ",", "##s"]
+VOCAB_SIZE = 60
+PROMPTS = ["the old cat", "", "a fox sees the house and is seen by it, the old old cat", "it"]
+TINY = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 64}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "llama": {"norm": "rms", "biases": False, "feed_forward": "gated", "activation": "silu", "positions": "rotary"},
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    words = [*SPECIAL, *WORDS, *(f"word{number}" for number in range(VOCAB_SIZE - len(SPECIAL) - len(WORDS)))]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    tokenization.save(tokenization.load(folder / "vocab.txt"), folder / "saved")
+    return folder / "saved"
+
+
+def random_model(vocabulary: Path, name: str = "gpt2", *, scale: float = 0.5, **settings: Any) -> LoadedModel:
+    config = ModelConfig.model_validate(
+        {"architecture": "decoder", "norm_position": "pre", **TINY, **LAYOUTS[name], **settings}
+    )
+    random = np.random.default_rng(5)
+
+    def draw(leaf: ParamSpec) -> np.ndarray:
+        middle = 1.0 if leaf.init is ones else 0.0
+        return random.normal(middle, scale, size=leaf.shape).astype(np.float32)
+
+    params = map_specs(draw, decoder.spec(config, vocab_size=VOCAB_SIZE))
+    return LoadedModel(params, config, VOCAB_SIZE, tokenization.load(vocabulary), "causal")
+
+
+@pytest.fixture(scope="module")
+def model(vocabulary: Path) -> LoadedModel:
+    return random_model(vocabulary)
+
+
+def token_ids(model: LoadedModel, prompts: list[str], **settings: Any) -> list[tuple[int, ...]]:
+    return [one.token_ids for one in generate(model, prompts, **settings)]
+
+
+# -- the tokens -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(LAYOUTS))
+def test_greedy_tokens_are_those_of_transformers(torch: ModuleType, vocabulary: Path, tmp_path: Path, name: str):
+    """A batch of prompts of different lengths, each as transformers continues it alone, token for token."""
+    import transformers
+
+    assert torch.__version__
+    transformers.utils.logging.disable_progress_bar()
+    made = random_model(vocabulary, name, scale=0.7, tied_output=False)
+    folder = save_model(
+        tmp_path / "export",
+        made.params,
+        made.config,
+        vocab_size=VOCAB_SIZE,
+        tokenization_folder=vocabulary,
+        pad_token_id=0,
+    )
+    prompts = [*PROMPTS, *(f"word{i} the word{2 * i} {'old ' * i}" for i in range(1, 9))]
+    ours = generate(load_model(folder), prompts, max_tokens=30, temperature=0.0)
+    theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    theirs.eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    seen: set[int] = set()
+    for prompt, found in zip(prompts, ours, strict=True):
+        inputs = tokenizer(prompt, return_tensors="pt")
+        out = theirs.generate(**inputs, max_new_tokens=30, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+        expected = out.tolist()
+        seen |= set(expected)
+        if expected[-1] == tokenizer.eos_token_id:
+            assert (list(found.token_ids), found.ending) == (expected[:-1], "end of text")
+        else:
+            assert (list(found.token_ids), found.ending) == (expected, "max_tokens")
+    assert len(seen) > 10, "or equality would say little"
+
+
+def test_a_batch_is_as_each_prompt_alone(model: LoadedModel):
+    together = generate(model, PROMPTS, max_tokens=12, temperature=0.0)
+    assert together == [generate(model, prompt, max_tokens=12, temperature=0.0)[0] for prompt in PROMPTS]
+
+
+def test_more_prompts_than_a_batch_holds(model: LoadedModel):
+    many = generate(model, ["the cat"] * 20, max_tokens=3, seed=1)
+    assert len(many) == 20 and len({one.text for one in many}) > 5, "each prompt draws for itself"
+    assert many[:2] == generate(model, ["the cat"] * 2, max_tokens=3, seed=1), "whatever comes after it"
+
+
+def test_the_seed_decides(model: LoadedModel):
+    first = token_ids(model, PROMPTS, max_tokens=10, seed=1)
+    assert token_ids(model, PROMPTS, max_tokens=10, seed=1) == first
+    assert token_ids(model, PROMPTS, max_tokens=10, seed=2) != first
+
+
+def test_top_1_is_greedy_at_any_temperature(model: LoadedModel):
+    greedy = token_ids(model, PROMPTS, max_tokens=10, temperature=0.0)
+    assert token_ids(model, PROMPTS, max_tokens=10, temperature=5.0, top_k=1, top_p=None) == greedy
+    assert token_ids(model, PROMPTS, max_tokens=10, temperature=1.0, top_p=1e-6) == greedy
+
+
+# -- where it stops ---------------------------------------------------------------------------------------------------------
+
+
+def saying(model: LoadedModel, sequence: list[int]) -> LoadedModel:
+    """A model that says `sequence` over and over, by position, whatever it is asked."""
+    size = model.config.hidden_size
+    params = jax.tree.map(np.zeros_like, model.params)
+    leaves = named_leaves(params)
+    leaves["final_norm/scale"][:] = 1.0
+    directions = np.random.default_rng(0).normal(size=(len(sequence), size)).astype(np.float32)
+    directions -= directions.mean(axis=1, keepdims=True)
+    for position in range(model.config.max_positions):
+        leaves["embeddings/positions"][position] = directions[position % len(sequence)]
+    for token_id, direction in zip(sequence, directions, strict=True):
+        leaves["output"][token_id] = direction
+    return model._replace(params=params)
+
+
+@pytest.fixture(scope="module")
+def untied(vocabulary: Path) -> LoadedModel:
+    return random_model(vocabulary, tied_output=False)
+
+
+def test_it_stops_at_the_end_of_a_text_and_each_row_for_itself(untied: LoadedModel):
+    ids = untied.tokenization.vocabulary()
+    speaker = saying(untied, [ids["cat"], ids["fox"], ids["[SEP]"]])
+    first, second = generate(speaker, ["", "the"], max_tokens=5, temperature=0.0)
+    assert (first.text, first.ending) == ("cat fox", "end of text")
+    assert first.token_ids == (ids["cat"], ids["fox"])
+    assert (second.text, second.ending) == (" fox", "end of text")
+
+
+def test_it_stops_at_the_last_position(untied: LoadedModel):
+    speaker = saying(untied, [untied.tokenization.vocabulary()["cat"]])
+    (found,) = generate(speaker, "the " * 58, max_tokens=50)
+    assert (len(found.token_ids), found.ending) == (64 - 59, "max_positions")
+    (full,) = generate(speaker, "the " * 62, max_tokens=50)
+    assert (len(full.token_ids), full.ending) == (1, "max_positions")
+
+
+# -- text as it comes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_makes_up_the_texts(model: LoadedModel):
+    pieces = list(stream(model, PROMPTS, max_tokens=10, sampling=Sampling(seed=3)))
+    assert collect(PROMPTS, pieces) == generate(model, PROMPTS, max_tokens=10, seed=3)
+    assert len(pieces) > 20
+    for number in range(len(PROMPTS)):
+        own = [piece for piece in pieces if piece.prompt == number]
+        assert [piece.ending is None for piece in own] == [True] * (len(own) - 1) + [False]
+
+
+def of_bytes(kind: str, folder: Path) -> tokenization.Tokenization:
+    """A vocabulary of single bytes, as byte-level BPE and as Unigram fall back to."""
+    if kind == "bpe":
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate([*SPECIAL, *alphabet])}, []))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    else:
+        pieces = [(token, -1.0) for token in (*SPECIAL, *(f"<0x{value:02X}>" for value in range(256)), "▁", "▁ab")]
+        tokenizer = Tokenizer(models.Unigram(pieces, 1, True))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenization.load(folder)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("text", ["吾輩は猫である", "ab 漢字 ab🙂한국어", "é"])
+def test_characters_of_several_bytes_are_never_torn(tmp_path: Path, kind: str, text: str):
+    made = of_bytes(kind, tmp_path)
+    ids = made.encode_one(text, special_tokens=False)
+    writer = Writer(made, [])
+    pieces = [writer.add(token_id) for token_id in ids]
+    assert "\ufffd" not in "".join(pieces)
+    assert "".join(pieces) + writer.end() == text
+    assert len([piece for piece in pieces if piece]) > len(text) // 3, "it does not wait for the end"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_bytes_that_are_no_character_are_marked_at_the_end(tmp_path: Path, kind: str):
+    made = of_bytes(kind, tmp_path)
+    ids = made.encode_one("漢字", special_tokens=False)[:-1]
+    writer = Writer(made, [])
+    pieces = [writer.add(token_id) for token_id in ids]
+    assert "".join(pieces).endswith("漢")
+    assert set(writer.end()) == {"\ufffd"}
+
+
+def test_spaces_between_prompt_and_text_are_those_of_one_text(vocabulary: Path):
+    made = tokenization.load(vocabulary)
+    ids = made.encode_one("the old cats", special_tokens=False)
+    writer = Writer(made, ids[:2])
+    assert [writer.add(token_id) for token_id in ids[2:]] == [" cat", "s"]
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_k": 0}, "top_k is 0; it must lie between 1 and the size of the vocabulary, 60"),
+        ({"top_k": 61}, "top_k is 61"),
+        ({"top_p": 0.0}, "top_p is 0.0; it must be more than 0 and at most 1"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"temperature": -1.0}, "temperature is -1.0; it must lie between 0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(model: LoadedModel, settings: dict[str, Any], message: str):
+    with pytest.raises(ConfigError) as raised:
+        generate(model, "the", **settings)
+    assert message in str(raised.value)
+
+
+def test_a_prompt_that_fills_the_model_is_refused(model: LoadedModel):
+    with pytest.raises(DataError, match=r"prompt 2 of 2: the prompt has 64 tokens.* reads at most 64"):
+        generate(model, ["the", "the " * 63])
+
+
+def test_a_masked_model_cannot_continue(vocabulary: Path):
+    config = ModelConfig.model_validate(TINY)
+    params = map_specs(lambda leaf: np.zeros(leaf.shape, np.float32), bert.spec(config, vocab_size=60, next_sentence=False))
+    masked = LoadedModel(params, config, 60, tokenization.load(vocabulary), "masked")
+    with pytest.raises(ConfigError, match=r"no causal language model.*tpulm fill-mask"):
+        generate(masked, "the")

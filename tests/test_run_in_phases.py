@@ -1,0 +1,121 @@
+"""A run of two phases: rows of two lengths, one training, and the same numbers however it is interrupted."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from test_pipeline import toy_config, write_corpus
+from tpulm import dataset, pipeline
+from tpulm.config import RunConfig
+from tpulm.errors import ConfigError, Stopped
+from tpulm.progress import Silent
+from tpulm.train.metrics import VOLATILE, read_metrics
+
+PHASES = [{"share": 0.5}, {"share": 0.5, "sequence_length": 64, "batch_size": 4}]
+
+
+def two_phases(folder: Path) -> RunConfig:
+    return toy_config(
+        write_corpus(folder / "corpus.txt.gz"),
+        phases=PHASES,
+        hardware={"data": 2, "fsdp": 2, "tensor": 2},
+        model={"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 64},
+        train={"steps": 8, "batch_size": 8, "log_every_steps": 1, "checkpoint": {"every_steps": 3}},
+    )
+
+
+def outcome(workdir: Path) -> Any:
+    records = [(r.kind, r.step, {k: v for k, v in r.values.items() if k not in VOLATILE}) for r in read_metrics(workdir)]
+    return records, (workdir / "export" / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path, pipeline.Summary]:
+    folder = tmp_path_factory.mktemp("phases")
+    config = two_phases(folder)
+    return config, folder / "w", pipeline.run(config, folder / "w")
+
+
+def test_each_phase_has_rows_of_its_own_length(whole: tuple[RunConfig, Path, pipeline.Summary]) -> None:
+    _, workdir, summary = whole
+    assert summary.steps == 8
+    made = [dataset.load_manifest(folder) for folder in (workdir, workdir / "phase-2")]
+    assert [one and one.train.rows.sequence_length for one in made] == [32, 64]
+    assert made[0] and made[1] and made[0].train.counts.tokens == made[1].train.counts.tokens  # the same text in both
+    assert [r.step for r in read_metrics(workdir) if r.kind == "train"] == list(range(1, 9))
+
+
+def test_doing_it_again_does_nothing(whole: tuple[RunConfig, Path, pipeline.Summary]) -> None:
+    config, workdir, _ = whole
+    assert pipeline.run(config, workdir).nothing_to_do
+
+
+class StopAfter(Silent):
+    """Asks for a stop when so many steps are done."""
+
+    def __init__(self, steps: int):
+        self._steps = steps
+        self._training, self._done = False, 0.0
+
+    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
+        self._training, self._done = description.startswith("Training, phase"), 0.0
+
+    def advance(self, amount: float) -> None:
+        self._done += amount
+        if self._training and self._done == self._steps:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("stops", [[3], [4], [5], [2, 6]])
+def test_stopped_in_any_phase_it_ends_the_same(
+    whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path, stops: list[int]
+) -> None:
+    config, workdir, _ = whole
+    for stop in stops:
+        with pytest.raises(Stopped, match=f"after saving step {stop} of 8"):
+            pipeline.run(config, tmp_path / "w", progress=StopAfter(stop))
+    pipeline.run(config, tmp_path / "w")
+    assert outcome(tmp_path / "w") == outcome(workdir)
+
+
+def test_a_damaged_checkpoint_at_the_boundary_goes_back_into_the_first_phase(
+    whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path
+) -> None:
+    config, workdir, _ = whole
+    with pytest.raises(Stopped):
+        pipeline.run(config, tmp_path / "w", progress=StopAfter(4))
+    checkpoint = tmp_path / "w" / "checkpoints" / "4" / "state"
+    shutil.rmtree(checkpoint)
+    pipeline.run(config, tmp_path / "w")
+    assert outcome(tmp_path / "w") == outcome(workdir)
+
+
+def test_a_loop_of_ones_own_goes_through_both(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
+    config, workdir, _ = whole
+    losses = [metrics["loss"] for _, _, metrics in pipeline.training_steps(config, tmp_path / "own")]
+    assert losses == pytest.approx([r.values["loss"] for r in read_metrics(workdir) if r.kind == "train"], abs=1e-5)
+
+
+def test_a_run_can_start_from_the_weights_of_another(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
+    config, workdir, summary = whole
+    tokenizer = config.tokenizer.model_copy(update={"path": str(workdir / "tokenizer" / "tokenizer.json")})
+    train = config.train.model_copy(update={"start_from": str(workdir), "steps": 2})
+    again = config.model_copy(update={"tokenizer": tokenizer, "train": train, "phases": ()})
+    _, state, metrics = next(pipeline.training_steps(again, tmp_path / "w"))
+    assert metrics["loss"] == pytest.approx(summary.train_loss, abs=0.3)
+    assert int(state.step) == 1
+    other = again.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"vocab_size": 61})})
+    with pytest.raises(
+        ConfigError, match=r"another vocabulary than this run; set tokenizer\.path = '.*export/tokenizer\.json'"
+    ):
+        next(pipeline.training_steps(other, tmp_path / "other"))
+    model = config.model.model_copy(update={"num_layers": 2})
+    with pytest.raises(
+        ConfigError, match=r"is not the one this run trains: .* is \[1, 32, 2, 16\] there and \[2, 32, 2, 16\] here"
+    ):
+        next(pipeline.training_steps(again.model_copy(update={"model": model}), tmp_path / "larger"))
