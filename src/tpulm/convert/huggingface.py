@@ -157,18 +157,20 @@ def load_model(path: str | Path) -> LoadedModel:
 
 
 def model_folder(path: str | Path) -> Path:
-    """The folder that holds the model: `path` itself, or its export where `path` is a work folder. Raises ConfigError."""
+    """The folder that holds the model: `path` itself, or its export where `path` is a work folder. Raises ConfigError.
+
+    Of an ELECTRA's export that is the generator's, which can be asked something; name the discriminator's for itself.
+    """
     given = storage.as_path(path)
     if not storage.exists(given):
         raise ConfigError(f"{given}: no such folder; name the folder of a model, or a work folder with an export")
     if not given.is_dir():
         raise ConfigError(f"{given} is a file; name the folder that holds {CONFIG} and {WEIGHTS}")
-    folder = given
-    if storage.exists(given / "run.json"):
-        halves = (given / "export" / half for half in PREFERRED)
-        folder = next((half for half in halves if storage.exists(half / CONFIG)), given / "export")
-        if not storage.exists(folder / CONFIG):
-            raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
+    is_workdir = storage.exists(given / "run.json")
+    folder = given / "export" if is_workdir else given
+    folder = next((folder / half for half in PREFERRED if storage.exists(folder / half / CONFIG)), folder)
+    if is_workdir and not storage.exists(folder / CONFIG):
+        raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
     missing = [name for name in (CONFIG, WEIGHTS) if not storage.exists(folder / name)]
     if not any(storage.exists(folder / name) for name in TOKENIZERS):
         missing.append(" or ".join(TOKENIZERS))
