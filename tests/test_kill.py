@@ -65,10 +65,23 @@ every_steps = 20
 """
 
 
+# What differs from a packed BERT, by objective.
+KINDS = {
+    "masked": RUN_FILE,
+    "replaced": RUN_FILE.replace(
+        "[model]", '[model]\narchitecture = "electra"\nactivation = "gelu"\nembedding_size = 64\ngenerator = {width = 0.5}'
+    ),
+    "causal": RUN_FILE.replace('rows = "packed"', 'rows = "causal"').replace(
+        "[model]", '[model]\narchitecture = "decoder"\nnorm_position = "pre"'
+    ),
+}
+masked = pytest.mark.parametrize("folder", ["masked"], indirect=True)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("kill")
-    (root / "run.toml").write_text(RUN_FILE)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp(f"kill-{request.param}")
+    (root / "run.toml").write_text(KINDS[request.param])
     return root
 
 
@@ -86,8 +99,9 @@ def outcome(workdir: Path) -> Outcome:
         (record.kind, record.step, {k: v for k, v in record.values.items() if k not in VOLATILE})
         for record in read_metrics(workdir)
     ]
-    files = ("export/model.safetensors", "export/tokenizer.json", "export/config.json", "results/evaluation.json")
-    return metrics, {name: hashlib.sha256((workdir / name).read_bytes()).hexdigest() for name in files}
+    kept = ("model.safetensors", "tokenizer.json", "config.json")
+    files = [workdir / "results" / "evaluation.json", *(f for f in (workdir / "export").rglob("*") if f.name in kept)]
+    return metrics, {str(f.relative_to(workdir)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +113,7 @@ def whole(folder: Path) -> Outcome:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("folder", list(KINDS), indirect=True)
 def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Outcome, user_environment: dict[str, str]) -> None:
     rng = random.Random(1)
     killed = 0
@@ -118,6 +133,7 @@ def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Outcome
 
 
 @pytest.mark.slow
+@masked
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_saves_and_exits_75(
     folder: Path,
@@ -138,6 +154,7 @@ def test_a_stop_saves_and_exits_75(
 
 
 @pytest.mark.slow
+@masked
 def test_a_stop_while_data_is_prepared_exits_75(folder: Path, user_environment: dict[str, str]) -> None:
     process = start(folder, "early", user_environment)
     while not (folder / "early" / "corpus").exists() and process.poll() is None:

@@ -126,6 +126,7 @@ def train(
                 log.write("train", step, {**values, **_rate_values(rate)})
                 progress.status(_status(values["loss"], rate))
             if _every(step, evaluate_every) and not last:
+                jax.block_until_ready(loss)  # or the steps under way would count as evaluation
                 meter.pause()
                 log.write("evaluation", step, evaluate(state.params).values())
                 meter.resume()
