@@ -1,0 +1,128 @@
+"""The emulator as a server of its own, in a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tpulm.emulator.app import Application
+from tpulm.emulator.faults import Faults
+from tpulm.emulator.service import Service
+
+HOST = "127.0.0.1"  # never reachable from elsewhere: it asks nobody who they are
+IDLE_SECONDS = 3600  # a shorter limit would close connections just as clients reuse them
+START_SECONDS = 30
+
+
+class _Protocol(H11Protocol):
+    """Hands the application the connection, which it needs for dropping it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.app_state = {**self.app_state, "transport": transport}
+        super().connection_made(transport)
+
+
+class Emulator:
+    """Cloud Storage on this machine, from `with` to the end of its block.
+
+    `folder` keeps everything for the next emulator with that folder; without one it lives in memory. `port` 0 is any free
+    one. Raises OSError where the port is taken.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, port: int = 0):
+        self._service = Service(None if folder is None else Path(folder))
+        self._port = port
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Emulator:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((HOST, self._port))
+        except BaseException:
+            listener.close()
+            raise
+        self._port = listener.getsockname()[1]
+        application = Application(self._service)
+        config = uvicorn.Config(
+            application,  # type: ignore[arg-type]
+            http=_Protocol,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=1,
+        )
+        server = self._server = uvicorn.Server(config)
+
+        def serve() -> None:
+            with listener:
+                asyncio.run(server.serve(sockets=[listener]))
+            application.close()
+
+        self._thread = threading.Thread(target=serve, name="emulator", daemon=True)
+        self._thread.start()
+        give_up_at = time.monotonic() + START_SECONDS
+        while not server.started:
+            if not self._thread.is_alive() or time.monotonic() > give_up_at:
+                raise RuntimeError(f"the emulator did not start on {self.url}")
+            time.sleep(0.001)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join()
+            self._server = self._thread = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the clients of a process need in order to talk to this emulator, and to look for no credentials elsewhere."""
+        return environment_for(self.url)
+
+    @property
+    def faults(self) -> Faults:
+        return self._service.faults
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """How many requests of each kind were answered, such as {"GET object": 3, "POST object": 1}."""
+        return self._service.requests()
+
+    def create_bucket(self, name: str, location: str = "US", **fields: Any) -> None:
+        """`fields` are further ones of the bucket's resource, such as storageClass."""
+        self._service.store.create_bucket(name, {"location": location, **fields})
+
+    def bucket_names(self) -> list[str]:
+        return [bucket.name for bucket in self._service.store.buckets()]
+
+
+def environment_for(url: str) -> dict[str, str]:
+    return {
+        "STORAGE_EMULATOR_HOST": url,  # google-cloud-storage and gcsfs
+        "TENSORSTORE_GCS_HTTP_URL": url,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "emulated",  # TensorStore would look for real ones
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # read when gcsfs is imported; its gRPC part knows no emulator
+        "GOOGLE_CLOUD_PROJECT": "tpulm-emulator",
+        "NO_GCE_CHECK": "true",  # no search for a metadata server
+        "GOOGLE_APPLICATION_CREDENTIALS": "",
+        "CLOUDSDK_CONFIG": os.devnull,  # the user's own credentials stay out of it
+        "EPATH_USE_TF": "false",  # TensorFlow's file system knows no emulator
+    }
