@@ -20,7 +20,7 @@ from tpulm.convert.decoder_names import fuse, table_of, untie
 from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
 from tpulm.convert.names import Name, from_theirs, head_in, names, tidy, to_theirs
-from tpulm.errors import ConfigError, DataError, TpulmError
+from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
@@ -201,6 +201,8 @@ def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig) -> 
     A causal model's texts begin with [SEP] and are padded on the left, so that what follows them follows at once.
     """
     files = [source / name for name in storage.walk(source) if name != _STAGE_MANIFEST]
+    if not files:
+        raise StorageError(f"cannot read {source}: no such file or folder, or an empty one")
     causal = config.architecture == "decoder"
     changes: dict[str, Any] = {"model_max_length": config.max_positions}
     if causal or not config.token_types:

@@ -23,6 +23,7 @@ from tpulm.errors import EXIT_STOPPED, ConfigError, PeerLost
 
 _POLL_SECONDS = 0.2
 _LINE_BYTES = 4096
+_FAREWELL_SECONDS = 10.0
 
 
 class Line:
@@ -94,11 +95,17 @@ class Star:
             return self._lost
 
     def leave(self, code: int) -> None:
-        """Tell the others; from here on nothing is a loss any more."""
+        """Tell the others; from here on nothing is a loss any more.
+
+        The first host is the last to go, if the others go soon: JAX ends every process whose coordinator is gone.
+        """
         with self._changed:
             self._leaving = True
         for line in self._lines.values():
             line.send(f"leave {code}")
+        if self._index == 0:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._left) == self._count - 1, _FAREWELL_SECONDS)
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -138,10 +145,10 @@ class Star:
             if other in self._left or other == self._index:
                 return
             self._left.add(other)
+            self._changed.notify_all()
             is_loss = code != 0 and self._lost is None and not self._leaving
             if is_loss:
                 self._lost = peer_lost(other, code)
-                self._changed.notify_all()
         if self._index == 0:
             for number, line in self._lines.items():
                 if number != other:

@@ -10,6 +10,7 @@ Paths are pathlib's pure paths (`as_path`), and every access is a function of th
 
 from tpulm.storage.arrays import tensorstore_location
 from tpulm.storage.causes import explain, storage_error
+from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
     FileInfo,
     check_writable,
@@ -50,6 +51,7 @@ __all__ = [
     "create_if_absent",
     "exists",
     "explain",
+    "forget_clients",
     "held",
     "info",
     "is_folder",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ from tpulm.storage.paths import TEMPORARY_SUFFIX
 def temporary_name(target: Path) -> Path:
     """A hidden name beside the target that nobody else uses."""
     return target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
+
+
+def temporaries_of(target: Path) -> list[Path]:
+    """All such names there are, whoever made them."""
+    return list(target.parent.glob(f".{glob.escape(target.name)}.*{TEMPORARY_SUFFIX}"))
 
 
 def write(target: Path, data: bytes) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 import threading
 from pathlib import Path, PurePath
 from types import TracebackType
 
 from tpulm.errors import StorageError
 from tpulm.storage import cloud
-from tpulm.storage.causes import explain
-from tpulm.storage.paths import TEMPORARY_SUFFIX
+from tpulm.storage.scratch import make_scratch
 
 _INTERVAL_SECONDS = 30.0
 
@@ -33,8 +31,7 @@ class Mirror:
         if isinstance(target, Path):
             self.folder = target
             return
-        with explain("write to", tempfile.gettempdir()):
-            self.folder = Path(tempfile.mkdtemp(prefix="tpulm-", suffix=TEMPORARY_SUFFIX))
+        self.folder = make_scratch()
         self._thread = threading.Thread(target=self._now_and_then, name="mirror", daemon=True)
         self._thread.start()
 
