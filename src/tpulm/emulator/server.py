@@ -13,9 +13,11 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tpulm.emulator.answers import ApiError
 from tpulm.emulator.app import Application
 from tpulm.emulator.faults import Faults
 from tpulm.emulator.service import Service
+from tpulm.errors import ConfigError
 
 HOST = "127.0.0.1"  # never reachable from elsewhere: it asks nobody who they are
 IDLE_SECONDS = 3600  # a shorter limit would close connections just as clients reuse them
@@ -44,12 +46,19 @@ class Emulator:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Emulator:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> Emulator:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((HOST, self._port))
         except BaseException:
             listener.close()
+            self._service.store.close()
             raise
         self._port = listener.getsockname()[1]
         application = Application(self._service)
@@ -82,11 +91,12 @@ class Emulator:
             time.sleep(0.001)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def stop(self) -> None:
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
             self._server = self._thread = None
+        self._service.store.close()
 
     @property
     def url(self) -> str:
@@ -108,13 +118,19 @@ class Emulator:
 
     def create_bucket(self, name: str, location: str = "US", **fields: Any) -> None:
         """`fields` are further ones of the bucket's resource, such as storageClass."""
-        self._service.store.create_bucket(name, {"location": location, **fields})
+        try:
+            self._service.store.create_bucket(name, {"location": location, **fields})
+        except ApiError as error:
+            raise ConfigError(f"cannot create the bucket '{name}': {error}") from None
 
     def bucket_names(self) -> list[str]:
         return [bucket.name for bucket in self._service.store.buckets()]
 
 
 def environment_for(url: str) -> dict[str, str]:
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if HOST not in direct.split(","):
+        direct = f"{direct},{HOST}".lstrip(",")
     return {
         "STORAGE_EMULATOR_HOST": url,  # google-cloud-storage and gcsfs
         "TENSORSTORE_GCS_HTTP_URL": url,
@@ -125,4 +141,6 @@ def environment_for(url: str) -> dict[str, str]:
         "GOOGLE_APPLICATION_CREDENTIALS": "",
         "CLOUDSDK_CONFIG": os.devnull,  # the user's own credentials stay out of it
         "EPATH_USE_TF": "false",  # TensorFlow's file system knows no emulator
+        "NO_PROXY": direct,
+        "no_proxy": direct,
     }
