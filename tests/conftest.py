@@ -7,6 +7,7 @@ worker processes inherit the same rules.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import importlib.util
 import os
@@ -14,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -108,6 +110,9 @@ def _forget_clients() -> None:
         sys.modules["gcsfs"].GCSFileSystem.clear_instance_cache()
     if "etils.epath.backend" in sys.modules:
         sys.modules["etils.epath.backend"]._FileSystemSpecBackend._get_filesystem.cache_clear()
+    with warnings.catch_warnings():  # what the clients left open, lest the next test be blamed for it
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
