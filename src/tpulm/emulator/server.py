@@ -71,7 +71,8 @@ class Emulator:
         self.stop()
 
     def start(self) -> Emulator:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # The protocol is named because asyncio turns off the delaying of small packets only where it sees TCP.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((HOST, self._port))
