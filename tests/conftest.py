@@ -7,17 +7,25 @@ worker processes inherit the same rules.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 import threading
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from tpulm.emulator import Emulator
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -36,7 +44,12 @@ QUIET = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
 }
-os.environ.update(STRICT | QUIET)
+CLOUD = {  # read when the clients' modules are imported, so set before: none may look for credentials or a metadata server
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    "NO_GCE_CHECK": "true",
+    "EPATH_USE_TF": "false",
+}
+os.environ.update(STRICT | QUIET | CLOUD)
 
 if "PYTEST_XDIST_WORKER" not in os.environ:  # one compile cache for this session; xdist's workers inherit its path
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="tpulm-tests-compiled-")
@@ -74,6 +87,32 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: {folder} is not a folder; set TPULM_TEST_DATA to one")
     return folder
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    """Cloud Storage on this machine with an empty bucket gs://runs; this process and its children go there."""
+    from tpulm.emulator import Emulator
+
+    _forget_clients()
+    with Emulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        emulator.create_bucket("runs", location="US-CENTRAL1")
+        yield emulator
+        emulator.faults.clear()  # a client that retries in the background would otherwise do so to the end
+        _forget_clients()
+
+
+def _forget_clients() -> None:
+    """fsspec and epath keep their file systems, with address, connections and listings, for the life of the process."""
+    if "gcsfs" in sys.modules:
+        sys.modules["gcsfs"].GCSFileSystem.clear_instance_cache()
+    if "etils.epath.backend" in sys.modules:
+        sys.modules["etils.epath.backend"]._FileSystemSpecBackend._get_filesystem.cache_clear()
+    with warnings.catch_warnings():  # what the clients left open, lest the next test be blamed for it
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

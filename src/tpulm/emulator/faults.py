@@ -36,6 +36,7 @@ class FaultSettings:
     fail_commits: bool = False  # writes are refused as by an overloaded service
     match: str = ""
     seconds: float | None = None  # how long the faults last; None: until they are cleared
+    count: int | None = None  # how many there are; None: no end
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -48,6 +49,8 @@ class FaultSettings:
                 raise ConfigError(f"{field.name} is a number of seconds, 0 or more; found {value!r}")
             if field.name in ("read_only", "fail_commits") and not isinstance(value, bool):
                 raise ConfigError(f"{field.name} is true or false; found {value!r}")
+        if self.count is not None and (isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1):
+            raise ConfigError(f"count is a whole number, 1 or more; found {self.count!r}")
         if isinstance(self.error_status, bool) or not isinstance(self.error_status, int) or not 400 <= self.error_status < 600:
             raise ConfigError(f"error_status is an HTTP status from 400 to 599; found {self.error_status!r}")
         try:
@@ -118,6 +121,7 @@ class Faults:
     def _install(self, settings: FaultSettings) -> None:
         self._settings = settings
         self._random = random.Random(settings.seed)
+        self._left = settings.count
         self._ends_at = None if settings.seconds is None else time.monotonic() + settings.seconds
 
     def set(self, **settings: Any) -> None:
@@ -139,7 +143,7 @@ class Faults:
             return self._current()
 
     def _current(self) -> FaultSettings:
-        if self._ends_at is not None and time.monotonic() >= self._ends_at:
+        if self._left == 0 or (self._ends_at is not None and time.monotonic() >= self._ends_at):
             self._install(FaultSettings())
         return self._settings
 
@@ -157,6 +161,7 @@ class Faults:
             verdict = decide(settings, request, Rolls(*(self._random.random() for _ in Rolls._fields)))
             if verdict.kind:
                 self._injected[verdict.kind] += 1
+                self._left = None if self._left is None else self._left - 1
             if settings.latency_seconds:
                 self._injected["latency"] += 1
             return verdict, settings.latency_seconds

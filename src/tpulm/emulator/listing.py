@@ -92,7 +92,7 @@ def _sealed(name: str, is_prefix: bool) -> str:
 
 def _opened(token: str) -> tuple[str, bool]:
     try:
-        text = base64.urlsafe_b64decode(token).decode()
+        text = base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         raise invalid("Invalid Value: pageToken") from None
     return text[1:], text[:1] == "p"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -13,9 +14,11 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tpulm.emulator.answers import ApiError
 from tpulm.emulator.app import Application
 from tpulm.emulator.faults import Faults
 from tpulm.emulator.service import Service
+from tpulm.errors import ConfigError
 
 HOST = "127.0.0.1"  # never reachable from elsewhere: it asks nobody who they are
 IDLE_SECONDS = 3600  # a shorter limit would close connections just as clients reuse them
@@ -30,6 +33,23 @@ class _Protocol(H11Protocol):
         super().connection_made(transport)
 
 
+class _Server(uvicorn.Server):
+    """Stops at once when asked to, not at the next tick."""
+
+    def __init__(self, config: uvicorn.Config):
+        super().__init__(config)
+        self._asked = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # 0: the tick at which the Date header is renewed
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), timeout=1)
+
+    def ask_to_stop(self) -> None:
+        self.should_exit = True
+        self._asked.set()
+
+
 class Emulator:
     """Cloud Storage on this machine, from `with` to the end of its block.
 
@@ -40,16 +60,25 @@ class Emulator:
     def __init__(self, folder: str | os.PathLike[str] | None = None, port: int = 0):
         self._service = Service(None if folder is None else Path(folder))
         self._port = port
-        self._server: uvicorn.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Emulator:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> Emulator:
+        # The protocol is named because asyncio turns off the delaying of small packets only where it sees TCP.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((HOST, self._port))
         except BaseException:
             listener.close()
+            self._service.store.close()
             raise
         self._port = listener.getsockname()[1]
         application = Application(self._service)
@@ -66,14 +95,18 @@ class Emulator:
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=1,
         )
-        server = self._server = uvicorn.Server(config)
+        server = self._server = _Server(config)
 
-        def serve() -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            await server.serve(sockets=[listener])
+
+        def run() -> None:
             with listener:
-                asyncio.run(server.serve(sockets=[listener]))
+                asyncio.run(serve())
             application.close()
 
-        self._thread = threading.Thread(target=serve, name="emulator", daemon=True)
+        self._thread = threading.Thread(target=run, name="emulator", daemon=True)
         self._thread.start()
         give_up_at = time.monotonic() + START_SECONDS
         while not server.started:
@@ -82,11 +115,12 @@ class Emulator:
             time.sleep(0.001)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._server is not None and self._thread is not None:
-            self._server.should_exit = True
+    def stop(self) -> None:
+        if self._server is not None and self._thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._server.ask_to_stop)
             self._thread.join()
             self._server = self._thread = None
+        self._service.store.close()
 
     @property
     def url(self) -> str:
@@ -108,13 +142,19 @@ class Emulator:
 
     def create_bucket(self, name: str, location: str = "US", **fields: Any) -> None:
         """`fields` are further ones of the bucket's resource, such as storageClass."""
-        self._service.store.create_bucket(name, {"location": location, **fields})
+        try:
+            self._service.store.create_bucket(name, {"location": location, **fields})
+        except ApiError as error:
+            raise ConfigError(f"cannot create the bucket '{name}': {error}") from None
 
     def bucket_names(self) -> list[str]:
         return [bucket.name for bucket in self._service.store.buckets()]
 
 
 def environment_for(url: str) -> dict[str, str]:
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if HOST not in direct.split(","):
+        direct = f"{direct},{HOST}".lstrip(",")
     return {
         "STORAGE_EMULATOR_HOST": url,  # google-cloud-storage and gcsfs
         "TENSORSTORE_GCS_HTTP_URL": url,
@@ -125,4 +165,6 @@ def environment_for(url: str) -> dict[str, str]:
         "GOOGLE_APPLICATION_CREDENTIALS": "",
         "CLOUDSDK_CONFIG": os.devnull,  # the user's own credentials stay out of it
         "EPATH_USE_TF": "false",  # TensorFlow's file system knows no emulator
+        "NO_PROXY": direct,
+        "no_proxy": direct,
     }

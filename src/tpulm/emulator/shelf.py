@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 
 from tpulm.emulator.bodies import Body, FileBody, MemoryBody, read_all
 from tpulm.emulator.objects import Bucket, StoredObject
+from tpulm.errors import ConfigError
 
 
 class Shelf(Protocol):
@@ -34,6 +36,7 @@ class Shelf(Protocol):
     def remove(self, stored: StoredObject) -> None: ...
     def put_bucket(self, bucket: Bucket) -> None: ...
     def remove_bucket(self, name: str) -> None: ...
+    def close(self) -> None: ...
 
 
 class MemoryShelf:
@@ -63,11 +66,23 @@ class MemoryShelf:
     def remove_bucket(self, name: str) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 class FolderShelf:
     def __init__(self, folder: Path):
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ConfigError(f"another emulator is using {folder}; stop it, or name another folder") from None
+
+    def close(self) -> None:
+        self._lock.close()
 
     def buckets(self) -> Iterator[Bucket]:
         for file in sorted(self.folder.glob("*/bucket.json")):

@@ -6,7 +6,6 @@ import dataclasses
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,13 +29,6 @@ class Source(NamedTuple):
     conditions: Preconditions = NONE
 
 
-class Reading(NamedTuple):
-    stored: StoredObject
-    pieces: Iterator[bytes | memoryview]
-    start: int
-    stop: int
-
-
 class Store:
     def __init__(self, folder: Path | None = None):
         self.lock = threading.RLock()
@@ -44,6 +36,10 @@ class Store:
         self._buckets = {bucket.name: bucket for bucket in self._shelf.buckets()}
         made = [stored.generation for bucket in self._buckets.values() for stored in bucket.objects.values()]
         self._last_time = max([*made, *(bucket.updated for bucket in self._buckets.values())], default=0)
+
+    def close(self) -> None:
+        """Leave the folder to another emulator."""
+        self._shelf.close()
 
     def _now(self) -> int:
         """Microseconds, strictly increasing whatever the clock does; the caller holds the lock."""

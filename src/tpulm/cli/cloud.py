@@ -1,0 +1,75 @@
+"""`tpulm cloud emulator`: the cloud, for now without the cloud."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpulm.cli.options import AsJson
+from tpulm.cli.terminal import console, print_json
+from tpulm.errors import ConfigError, MissingExtra
+
+app = typer.Typer(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
+
+
+@app.command()
+def emulator(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where it listens on 127.0.0.1; 0 for any free port.")] = 9023,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="F", help="Keep buckets and objects here, for the next time. Default: in memory.")
+    ] = None,
+    bucket: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Create this bucket. Repeatable.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cloud Storage on this machine, until Ctrl-C: the same clients and gs:// paths, no account, no cost.
+
+    It prints the variables that point a shell at it:
+
+        tpulm cloud emulator --bucket runs > emulator.sh &
+
+        . ./emulator.sh
+
+        tpulm run electra-small --workdir gs://runs/first
+
+    Faults to rehearse with are set while it runs:
+
+        curl -d '{"error_rate": 0.05, "latency_seconds": 0.02}' http://127.0.0.1:9023/_control/faults
+    """
+    try:
+        from tpulm.emulator import Emulator
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"the emulator needs {error.name}: pip install 'tpulm[emulator]'") from None
+    from tpulm import interrupt
+
+    with interrupt.handled():
+        server = Emulator(folder, port)
+        for name in bucket or []:
+            if name not in server.bucket_names():
+                server.create_bucket(name)
+        try:
+            server.start()
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            reason = "is in use" if error.errno == errno.EADDRINUSE else "needs privileges"
+            raise ConfigError(f"port {port} of 127.0.0.1 {reason}; name another with --port, or --port 0 for any") from None
+        try:
+            where = f"kept in {folder}" if folder else "kept in memory only"
+            names = ", ".join(f"gs://{name}" for name in server.bucket_names()) or "none yet; --bucket NAME creates one"
+            console.print(f"Cloud Storage, emulated at [bold]{server.url}[/] and {where}", soft_wrap=True)
+            console.print(f"buckets: {names}", soft_wrap=True)
+            if as_json:
+                print_json({"url": server.url, "buckets": server.bucket_names(), "environment": server.environment})
+            else:
+                console.print("a shell that has evaluated the following lines talks to it; Ctrl-C ends it", soft_wrap=True)
+                exports = (f"export {name}={shlex.quote(value)}" for name, value in server.environment.items())
+                print("\n".join(exports), flush=True)
+            while not interrupt.requested():
+                time.sleep(0.1)
+        finally:
+            server.stop()
