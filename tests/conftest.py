@@ -105,7 +105,10 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
 
 
 def _forget_clients() -> None:
-    """fsspec and epath keep their file systems, with address, connections and listings, for the life of the process."""
+    """fsspec, epath and our own storage keep what leads to Cloud Storage for the life of the process."""
+    from tpulm import storage
+
+    storage.forget_clients()
     if "gcsfs" in sys.modules:
         sys.modules["gcsfs"].GCSFileSystem.clear_instance_cache()
     if "etils.epath.backend" in sys.modules:

@@ -22,17 +22,6 @@ INTERVAL = 10
 SYLLABLES = ["ka", "ro", "mi", "su", "te", "no", "la", "vi", "de", "po", "gu", "en"]
 
 
-@pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    with Emulator() as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        storage.forget_clients()
-        running.create_bucket("runs", location="US-CENTRAL1")
-        yield running
-    storage.forget_clients()
-
-
 @pytest.mark.parametrize(
     ("events", "steps"),
     [
@@ -41,16 +30,16 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     ],
 )
 def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(
-    emulator: Emulator, tmp_path: Path, events: int, steps: int
+    gcs: Emulator, tmp_path: Path, events: int, steps: int
 ) -> None:
     write_corpus()
-    calm = run_of(tmp_path / "calm", emulator, steps)
+    calm = run_of(tmp_path / "calm", gcs, steps)
     calm.start()
     assert calm.wait(300) == [0, 0], calm.tails()
 
-    stormy = run_of(tmp_path / "stormy", emulator, steps)
+    stormy = run_of(tmp_path / "stormy", gcs, steps)
     schedule = draw_schedule(seed=20_26, count=events, steps=steps)
-    told = list(suffer(stormy, schedule, emulator))
+    told = list(suffer(stormy, schedule, gcs))
     print("\n".join(told))
     assert len(told) == events
 

@@ -8,7 +8,7 @@ the operation and the likely cause; gs:// requests that may succeed later are re
 Paths are pathlib's pure paths (`as_path`), and every access is a function of this package.
 """
 
-from tpulm.storage.arrays import tensorstore_location
+from tpulm.storage.arrays import orbax_folder, tensorstore_location
 from tpulm.storage.causes import explain, storage_error
 from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
@@ -62,6 +62,7 @@ __all__ = [
     "move_folder",
     "open_ranges",
     "open_read",
+    "orbax_folder",
     "publish",
     "read_bytes",
     "read_json",

@@ -39,8 +39,6 @@ class ObjectInfo(NamedTuple):
 @functools.cache
 def client() -> Client:
     """One for each process; in a process that was forked or spawned, its own."""
-    # Without this gcsfs, which Orbax uses, asks another API for each bucket, and waits for half a minute where there is none.
-    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         from google.cloud import storage
     except ImportError as error:

@@ -2,9 +2,9 @@
 
 Orbax writes each step to a temporary folder and renames it when everything is on disk (in Cloud Storage it writes a commit
 marker, last), so a step without its commit does not exist. Beside the state lies a JSON object with the step, the data cursor,
-the skipped windows, the configuration, the fingerprints of tokenizer and dataset, and one checksum a leaf. A checkpoint with an
-object missing or damaged, one that cannot be read, or reads back as other numbers, is set aside under `damaged/` and the one
-before is taken; with several hosts the first one decides, before any of them reads.
+the skipped windows, the configuration and the fingerprints of tokenizer and dataset; the seal (`sealing`) has checksums of all
+objects and arrays. A checkpoint with an object missing or damaged, one that cannot be read, or reads back as other numbers, is
+set aside under `damaged/` and the one before is taken; with several hosts the first one decides, before any of them reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import jax
@@ -50,12 +50,11 @@ class Checkpoints:
     """The checkpoints of one work folder; use as a context manager, so that the last one is on disk when the block ends."""
 
     def __init__(self, folder: str | PurePath, config: CheckpointConfig, *, hosts: Hosts = ALONE, progress: Progress = SILENT):
-        made = storage.make_folder(folder)
-        self._folder = made.absolute() if isinstance(made, Path) else made
+        self._folder = storage.orbax_folder(storage.make_folder(folder))
         self._config = config
         self._hosts = hosts
         self._progress = progress
-        self._saving = 0
+        self._saving, self._checksums = 0, dict[str, jax.Array]()
         if hosts.is_first:
             self._set_damaged_aside()
         hosts.barrier("checkpoints")
@@ -87,9 +86,8 @@ class Checkpoints:
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Begin to save; returns when the state may change again. Raises StorageError for this or the previous one."""
-        metadata = {**metadata, "checksums": checksums(state)}
-        self.wait()  # for the one before, whose seal is by name
-        self._saving = step
+        self.wait()  # for the one before: two cannot be sealed at once
+        self._saving, self._checksums = step, begin_checksums(state)
         with _disk_errors(self._folder):
             self._manager.save(
                 step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave(metadata))
@@ -137,7 +135,7 @@ class Checkpoints:
             step,
             args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state), metadata=ocp.args.JsonRestore()),
         )
-        expected, found = items["metadata"]["checksums"], checksums(items["state"])
+        expected, found = sealing.array_checksums(self._folder / str(step)), checksums(items["state"])
         wrong = [name for name in expected if expected[name] != found.get(name)]
         if wrong or len(expected) != len(found):
             raise CheckpointError(f"other numbers than were saved in {', '.join(wrong) or 'the set of arrays'}")
@@ -172,7 +170,7 @@ class Checkpoints:
         """Called by Orbax, on the first host, when all of a step is written and nothing committed."""
         for path in storage.list_folder(self._folder):
             if path.name == str(self._saving) or path.name.startswith(f"{self._saving}{_UNCOMMITTED}"):
-                sealing.seal(path)
+                sealing.seal(path, _fetched(self._checksums))
 
     def _open(self) -> ocp.CheckpointManager:
         keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep)]
@@ -196,14 +194,22 @@ def _weighted_sums(leaves: Sequence[jax.Array]) -> list[jax.Array]:
     return [weighted_sum(leaf) for leaf in leaves]
 
 
+def begin_checksums(state: Any) -> dict[str, jax.Array]:
+    """`checksums`, on their way: nothing is waited for, and the state may be donated to the next step meanwhile."""
+    paths, leaves = zip(*jax.tree_util.tree_leaves_with_path(state), strict=True)
+    return dict(zip(map(jax.tree_util.keystr, paths), _weighted_sums(list(leaves)), strict=True))
+
+
 def checksums(state: Any) -> dict[str, int]:
     """One 32-bit number a leaf (path -> number): the sum over its elements i of bits[i] * (2 i + 1), modulo 2**32.
 
     Any single changed element changes it, and as an integer sum it is the same on any layout of devices. Leaves are of 32 bits.
     """
-    paths, leaves = zip(*jax.tree_util.tree_leaves_with_path(state), strict=True)
-    sums = jax.device_get(_weighted_sums(list(leaves)))
-    return {jax.tree_util.keystr(path): int(value) for path, value in zip(paths, sums, strict=True)}
+    return _fetched(begin_checksums(state))
+
+
+def _fetched(sums: dict[str, jax.Array]) -> dict[str, int]:
+    return {name: int(value) for name, value in jax.device_get(sums).items()}
 
 
 def _check_identity(metadata: dict[str, Any], identity: dict[str, Any], step: int) -> None:

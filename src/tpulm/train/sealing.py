@@ -1,12 +1,14 @@
-"""A list of the objects of a checkpoint with their sizes and checksums: what is missing or damaged is known before it is read.
+"""What a checkpoint consists of: what is missing or damaged is known before it is read, and what was read wrong afterwards.
 
-STEP/objects.json is written when all else is, and before the commit. It is of names within the checkpoint alone, so that a copy
-in another bucket or on disk is as good as the original.
+STEP/objects.json lists the objects with their sizes and checksums, and the arrays with theirs. It is written when all else is,
+and before the commit. It is of names within the checkpoint alone, so that a copy in another bucket or on disk is as good as the
+original.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -20,21 +22,21 @@ _WRITTEN_LATER = {SEAL, "_CHECKPOINT_METADATA", "commit_success.txt"}
 _READ_BYTES = 8 << 20
 
 
-def seal(folder: PurePath) -> None:
-    """List the objects of a checkpoint that is about to be committed."""
+def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
+    """List the objects of a checkpoint that is about to be committed, and the checksums of its arrays."""
     objects = {
         name: {"bytes": found.size, "crc32c": found.crc32c or _crc32c(folder / name)}
         for name, found in storage.walk(folder).items()
         if name not in _WRITTEN_LATER
     }
-    storage.write_json(folder / SEAL, {"objects": objects})
+    storage.write_json(folder / SEAL, {"objects": objects, "arrays": dict(arrays)})
 
 
 def damage(folder: PurePath) -> str | None:
     """What is wrong with a checkpoint, or None. Files of this machine are read; Cloud Storage knows its checksums."""
     there = storage.walk(folder)
     if SEAL not in there:
-        return None  # of an older version of tpulm; its arrays have checksums of their own
+        return f"{SEAL} is missing"
     try:
         listed: dict[str, Any] = storage.read_json(folder / SEAL)["objects"]
         for name, recorded in listed.items():
@@ -49,6 +51,11 @@ def damage(folder: PurePath) -> str | None:
     except StorageError as error:
         return str(error)
     return None
+
+
+def array_checksums(folder: PurePath) -> dict[str, int]:
+    """Of the arrays, as `seal` was given them."""
+    return storage.read_json(folder / SEAL)["arrays"]
 
 
 def _crc32c(path: PurePath) -> str:
