@@ -101,7 +101,7 @@ def test_what_was_acknowledged_survives_a_kill(user_environment: dict[str, str],
         return json.loads(child.stdout.readline())["url"]
 
     def write_until_it_dies(url: str, writer: int) -> None:
-        with contextlib.suppress(requests.ConnectionError):
+        with contextlib.suppress(requests.RequestException):
             for number in range(100_000):
                 name = f"{writer}/{number % 50}"
                 parameters = {"uploadType": "media", "name": name}
