@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
-.PHONY: help check fix test bench docs quickstart lock environment clean
+.PHONY: help check fix test test-soak bench docs quickstart lock environment clean
 
 help:
 	@echo "make check       format, lint, types, import directions: before every commit"
 	@echo "make fix         format, and repair what can be repaired"
 	@echo "make test        the tests, slow ones left out   (one of them: $(BIN)/pytest tests/config)"
+	@echo "make test-soak   a run on two hosts that is killed, stopped and starved two dozen times; about ten minutes"
 	@echo "make bench       the benchmarks, one after another (torch is installed to compare with)"
 	@echo "make docs        the documentation, into ./site"
 	@echo "make quickstart  the whole path from text to model, in ./quickstart"
@@ -30,7 +31,10 @@ fix: $(READY)
 	$(BIN)/ruff format .
 
 test: $(READY)
-	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow and not soak"
+
+test-soak: $(READY)
+	$(BIN)/pytest -n0 -s -m soak tests/soak
 
 bench: $(READY)
 	$(BIN)/python -c 'import torch' 2> /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check "torch==2.13.0"

@@ -204,8 +204,12 @@ class TestFolders:
         assert list(tmp_path.iterdir()) == []
 
     def test_other_schemes_are_refused_with_a_way_out(self):
-        with pytest.raises(ConfigError, match="copy the files to a local folder"):
-            storage.as_path("gs://bucket/x")
+        with pytest.raises(ConfigError, match="paths are local or gs://bucket/"):
+            storage.as_path("s3://bucket/x")
+        with pytest.raises(ConfigError, match="with two slashes"):
+            storage.as_path("gs:/bucket/x")
+        with pytest.raises(ConfigError, match="name the bucket"):
+            storage.as_path("gs:///x")
 
     def test_exists(self, tmp_path: Path):
         assert storage.exists(tmp_path)

@@ -6,7 +6,7 @@ import concurrent.futures
 import os
 import threading
 from concurrent.futures import Future
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from tpulm import interrupt, tokenization
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
 class Programs:
     """Programs by phase, each compiled when first asked for, or ahead."""
 
-    def __init__(self, workdir: Path, progress: Progress):
+    def __init__(self, workdir: PurePath, progress: Progress):
         self._workdir, self._progress = workdir, progress
         self._compiling: dict[int, Future[Program]] = {}
 
@@ -92,7 +92,7 @@ def _special_ids(made: tokenization.Tokenization) -> tuple[int, ...]:
     return special.pad, special.unknown, special.cls, special.sep, special.mask
 
 
-def _compile_cache() -> Path:
+def _compile_cache() -> PurePath:
     """$XDG_CACHE_HOME/tpulm/compiled, by default ~/.cache/tpulm/compiled."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "tpulm" / "compiled"

@@ -7,8 +7,10 @@
     ├── DataError                   3   the user's text, labels or vocabulary cannot be used
     ├── CloudRefused                4   permission, quota or budget
     ├── StorageError                1   a file or object could not be read or written (disk full, read-only, …)
+    │   └── StorageRefused          4   no credentials for Cloud Storage, or no permission
     ├── CheckpointError             1   no checkpoint could be restored
     ├── TrainingDiverged            1   the loss became NaN or jumped
+    ├── PeerLost                    1   another host of the run is gone (or that host's own exit code)
     └── Stopped                    75   stopped on request after saving; the same command continues
 
 A message says what happened, the value found and the value expected, and what to do about it.
@@ -67,12 +69,26 @@ class StorageError(TpulmError):
     """A file or object could not be read or written."""
 
 
+class StorageRefused(StorageError):
+    """Cloud Storage knows nobody by these credentials, or does not let them do this."""
+
+    exit_code = 4
+
+
 class CheckpointError(TpulmError):
     """No checkpoint could be restored, or one belongs to something else."""
 
 
 class TrainingDiverged(TpulmError):
     """The loss became NaN or jumped; the message names step, rows and the last good checkpoint."""
+
+
+class PeerLost(TpulmError):
+    """Another host of the run is gone: killed, vanished, or ended with the exit code `code`, which is then this one's too."""
+
+    def __init__(self, message: str, *, code: int = 1):
+        super().__init__(message)
+        self.exit_code = code
 
 
 class Stopped(TpulmError):

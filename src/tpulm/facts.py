@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from tpulm import dataset
@@ -15,7 +15,7 @@ from tpulm.train.metrics import read_metrics
 from tpulm.workfolder import is_imported, read_result
 
 
-def gather(config: RunConfig, workdir: Path, *, step: int, tokenizer: Tokenization) -> CardFacts:
+def gather(config: RunConfig, workdir: PurePath, *, step: int, tokenizer: Tokenization) -> CardFacts:
     """From the manifests, the metrics and the results in `workdir`; what is not there stays unknown."""
     trained, scores = (read_result(workdir, name) for name in ("train", "evaluation"))
     curves: dict[str, list[Point]] = {"train": [], "evaluation": []}
@@ -44,7 +44,7 @@ def gather(config: RunConfig, workdir: Path, *, step: int, tokenizer: Tokenizati
     )
 
 
-def _corpus(workdir: Path) -> CorpusFacts | None:
+def _corpus(workdir: PurePath) -> CorpusFacts | None:
     made = dataset.load_manifest(workdir)
     if made is None or is_imported(workdir):
         return None
@@ -59,14 +59,14 @@ def _corpus(workdir: Path) -> CorpusFacts | None:
     )
 
 
-def _imported(workdir: Path) -> ImportFacts | None:
+def _imported(workdir: PurePath) -> ImportFacts | None:
     made = dataset.load_manifest(workdir)
     if made is None or not is_imported(workdir):
         return None
     return ImportFacts(records=made.corpus["records"], duplicates=made.corpus["duplicates"], origin=made.corpus["imported"])
 
 
-def _dataset(workdir: Path) -> DatasetFacts | None:
+def _dataset(workdir: PurePath) -> DatasetFacts | None:
     made = dataset.load_manifest(workdir)
     if made is None:
         return None

@@ -9,14 +9,15 @@ import contextlib
 import os
 import socket
 import time
-from pathlib import Path
+from pathlib import PurePath
 
 from tpulm import storage
 from tpulm.errors import StorageError, TpulmError
 
 
-def record_failure(workdir: Path, error: BaseException, *, stage: str | None, step: int | None = None) -> None:
-    """Write W/failures/TIME.json: kind, message, exit code, stage, step, host, process, time (seconds since 1970).
+def record_failure(workdir: PurePath, error: BaseException, *, stage: str | None, host: int | None = None) -> None:
+    """Write W/failures/TIME.json: kind, message, exit code, stage, host (its name, and its index among several),
+    process, time (seconds since 1970).
 
     A folder that cannot be written to leaves no record: the error itself, which the caller raises, says why.
     """
@@ -27,11 +28,11 @@ def record_failure(workdir: Path, error: BaseException, *, stage: str | None, st
         "message": str(error),
         "exit_code": error.exit_code if known else 1,
         "stage": stage,
-        "step": step,
         "host": socket.gethostname(),
+        "host_index": host,
         "process": os.getpid(),
         "time": round(now, 3),
     }
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     with contextlib.suppress(StorageError):
-        storage.write_json(workdir / "failures" / f"{stamp}-{os.getpid()}.json", record)
+        storage.write_json(workdir / "failures" / f"{stamp}-{os.getpid()}{'' if host is None else f'-host{host}'}.json", record)

@@ -14,6 +14,7 @@ from types import FrameType
 from tpulm.errors import Stopped
 
 _requested = threading.Event()
+_passed_on = threading.Event()
 _name = ""
 
 
@@ -25,6 +26,22 @@ def check(what_is_safe: str = "finished work is kept") -> None:
     """Raise `Stopped` if a stop was requested; `what_is_safe` completes the message."""
     if _requested.is_set():
         raise Stopped(f"stopped by {_name}; {what_is_safe}. Run the same command again to continue.")
+
+
+def request(name: str) -> None:
+    """Ask for a stop from inside, as if by a signal of that name."""
+    global _name
+    _name = _name or name
+    _requested.set()
+
+
+def pass_on() -> None:
+    """To be noted by whoever tells other hosts of the request."""
+    _passed_on.set()
+
+
+def is_passed_on() -> bool:
+    return _passed_on.is_set()
 
 
 def reason() -> str:
@@ -50,6 +67,7 @@ def handled() -> Iterator[None]:
             signal.signal(number, handler)
         if _on_signal not in previous.values():
             _requested.clear()
+            _passed_on.clear()
             _name = ""
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.compiling import Programs
 from tpulm.config import Phase, RunConfig, phase_at, phases_of
 from tpulm.errors import ConfigError
+from tpulm.hosts import ALONE, Hosts, Membership
 from tpulm.preparation import is_prepared, prepare_corpus, prepare_dataset, prepare_tokenizer
 from tpulm.progress import SILENT, Progress
 from tpulm.workfolder import begin, is_imported, read_result, working_in, write_result
@@ -50,29 +51,34 @@ class Summary:
         return all(state == "skipped" for state in self.stages.values())
 
 
-def train(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> dict[str, Any]:
+def train(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
     """Pretrain, from the newest checkpoint if there is one; the result is also W/results/train.json."""
-    return _Run(config, workdir, progress).train()
+    return _Run(config, workdir, hosts, progress).train()
 
 
-def evaluate(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> dict[str, Any]:
+def evaluate(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
     """Score the newest checkpoint on the whole holdout; the result is also W/results/evaluation.json."""
-    return _Run(config, workdir, progress).evaluate()
+    return _Run(config, workdir, hosts, progress).evaluate()
 
 
-def export(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> Path:
+def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> PurePath:
     """The newest checkpoint as a Hugging Face folder, W/export."""
-    return _Run(config, workdir, progress).export()
+    return _Run(config, workdir, hosts, progress).export()
 
 
-def run(config: RunConfig, workdir: str | Path, *, progress: Progress = SILENT) -> Summary:
-    """All stages, skipping what is done and continuing what was interrupted."""
-    with working_in(config, workdir) as folder:
-        return _Run(config, folder, progress).all()
+def run(
+    config: RunConfig, workdir: str | PurePath, *, member: Membership | None = None, progress: Progress = SILENT
+) -> Summary:
+    """All stages, skipping what is done and continuing what was interrupted.
+
+    With several hosts each of them calls this, and says by `member` which it is (`tpulm.hosts.membership`).
+    """
+    with working_in(config, workdir, member=member, progress=progress) as folder:
+        return _Run(config, folder.path, folder.hosts, progress).all()
 
 
 def training_steps(
-    config: RunConfig, workdir: str | Path, *, progress: Progress = SILENT
+    config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT
 ) -> Iterator[tuple[int, TrainState, dict[str, float]]]:
     """Prepare the data, then yield (step, state, {"loss": …}) after each compiled step, for a loop of your own.
 
@@ -81,18 +87,22 @@ def training_steps(
     folder = begin(config, workdir)
     with storage.held(folder):
         prepare_dataset(config, folder, progress=progress)
-        yield from _Run(config, folder, progress).steps()
+        yield from _Run(config, folder, ALONE, progress).steps()
 
 
 class _Run:
     """One command's pass through the last stages; holds what they share: the compiled programs, the trained parameters."""
 
-    def __init__(self, config: RunConfig, workdir: Path, progress: Progress):
-        self.config, self.workdir, self.progress = config, workdir, progress
+    def __init__(self, config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress):
+        self.config, self.workdir, self.hosts, self.progress = config, workdir, hosts, progress
         self.phases = phases_of(config)
         self.stages: dict[str, str] = {}
         self._programs = Programs(workdir, progress)
         self._trained: tuple[int, Any] | None = None  # (step, parameters)
+        if hosts.are_several:
+            from tpulm.train.distributed import initialize
+
+            initialize(hosts)
 
     def all(self) -> Summary:
         self._prepare()
@@ -116,7 +126,7 @@ class _Run:
 
     def _prepare(self) -> None:
         def stage(name: str, done: bool, prepare: Callable[..., Any]) -> None:
-            prepare(self.config, self.workdir, progress=self.progress)
+            prepare(self.config, self.workdir, hosts=self.hosts, progress=self.progress)
             self.stages[name] = "skipped" if done else "done"
             self._programs.check()
 
@@ -176,6 +186,7 @@ class _Run:
             progress=self.progress,
             steps=(phase.first_step, phase.last_step),
             title=f"Training, phase {phase.number} of {len(self.phases)}" if of_several else "Training",
+            hosts=self.hosts,
         )
 
     def _begun(self, phase: Phase) -> Program:
@@ -190,7 +201,13 @@ class _Run:
 
     def _rows(self, phase: Phase) -> dataset.Batches:
         train = phase.config.train
-        return dataset.Batches(self.workdir / phase.folder / "dataset" / "train", batch_size=train.batch_size, seed=train.seed)
+        return dataset.Batches(
+            self.workdir / phase.folder / "dataset" / "train",
+            batch_size=train.batch_size,
+            seed=train.seed,
+            host_index=self.hosts.index,
+            num_hosts=self.hosts.count,
+        )
 
     def evaluate(self) -> dict[str, Any]:
         if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
@@ -207,7 +224,7 @@ class _Run:
         values = {"step": step, "rows": scores.rows, **scores.values(), "health": verdict(checks, step)}
         return self._save_result("evaluation", values)
 
-    def export(self) -> Path:
+    def export(self) -> PurePath:
         folder = self.workdir / "export"
         done = self._result("export")
         if done is not None and done["step"] == self._newest_step() and storage.exists(folder):
@@ -217,19 +234,23 @@ class _Run:
         from tpulm.facts import gather
 
         step, params = self._parameters()
-        tokenizer = tokenization.load(self.workdir / "tokenizer")
-        self.progress.start("Exporting")
-        save_parts(
-            folder,
-            params,
-            self.config.model,
-            vocab_size=tokenizer.vocab_size,
-            tokenization_folder=self.workdir / "tokenizer",
-            pad_token_id=tokenizer.special.pad,
-            card=gather(self.config, self.workdir, step=step, tokenizer=tokenizer),
-        )
+        params = self._programs.get(phase_at(self.phases, step)).gathered(params)
+        self.hosts.barrier("export begun")
+        if self.hosts.is_first:
+            tokenizer = tokenization.load(self.workdir / "tokenizer")
+            self.progress.start("Exporting")
+            save_parts(
+                folder,
+                params,
+                self.config.model,
+                vocab_size=tokenizer.vocab_size,
+                tokenization_folder=self.workdir / "tokenizer",
+                pad_token_id=tokenizer.special.pad,
+                card=gather(self.config, self.workdir, step=step, tokenizer=tokenizer),
+            )
         self.stages["export"] = "done"
         self._save_result("export", {"step": step})
+        self.hosts.barrier("export")
         return folder
 
     def steps(self) -> Iterator[tuple[int, TrainState, dict[str, float]]]:
@@ -251,7 +272,8 @@ class _Run:
             from tpulm.train.checkpoint import Checkpoints
 
             program = self._programs.get(phase_at(self.phases, self._newest_step() or 0))
-            with Checkpoints(self.workdir / "checkpoints", self.config.train.checkpoint, progress=self.progress) as saved:
+            folder, policy = self.workdir / "checkpoints", self.config.train.checkpoint
+            with Checkpoints(folder, policy, hosts=self.hosts, progress=self.progress) as saved:
                 restored = saved.restore_latest(program.abstract_state, self._identity())
             if restored is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
@@ -267,7 +289,8 @@ class _Run:
         manifest, size = self._dataset(phase).holdout, program.evaluation_batch_size
 
         def batches() -> Iterator[Any]:
-            for batch in dataset.evaluation_batches(folder, batch_size=size, max_rows=max_rows):
+            hosts = {"host_index": self.hosts.index, "num_hosts": self.hosts.count}
+            for batch in dataset.evaluation_batches(folder, batch_size=size, max_rows=max_rows, **hosts):
                 yield batch
                 advance(size)
 
@@ -300,7 +323,9 @@ class _Run:
         return read_result(self.workdir, name)
 
     def _save_result(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
-        write_result(self.workdir, name, values)
+        """Written by the first host; what it says is the same on all."""
+        if self.hosts.is_first:
+            write_result(self.workdir, name, values)
         return values
 
     def _newest_step(self) -> int | None:
@@ -308,7 +333,7 @@ class _Run:
         if trained is not None:
             return trained["steps"]
         folder = self.workdir / "checkpoints"
-        steps = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+        steps = [int(path.name) for path in storage.list_folder(folder) if path.name.isdigit()]
         return max(steps, default=None)
 
     def _machine(self) -> dict[str, Any]:

@@ -3,57 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import RunConfig, phases_of
 from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
 from tpulm.workfolder import is_imported
 
 
-def prepare_corpus(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> corpus.CorpusManifest:
+def prepare_corpus(
+    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT
+) -> corpus.CorpusManifest:
     if not config.corpus.sources:
         raise ConfigError(
             'the run has no text: name it in the run file, for instance\n  [corpus]\n  sources = ["texts/*.txt.gz"]\n'
             "or with --set 'corpus.sources=[\"texts/*.txt.gz\"]'"
         )
-    return corpus.scatter(config.corpus, workdir, part_bytes=config.data.part_bytes, progress=progress)
+    return corpus.scatter(config.corpus, workdir, part_bytes=config.data.part_bytes, hosts=hosts, progress=progress)
 
 
-def prepare_tokenizer(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> tokenization.Tokenization:
+def prepare_tokenizer(
+    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT
+) -> tokenization.Tokenization:
     """Trained on a sample of the corpus, or taken from `tokenizer.path`; saved to W/tokenizer."""
     folder = workdir / "tokenizer"
     if is_imported(workdir):
         return tokenization.load(folder)
-    manifest = prepare_corpus(config, workdir, progress=progress)
+    manifest = prepare_corpus(config, workdir, hosts=hosts, progress=progress)
     wanted = config.tokenizer
     inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude={"path"})}
     if wanted.path is None:
         inputs["corpus"] = manifest.fingerprint
     else:
         inputs["file"] = storage.sha256(wanted.path)
-    if _is_done("the tokenizer", tokenization.load_manifest(folder), inputs):
-        return tokenization.load(folder)
-    if wanted.path is None:
-        texts = corpus.sample_texts(workdir, manifest, wanted.sample_bytes)
-        made = tokenization.train(texts, wanted, progress=progress)
-    else:
-        made = tokenization.load(wanted.path, wanted)
-    tokenization.save(made, folder, inputs=inputs, model_max_length=config.model.max_positions)
-    return made
+    is_done = _is_done("the tokenizer", tokenization.load_manifest(folder), inputs)
+    hosts.barrier("tokenizer begun")
+    if not is_done and hosts.is_first:
+        if wanted.path is None:
+            texts = corpus.sample_texts(workdir, manifest, wanted.sample_bytes)
+            made = tokenization.train(texts, wanted, progress=progress)
+        else:
+            made = tokenization.load(wanted.path, wanted)
+        tokenization.save(made, folder, inputs=inputs, model_max_length=config.model.max_positions)
+    hosts.barrier("tokenizer")
+    return tokenization.load(folder)
 
 
-def prepare_dataset(config: RunConfig, workdir: Path, *, progress: Progress = SILENT) -> dataset.DatasetManifest:
+def prepare_dataset(
+    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT
+) -> dataset.DatasetManifest:
     """The rows of W/dataset, and of the later phases' own; the corpus' spill is deleted when all are complete.
 
     Gives the first phase's.
     """
     if is_imported(workdir) and (imported := dataset.load_manifest(workdir)) is not None:
         return imported  # `workfolder.begin` has compared it with the settings
-    prepare_tokenizer(config, workdir, progress=progress)
-    text = prepare_corpus(config, workdir, progress=progress)
+    prepare_tokenizer(config, workdir, hosts=hosts, progress=progress)
+    text = prepare_corpus(config, workdir, hosts=hosts, progress=progress)
     made = [
         dataset.prepare(
             phase.config.data,
@@ -61,15 +70,17 @@ def prepare_dataset(config: RunConfig, workdir: Path, *, progress: Progress = SI
             tokenization_path=workdir / "tokenizer",
             corpus_manifest=text,
             corpus_workdir=workdir,
+            hosts=hosts,
             progress=progress,
         )
         for phase in phases_of(config)
     ]
-    corpus.remove_spill(workdir)
+    if hosts.is_first:
+        corpus.remove_spill(workdir)
     return made[0]
 
 
-def is_prepared(config: RunConfig, workdir: Path) -> bool:
+def is_prepared(config: RunConfig, workdir: PurePath) -> bool:
     """Whether all phases have their rows."""
     return all(dataset.load_manifest(workdir / phase.folder) is not None for phase in phases_of(config))
 

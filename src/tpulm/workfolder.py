@@ -12,19 +12,23 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from tpulm import interrupt, storage
 from tpulm.config import RunConfig, canonical_json, differences, from_json, phases_of
-from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.errors import ConfigError, PeerLost, Stopped, WorkFolderMismatch
 from tpulm.failures import record_failure
+from tpulm.hosts import ALONE, Hosts, Membership, join
+from tpulm.progress import SILENT, Progress
 
 _RUN_FILE = "run.json"
+_LOSS_IS_KNOWN_SECONDS = 2.0  # after a connection between devices broke, the loss of the host behind it
 _STAGES = ("corpus", "tokenizer", "dataset", "checkpoints", "results", "export")
 
 
-def open_run(workdir: str | Path) -> RunConfig:
+def open_run(workdir: str | PurePath) -> RunConfig:
     """The configuration a work folder was begun with. Raises ConfigError where there is none."""
     path = storage.as_path(workdir) / _RUN_FILE
     if not storage.exists(path):
@@ -32,7 +36,7 @@ def open_run(workdir: str | Path) -> RunConfig:
     return from_json(storage.read_bytes(path), str(path))
 
 
-def begin(config: RunConfig, workdir: str | Path) -> Path:
+def begin(config: RunConfig, workdir: str | PurePath) -> PurePath:
     """The work folder, made or recognised as this configuration's. Raises WorkFolderMismatch listing what differs."""
     folder = storage.check_writable(workdir)
     if is_imported(folder):
@@ -53,32 +57,63 @@ def begin(config: RunConfig, workdir: str | Path) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def working_in(config: RunConfig, workdir: str | Path, *, stage: str | None = None) -> Iterator[Path]:
-    """The work folder, held by this process, signals handled; a failure inside is recorded in it."""
-    with _held(begin(config, workdir), stage) as folder:
-        yield folder
+@dataclass(frozen=True)
+class WorkFolder:
+    """A work folder that this process works in, alone or as one of several hosts."""
+
+    path: PurePath
+    hosts: Hosts
 
 
 @contextlib.contextmanager
-def importing_into(workdir: str | Path) -> Iterator[Path]:
+def working_in(
+    config: RunConfig,
+    workdir: str | PurePath,
+    *,
+    stage: str | None = None,
+    member: Membership | None = None,
+    progress: Progress = SILENT,
+) -> Iterator[WorkFolder]:
+    """The work folder, held by this process, signals handled; a failure inside is recorded in it.
+
+    With several hosts all of them come here, and the first one holds the folder for all.
+    """
+    with interrupt.handled():
+        if member is None:
+            with _held(begin(config, workdir), stage, ALONE) as folder:
+                yield WorkFolder(folder, ALONE)
+            return
+        path = storage.as_path(workdir)
+
+        def record(error: PeerLost) -> None:
+            record_failure(path, error, stage=stage, host=member.index)
+
+        with join(member, run=f"{path} {canonical_json(config)}", record=record, progress=progress) as hosts:
+            folder = begin(config, workdir) if hosts.is_first else path
+            hosts.barrier("work folder")
+            with _held(folder, stage, hosts):
+                yield WorkFolder(folder, hosts)
+
+
+@contextlib.contextmanager
+def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
     """The same for a folder into which a dataset is imported. Raises WorkFolderMismatch if it holds anything else's work."""
     folder = storage.check_writable(workdir)
     if not is_imported(folder):
         found = [name for name in (_RUN_FILE, *_STAGES) if storage.exists(folder / name)]
         if found:
             raise WorkFolderMismatch(f"{folder} holds {', '.join(found)}, and no imported dataset; import into an empty folder")
-    with _held(folder, "import") as held:
+    with interrupt.handled(), _held(folder, "import", ALONE) as held:
         yield held
 
 
-def is_imported(workdir: str | Path) -> bool:
+def is_imported(workdir: str | PurePath) -> bool:
     """Whether the folder's dataset was imported, or its import has begun, so that there is no text."""
     path = storage.as_path(workdir) / "dataset" / "inputs.json"
     return storage.exists(path) and "imported" in storage.read_json(path)
 
 
-def _agree_with_import(config: RunConfig, folder: Path) -> None:
+def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
     """Raise ConfigError, before anything is written, unless these settings fit the imported rows."""
     path = folder / "dataset" / "manifest.json"
     if not storage.exists(path):
@@ -111,24 +146,27 @@ def _agree_with_import(config: RunConfig, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _held(folder: Path, stage: str | None) -> Iterator[Path]:
-    with storage.held(folder), interrupt.handled():
+def _held(folder: PurePath, stage: str | None, hosts: Hosts) -> Iterator[PurePath]:
+    with storage.held(folder) if hosts.is_first else contextlib.nullcontext():
         try:
             yield folder
         except (Exception, KeyboardInterrupt) as error:
-            record_failure(folder, error, stage=stage)
+            lost = None if isinstance(error, (Stopped, PeerLost)) else hosts.lost(wait_seconds=_LOSS_IS_KNOWN_SECONDS)
+            record_failure(folder, lost or error, stage=stage, host=hosts.index if hosts.are_several else None)
+            if lost is not None:  # what failed here failed because of it
+                raise lost from error
             raise
 
 
-def read_result(workdir: Path, name: str) -> dict[str, Any] | None:
+def read_result(workdir: PurePath, name: str) -> dict[str, Any] | None:
     """What a stage left, or None where it has not finished."""
     path = _result_path(workdir, name)
     return storage.read_json(path) if storage.exists(path) else None
 
 
-def write_result(workdir: Path, name: str, values: dict[str, Any]) -> None:
+def write_result(workdir: PurePath, name: str, values: dict[str, Any]) -> None:
     storage.write_json(_result_path(workdir, name), values)
 
 
-def _result_path(workdir: Path, name: str) -> Path:
+def _result_path(workdir: PurePath, name: str) -> PurePath:
     return workdir / "results" / f"{name}.json"

@@ -68,9 +68,6 @@ class TestExtends:
     def test_extends_of_the_wrong_type(self, tmp_path: Path):
         assert "extends must be the name" in message_of(write(tmp_path, "run.toml", "extends = 3\n"))
 
-    def test_a_bucket_is_refused_for_now(self):
-        assert "only local paths" in message_of("gs://bucket/run.toml")
-
 
 class TestPaths:
     def test_paths_are_relative_to_their_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

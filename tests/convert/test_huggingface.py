@@ -187,7 +187,7 @@ def test_the_same_model_gives_the_same_bytes_from_any_device(make_small, tmp_pat
 
 def test_an_export_replaces_the_one_before_as_a_whole(make_small, exported):
     (exported / "stale.txt").write_text("from an earlier export")
-    leftover = exported.with_name(f".export{storage.TEMPORARY_SUFFIX}")
+    leftover = exported.with_name(f".export.4711.abcd{storage.TEMPORARY_SUFFIX}")
     leftover.mkdir()
     (leftover / "torn").write_text("from an export that was killed")
     small = make_small(num_layers=1)

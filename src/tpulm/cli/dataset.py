@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, Workfolder, load_run
+from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.storage import as_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,19 +23,31 @@ app = typer.Typer(help="Rows of token ids: prepare or import them, look at them.
 
 
 @app.command()
-def prepare(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def prepare(
+    reference: RunFile,
+    workdir: WorkDir,
+    overrides: Overrides = None,
+    coordinator: Coordinator = None,
+    num_hosts: NumHosts = None,
+    host_index: HostIndex = None,
+    as_json: AsJson = False,
+) -> None:
     """Read the corpus, train or take the tokenizer, and write the rows to W/dataset. Needs no accelerator.
 
     Can be killed and run again at any time: finished parts are kept.
     """
     config = load_run(reference, overrides)
-    from tpulm import preparation, workfolder
+    from tpulm import hosts, preparation, workfolder
 
-    with workfolder.working_in(config, workdir, stage="dataset") as folder, drawn_progress() as progress:
-        preparation.prepare_dataset(config, folder, progress=progress)
-    _show_counts(folder)
+    member = hosts.membership(coordinator, num_hosts, host_index)
+    with (
+        drawn_progress() as progress,
+        workfolder.working_in(config, workdir, stage="dataset", member=member, progress=progress) as folder,
+    ):
+        preparation.prepare_dataset(config, folder.path, hosts=folder.hosts, progress=progress)
+    _show_counts(workdir)
     if as_json:
-        print_json(_counts(folder))
+        print_json(_counts(workdir))
 
 
 @app.command("import-tfrecord")
@@ -42,14 +56,19 @@ def import_tfrecord(
         list[str],
         typer.Argument(metavar="PATTERN...", help="TFRecord files, folders of them, or globs such as `'data/*.tfrecord*'`."),
     ],
-    vocab: Annotated[Path, typer.Option(metavar="FILE", help="The vocab.txt that the records were made with.")],
+    vocab: Annotated[
+        PurePath, typer.Option(metavar="FILE", parser=as_path, help="The vocab.txt that the records were made with.")
+    ],
     kind: Annotated[
         Literal["bert", "electra"],
         typer.Option(
             "--format", help="Whose: BERT's create_pretraining_data.py, or ELECTRA's build_pretraining_dataset.py, wrote them."
         ),
     ],
-    to: Annotated[Path, typer.Option(metavar="W", help="The work folder: an empty one, or one with this import begun.")],
+    to: Annotated[
+        PurePath,
+        typer.Option(metavar="W", parser=as_path, help="The work folder: an empty one, or one with this import begun."),
+    ],
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="The vocabulary is uncased (google's do_lower_case, which strips accents too).")
     ] = False,
@@ -68,11 +87,12 @@ def import_tfrecord(
     Then 'tpulm run RECIPE --workdir W' trains from there. Its data.sequence_length and data.next_sentence must be those of the
     records: --set data.next_sentence=false for ELECTRA's.
     """
-    from tpulm import dataset, tokenization, workfolder
+    from tpulm import dataset, storage, tokenization, workfolder
     from tpulm.config import TokenizerConfig
-    from tpulm.corpus.sources import find_paths
+    from tpulm.corpus.paths import find_paths
 
-    paths = {path.resolve(): str(path) for pattern in patterns for path in map(Path, find_paths(pattern))}
+    found = [path for pattern in patterns for path in find_paths(pattern)]
+    paths = {path if storage.is_remote(path) else os.path.realpath(path): path for path in found}
     settings = TokenizerConfig(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
     with drawn_progress() as progress:
         made = tokenization.load(vocab, settings, progress=progress)
@@ -130,12 +150,12 @@ def inspect(
         print_json(_counts(workdir))
 
 
-def _settings(workdir: Path) -> RunConfig:
+def _settings(workdir: PurePath) -> RunConfig:
     """Those of the run; an imported dataset may have no run yet."""
-    from tpulm import workfolder
+    from tpulm import storage, workfolder
     from tpulm.config import RunConfig
 
-    if workfolder.is_imported(workdir) and not (workdir / "run.json").exists():
+    if workfolder.is_imported(workdir) and not storage.exists(workdir / "run.json"):
         return RunConfig()
     return workfolder.open_run(workdir)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from tpulm.storage import as_path
 
 if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
     from tpulm.config import RunConfig
@@ -14,12 +16,31 @@ RunFile = Annotated[
     str, typer.Argument(metavar="RUN", help="A run file (.toml), or a recipe's name such as bert-mini ('tpulm recipes').")
 ]
 WorkDir = Annotated[
-    Path, typer.Option("--workdir", "-w", metavar="W", help="The work folder: made if absent, continued if not.")
+    PurePath,
+    typer.Option(
+        "--workdir",
+        "-w",
+        metavar="W",
+        parser=as_path,
+        help="The work folder, here or as gs://bucket/folder: made if absent, continued if not.",
+    ),
 ]
-Workfolder = Annotated[Path, typer.Argument(metavar="W", help="The work folder of a run.")]
+Workfolder = Annotated[PurePath, typer.Argument(metavar="W", parser=as_path, help="The work folder of a run.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Override a setting, such as --set train.steps=1000. Repeatable."),
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS:PORT",
+        help="With several hosts: where the first one can be reached. A TPU slice finds this and the next two by itself.",
+        rich_help_panel="Several hosts",
+    ),
+]
+NumHosts = Annotated[int | None, typer.Option(help="With several hosts: how many.", rich_help_panel="Several hosts")]
+HostIndex = Annotated[
+    int | None, typer.Option(help="With several hosts: which one this is, from 0.", rich_help_panel="Several hosts")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
-import typer
-
-from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, load_run
+from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 
 if TYPE_CHECKING:
@@ -21,23 +19,34 @@ EXAMPLES = (
 )
 
 
-def run(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def run(
+    reference: RunFile,
+    workdir: WorkDir,
+    overrides: Overrides = None,
+    coordinator: Coordinator = None,
+    num_hosts: NumHosts = None,
+    host_index: HostIndex = None,
+    as_json: AsJson = False,
+) -> None:
     """Text to model: tokenizer, dataset, pretraining, evaluation, export. Continues whatever is unfinished in W.
 
     Stop it with Ctrl-C at any time, or kill it: the same command goes on where it was, and computes the same numbers.
+
+    Several hosts (a TPU slice with more than one VM) run the same command, and share the work and W.
     """
     config = load_run(reference, overrides)
-    from tpulm import pipeline
+    from tpulm import hosts, pipeline
 
+    member = hosts.membership(coordinator, num_hosts, host_index)
     with drawn_progress() as progress:
-        summary = pipeline.run(config, workdir, progress=progress)
+        summary = pipeline.run(config, workdir, member=member, progress=progress)
     show_summary(summary)
     if as_json:
         print_json(asdict(summary))
 
 
 def quickstart(
-    workdir: Annotated[Path, typer.Option("--workdir", "-w", metavar="W", help="The work folder.")] = Path("tpulm-quickstart"),
+    workdir: WorkDir = Path("tpulm-quickstart"),
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,7 +95,7 @@ def show_summary(summary: Summary) -> None:
     print_table(summary.name, rows)
 
 
-def _show_curve(workdir: Path) -> None:
+def _show_curve(workdir: PurePath) -> None:
     """The training loss at about ten steps."""
     from tpulm.train.metrics import read_metrics
 

@@ -2,41 +2,73 @@
 
 from __future__ import annotations
 
-from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, Workfolder, load_run
+from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 
 
-def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def train(
+    reference: RunFile,
+    workdir: WorkDir,
+    overrides: Overrides = None,
+    coordinator: Coordinator = None,
+    num_hosts: NumHosts = None,
+    host_index: HostIndex = None,
+    as_json: AsJson = False,
+) -> None:
     """Pretrain on the dataset that is already in W ('tpulm dataset prepare'), from the newest checkpoint if there is one."""
     config = load_run(reference, overrides)
-    from tpulm import pipeline, workfolder
+    from tpulm import hosts, pipeline, workfolder
 
-    with workfolder.working_in(config, workdir, stage="train") as folder, drawn_progress() as progress:
-        result = pipeline.train(config, folder, progress=progress)
+    member = hosts.membership(coordinator, num_hosts, host_index)
+    with (
+        drawn_progress() as progress,
+        workfolder.working_in(config, workdir, stage="train", member=member, progress=progress) as folder,
+    ):
+        result = pipeline.train(config, folder.path, hosts=folder.hosts, progress=progress)
     print_table("Training", _readable(result))
     if as_json:
         print_json(result)
 
 
-def evaluate(workdir: Workfolder, as_json: AsJson = False) -> None:
+def evaluate(
+    workdir: Workfolder,
+    coordinator: Coordinator = None,
+    num_hosts: NumHosts = None,
+    host_index: HostIndex = None,
+    as_json: AsJson = False,
+) -> None:
     """Score the newest checkpoint of W on all of its held-out text."""
-    from tpulm import pipeline, workfolder
+    from tpulm import hosts, pipeline, workfolder
 
     config = workfolder.open_run(workdir)
-    with workfolder.working_in(config, workdir, stage="evaluate") as folder, drawn_progress() as progress:
-        result = pipeline.evaluate(config, folder, progress=progress)
+    member = hosts.membership(coordinator, num_hosts, host_index)
+    with (
+        drawn_progress() as progress,
+        workfolder.working_in(config, workdir, stage="evaluate", member=member, progress=progress) as folder,
+    ):
+        result = pipeline.evaluate(config, folder.path, hosts=folder.hosts, progress=progress)
     print_table("Held-out text", _readable(result))
     if as_json:
         print_json(result)
 
 
-def export(workdir: Workfolder, as_json: AsJson = False) -> None:
+def export(
+    workdir: Workfolder,
+    coordinator: Coordinator = None,
+    num_hosts: NumHosts = None,
+    host_index: HostIndex = None,
+    as_json: AsJson = False,
+) -> None:
     """Write the newest checkpoint of W as a Hugging Face folder, W/export."""
-    from tpulm import pipeline, workfolder
+    from tpulm import hosts, pipeline, workfolder
 
     config = workfolder.open_run(workdir)
-    with workfolder.working_in(config, workdir, stage="export") as folder, drawn_progress() as progress:
-        path = pipeline.export(config, folder, progress=progress)
+    member = hosts.membership(coordinator, num_hosts, host_index)
+    with (
+        drawn_progress() as progress,
+        workfolder.working_in(config, workdir, stage="export", member=member, progress=progress) as folder,
+    ):
+        path = pipeline.export(config, folder.path, hosts=folder.hosts, progress=progress)
     loader = "AutoModelForCausalLM" if config.model.architecture == "decoder" else "AutoModelForMaskedLM"
     console.print(f"exported to [bold]{path}[/]: {loader}.from_pretrained('{path}') loads it")
     if as_json:

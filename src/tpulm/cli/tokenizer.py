@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated
 
 import typer
 
 from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.storage import as_path
 
 app = typer.Typer(help="Vocabularies: train one, or see how well one fits a text.", no_args_is_help=True)
 
@@ -21,14 +22,15 @@ def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None) -> 
     from tpulm import preparation, workfolder
 
     with workfolder.working_in(config, workdir, stage="tokenizer") as folder, drawn_progress() as progress:
-        made = preparation.prepare_tokenizer(config, folder, progress=progress)
-    console.print(f"{made.vocab_size:,} tokens in [bold]{folder / 'tokenizer'}[/]")
+        made = preparation.prepare_tokenizer(config, folder.path, progress=progress)
+    console.print(f"{made.vocab_size:,} tokens in [bold]{workdir / 'tokenizer'}[/]")
 
 
 @app.command()
 def report(
     tokenizer: Annotated[
-        Path, typer.Argument(metavar="TOKENIZER", help="A work folder, an export, a tokenizer.json or a vocab.txt.")
+        PurePath,
+        typer.Argument(metavar="TOKENIZER", parser=as_path, help="A work folder, an export, a tokenizer.json or a vocab.txt."),
     ],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files, folders or globs of text.")],
     text_field: Annotated[str, typer.Option(help="The field or column of jsonl, csv, tsv and parquet files.")] = "text",
@@ -37,12 +39,12 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """How well a vocabulary fits a text: unknown words, tokens per word, coverage of each script, the worst documents."""
-    from tpulm import corpus, tokenization
+    from tpulm import corpus, storage, tokenization
     from tpulm.config import SourceConfig
     from tpulm.tokenization.report import DOCUMENT_HEADER, SCRIPT_HEADER
 
     inside = tokenizer / "tokenizer"
-    made = tokenization.load(inside if inside.is_dir() else tokenizer)
+    made = tokenization.load(inside if storage.is_folder(inside) else tokenizer)
     sources = tuple(SourceConfig(path=str(path), text_field=text_field, encoding=encoding) for path in texts)
     with drawn_progress() as progress:
         found = tokenization.report(made, corpus.read_texts(sources), worst=worst, progress=progress)

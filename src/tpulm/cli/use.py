@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, print_json, print_table
+from tpulm.storage import as_path
 
 if TYPE_CHECKING:
     from tpulm.predict.generate import Piece
 
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An export, or a work folder that has one.")]
+Model = Annotated[PurePath, typer.Argument(metavar="MODEL", parser=as_path, help="An export, or a work folder that has one.")]
 
 
 def fill_mask(

@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -29,7 +29,7 @@ def recipe_text(name: str) -> str:
     return (_RECIPES / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def load(reference: str | Path, overrides: Mapping[str, Any] | Sequence[str] = ()) -> RunConfig:
+def load(reference: str | PurePath, overrides: Mapping[str, Any] | Sequence[str] = ()) -> RunConfig:
     """The configuration of a recipe (by name) or of a run file (.toml, or a canonical .json).
 
     `overrides` are "train.steps=1000" strings, whose right-hand side is read as TOML (or, failing that, as a plain string),
@@ -80,14 +80,15 @@ def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
         text, folder = recipe_text(reference), None
     else:
         path = storage.as_path(reference)
-        if not path.is_file():
+        if storage.info(path) is None:
             known = list_recipes()
             by = f" ({seen[-1]} extends it)" if seen else ""
             raise ConfigError(
                 f"'{reference}' is neither a file nor a recipe{by}.{suggest(reference, known)} Recipes: {', '.join(known)}."
             )
-        reference = str(path.resolve())
-        text, folder = storage.read_bytes(path), path.parent.resolve()
+        path = path.resolve() if isinstance(path, Path) else path
+        reference = str(path)
+        text, folder = storage.read_bytes(path), path.parent
     if reference in seen:
         raise ConfigError(f"'extends' goes in a circle: {' -> '.join((*seen, reference))}; remove one of them")
     values = _parse(text, reference)
@@ -113,7 +114,7 @@ def _parse(text: str | bytes, origin: str) -> dict[str, Any]:
     return values
 
 
-def _absolute_paths(values: dict[str, Any], folder: Path | None) -> None:
+def _absolute_paths(values: dict[str, Any], folder: PurePath | None) -> None:
     """Make relative paths in a file relative to that file."""
 
     def absolute(path: Any) -> Any:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import jax
@@ -50,16 +48,16 @@ class LoadedModel(NamedTuple):
 
 
 def save_model(
-    folder: str | Path,
+    folder: str | PurePath,
     params: Model,
     config: ModelConfig,
     *,
     vocab_size: int,
-    tokenization_folder: str | Path,
+    tokenization_folder: str | PurePath,
     pad_token_id: int,
     card: CardFacts | None = None,
-) -> Path:
-    """Write the folder under a temporary name and put it in its place in one step; a folder already there is replaced.
+) -> PurePath:
+    """Write the folder under a temporary name and put it in its place; a folder already there is replaced.
 
     `params` may be on devices; `vocab_size` is the tokenizer's, to which the padded vocabulary is cut. Tensors that another one
     repeats (the decoder) are not stored, as transformers expects. Raises TpulmError when a parameter is not finite, ConfigError
@@ -72,7 +70,7 @@ def save_model(
     _check_finite(params)
     tree = spec_of(config, head, vocab_size=vocab_size)
     tensors = fuse(to_theirs(params, tree, _table(model_type, tree, config, head), vocab_size=vocab_size))
-    with _built_aside(target) as temporary:
+    with storage.built_aside(target, last=CONFIG) as temporary:
         _copy_tokenizer(tokenizer_folder, temporary, config)
         if model_type in decoder_json.MODEL_TYPES:
             special = tokenization.load(tokenizer_folder).special
@@ -87,15 +85,15 @@ def save_model(
 
 
 def save_parts(
-    folder: str | Path, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
-) -> Path:
+    folder: str | PurePath, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
+) -> PurePath:
     """As `save_model`, of what training gives: ELECTRA becomes two models, in `discriminator` and `generator`."""
     target = storage.as_path(folder)
     if not isinstance(params, Electra):
         return save_model(target, params, config, card=card, **arguments)
     both = halves(params)
     parts = {"discriminator": (both.discriminator, config), "generator": (both.generator, generator_config(config))}
-    with _built_aside(target) as temporary:
+    with storage.built_aside(target, last=CONFIG) as temporary:
         for half, (model, its_config) in parts.items():
             facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
             save_model(temporary / half, model, its_config, card=facts, **arguments)
@@ -113,21 +111,7 @@ def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple
     return table_of(model_type, tree) if model_type in decoder_json.MODEL_TYPES else names(config, head)
 
 
-@contextlib.contextmanager
-def _built_aside(target: Path) -> Iterator[Path]:
-    """An empty folder beside `target` that takes its place when the block ends well, and is removed when it does not."""
-    temporary = target.with_name(f".{target.name}{storage.TEMPORARY_SUFFIX}")
-    storage.remove(temporary)
-    try:
-        yield storage.make_folder(temporary)
-        storage.publish(temporary, target)
-    except BaseException:
-        with contextlib.suppress(StorageError):
-            storage.remove(temporary)
-        raise
-
-
-def load_model(path: str | Path) -> LoadedModel:
+def load_model(path: str | PurePath) -> LoadedModel:
     """The model of a Hugging Face folder, or of a work folder's export.
 
     Raises ConfigError when the path is no model, DataError when its files contradict each other.
@@ -156,7 +140,7 @@ def load_model(path: str | Path) -> LoadedModel:
     return LoadedModel(params, config, described.vocab_size, tokenizer, head, kept.dropped)
 
 
-def model_folder(path: str | Path) -> Path:
+def model_folder(path: str | PurePath) -> PurePath:
     """The folder that holds the model: `path` itself, or its export where `path` is a work folder. Raises ConfigError.
 
     Of an ELECTRA's export that is the generator's, which can be asked something; name the discriminator's for itself.
@@ -164,7 +148,7 @@ def model_folder(path: str | Path) -> Path:
     given = storage.as_path(path)
     if not storage.exists(given):
         raise ConfigError(f"{given}: no such folder; name the folder of a model, or a work folder with an export")
-    if not given.is_dir():
+    if not storage.is_folder(given):
         raise ConfigError(f"{given} is a file; name the folder that holds {CONFIG} and {WEIGHTS}")
     is_workdir = storage.exists(given / "run.json")
     folder = given / "export" if is_workdir else given
@@ -184,7 +168,7 @@ def model_folder(path: str | Path) -> Path:
     return folder
 
 
-def _vocabulary_settings(folder: Path) -> TokenizerConfig:
+def _vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
     path = folder / TOKENIZER_CONFIG
     settings = storage.read_json(path) if storage.exists(path) else {}
@@ -197,10 +181,10 @@ def _vocabulary_settings(folder: Path) -> TokenizerConfig:
     )
 
 
-def _read_tensors(path: Path) -> dict[str, np.ndarray]:
+def _read_tensors(path: PurePath) -> dict[str, np.ndarray]:
     try:
-        with storage.explain("read", path):
-            return safetensors.numpy.load_file(path)
+        with storage.local_copy(path) as file, storage.explain("read", path):
+            return safetensors.numpy.load_file(file)
     except SafetensorError as error:
         raise DataError(f"not a whole safetensors file ({error}); copy or export it again", location=str(path)) from error
 
@@ -211,13 +195,14 @@ def _check_finite(params: Model) -> None:
         raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")
 
 
-def _copy_tokenizer(source: Path, target: Path, config: ModelConfig) -> None:
+def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig) -> None:
     """All files of the tokenizer's folder; transformers is told there how long a text the model takes, and which inputs.
 
     A causal model's texts begin with [SEP] and are padded on the left, so that what follows them follows at once.
     """
-    with storage.explain("read", source):
-        files = sorted(file for file in source.iterdir() if file.is_file() and file.name != _STAGE_MANIFEST)
+    files = [source / name for name in storage.walk(source) if name != _STAGE_MANIFEST]
+    if not files:
+        raise StorageError(f"cannot read {source}: no such file or folder, or an empty one")
     causal = config.architecture == "decoder"
     changes: dict[str, Any] = {"model_max_length": config.max_positions}
     if causal or not config.token_types:

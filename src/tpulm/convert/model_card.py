@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from tpulm import storage
@@ -28,7 +28,7 @@ LONGEST_TITLE = 36  # letters of a name that fit above the picture, beside its l
 Row = tuple[str, str]
 
 
-def write_card(folder: str | Path, facts: CardFacts) -> None:
+def write_card(folder: str | PurePath, facts: CardFacts) -> None:
     """Write README.md and, where a curve is known, curve.svg into the folder of a model."""
     target = storage.as_path(folder)
     lines = _lines(facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from tpulm.config import ModelConfig
@@ -14,7 +14,7 @@ from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
 
 
-def starting_params(path: str | Path, config: ModelConfig, spec: Any, tokenization: Tokenization) -> Any:
+def starting_params(path: str | PurePath, config: ModelConfig, spec: Any, tokenization: Tokenization) -> Any:
     """The tree of float32 parameters for `spec`, from a Hugging Face folder or a work folder's export.
 
     Raises ConfigError naming every parameter that does not fit, or the tokenizer to take.
@@ -33,13 +33,13 @@ def starting_params(path: str | Path, config: ModelConfig, spec: Any, tokenizati
     return params
 
 
-def _same_vocabulary(path: str | Path, loaded: LoadedModel, tokenization: Tokenization) -> None:
+def _same_vocabulary(path: str | PurePath, loaded: LoadedModel, tokenization: Tokenization) -> None:
     if loaded.tokenization.vocabulary() != tokenization.vocabulary():
         given = model_folder(path) / "tokenizer.json"
         raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{given}'")
 
 
-def _same_shapes(path: str | Path, params: Any, spec: Any) -> None:
+def _same_shapes(path: str | PurePath, params: Any, spec: Any) -> None:
     found, wanted = named_leaves(params), named_leaves(spec)
     wrong = [f"{name} is missing there" for name in wanted if name not in found]
     wrong += [f"{name} has no place here" for name in found if name not in wanted]

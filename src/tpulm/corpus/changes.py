@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+from tpulm import storage
 from tpulm.config import CorpusConfig, RunConfig, differences
 from tpulm.corpus.manifest import CorpusManifest, reading_settings
 from tpulm.corpus.piece import is_unchanged
@@ -22,7 +22,7 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
     try:
         files = find_files(config.sources)
     except ConfigError:
-        if any(Path(record.path).exists() for record in manifest.inputs if record.path):
+        if any(storage.exists(record.path) for record in manifest.inputs if record.path):
             raise
         files = None
     found = list(_settings_changes(manifest, config, part_bytes))

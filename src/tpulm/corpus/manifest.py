@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -89,15 +89,15 @@ class CorpusManifest(Record):
     fingerprint: str  # of all that determines the documents: file contents in order and settings, no paths and no times
 
 
-def pieces_folder(workdir: str | os.PathLike[str]) -> Path:
+def pieces_folder(workdir: str | os.PathLike[str]) -> PurePath:
     return storage.as_path(workdir) / "corpus" / "pieces"
 
 
-def spill_path(workdir: str | os.PathLike[str], piece: int) -> Path:
+def spill_path(workdir: str | os.PathLike[str], piece: int) -> PurePath:
     return pieces_folder(workdir) / f"{piece:06d}.spill"
 
 
-def manifest_path(workdir: str | os.PathLike[str]) -> Path:
+def manifest_path(workdir: str | os.PathLike[str]) -> PurePath:
     return storage.as_path(workdir) / "corpus" / "manifest.json"
 
 

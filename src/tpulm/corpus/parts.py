@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from tpulm import storage
 from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
 from tpulm.corpus.spill import Slice, SpillReader
 from tpulm.errors import DataError
+
+_REQUESTS: Final = 8
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Part(NamedTuple):
@@ -31,7 +38,7 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     two copies of each training document and a third of those that their hash chooses; held-out documents are never copied.
     """
     slices, weights = _slices(workdir, manifest, *part_range(part, manifest.num_parts))
-    documents = [document for item in slices for document in item.documents()]
+    documents = [document for found in _each(Slice.documents, slices, workdir) for document in found]
     keys, order, repeat = _merged([item.keys for item in slices])
     duplicates = 0
     if manifest.config.deduplicate:
@@ -75,13 +82,25 @@ def _slices(
     workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int = 0, high: int = RANGE
 ) -> tuple[list[Slice], list[float]]:
     """The slices of a range of keys, in the order of the sources, and the weight of each."""
+
+    def slices_of(index: int) -> list[Slice]:
+        return list(SpillReader(spill_path(workdir, index), manifest.pieces[index].runs).slices(low, high))
+
     slices: list[Slice] = []
     weights: list[float] = []
-    for index, piece in enumerate(manifest.pieces):
-        found = list(SpillReader(spill_path(workdir, index), piece.runs).slices(low, high))
+    for piece, found in zip(manifest.pieces, _each(slices_of, range(len(manifest.pieces)), workdir), strict=True):
         slices.extend(found)
         weights.extend([manifest.config.sources[piece.source].weight] * len(found))
     return slices, weights
+
+
+def _each(function: Callable[[Item], Result], items: Iterable[Item], workdir: str | os.PathLike[str]) -> Iterator[Result]:
+    """The results in order; from Cloud Storage several are waited for at once."""
+    if not storage.is_remote(workdir):
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        yield from pool.map(function, items)
 
 
 def _merged(keys: list[Keys]) -> tuple[Keys, np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from itertools import compress
-from pathlib import Path
+from pathlib import PurePath
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -49,11 +49,11 @@ class Piece(NamedTuple):
     limits: Limits = Limits()
 
     @property
-    def spill(self) -> Path:
+    def spill(self) -> PurePath:
         return spill_path(self.workdir, self.number)
 
     @property
-    def record(self) -> Path:
+    def record(self) -> PurePath:
         return self.spill.with_suffix(".json")
 
     @property
@@ -87,13 +87,14 @@ def cut_into_pieces(files: Iterable[InputFile], config: CorpusConfig, workdir: s
 
 def finished(piece: Piece) -> PieceRecord | None:
     """The record of a piece that an earlier attempt finished, if its files and settings are still the same."""
-    if not (storage.exists(piece.record) and storage.exists(piece.spill)):
+    spill = storage.info(piece.spill)
+    if spill is None or not storage.exists(piece.record):
         return None
     value = storage.read_json(piece.record)
     if value.get("settings") != piece.settings():
         return None
     record = PieceRecord.model_validate(value)
-    if piece.spill.stat().st_size != spill_bytes(record.runs):
+    if spill.size != spill_bytes(record.runs):
         return None
     # A limit may have ended the reading before the last files.
     if len(record.inputs) != len(piece.files) and not record.limit_reached:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import Final
 
 from tpulm import storage
@@ -28,7 +28,8 @@ from tpulm.corpus.manifest import (
 )
 from tpulm.corpus.piece import Limits, Piece, cut_into_pieces, finished, scatter_piece
 from tpulm.corpus.sources import find_files
-from tpulm.errors import DataError
+from tpulm.errors import DataError, StorageError
+from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
 from tpulm.workers import count_cores, run_tasks
 
@@ -41,13 +42,15 @@ def scatter(
     *,
     part_bytes: int,
     workers: int | None = None,
+    hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> CorpusManifest:
     """Fill W/corpus; where that was finished before, only check that nothing changed since.
 
     What was finished may have lost its documents to `remove_spill` (see `has_spill`): they are not read again, since the
     dataset has them. Raises ConfigError for sources that are not there, DataError for input that cannot be used or an empty
-    corpus, and WorkFolderMismatch if the folder holds another corpus. `workers` does not change the result.
+    corpus, and WorkFolderMismatch if the folder holds another corpus. `workers` and `hosts`, which share the pieces, do not
+    change the result.
     """
     manifest = load_manifest(workdir)
     if manifest is not None:
@@ -55,10 +58,43 @@ def scatter(
         return manifest
     files = find_files(config.sources)
     pieces = cut_into_pieces(files, config, os.fspath(workdir))
-    _remove_leftovers(storage.make_folder(pieces_folder(workdir)), pieces)
-    progress.start("Reading the corpus", sum(file.bytes for file in files), "B")
-    limited = config.max_documents is not None or config.max_bytes is not None
-    records = _one_after_another(pieces, config, progress) if limited else _all(pieces, workers, progress)
+    if hosts.is_first:
+        _remove_leftovers(storage.make_folder(pieces_folder(workdir)), pieces)
+    hosts.barrier("corpus begun")
+    progress.start("Reading the corpus", sum(file.bytes for file in hosts.share(files)), "B")
+    if config.max_documents is not None or config.max_bytes is not None:
+        records = _one_after_another(pieces, config, progress) if hosts.is_first else []
+    else:
+        records = _all(hosts.share(pieces), workers, progress)
+    hosts.barrier("corpus read")
+    if hosts.is_first:
+        if len(records) < len(pieces) and hosts.are_several:
+            records = _of_all_hosts(pieces, records)
+        _write_manifest(config, workdir, part_bytes, records, progress)
+    hosts.barrier("corpus")
+    manifest = load_manifest(workdir)
+    assert manifest is not None, "the first host has written it"
+    return manifest
+
+
+def _of_all_hosts(pieces: Sequence[Piece], records: Sequence[PieceRecord]) -> list[PieceRecord]:
+    """With a limit the first host has read all there is; else the others have left their records beside its own."""
+    if any(record.limit_reached for record in records):
+        return list(records)
+    found = [finished(piece) for piece in pieces]
+    for piece, record in zip(pieces, found, strict=True):
+        if record is None:
+            raise StorageError(f"{piece.record} is not there, though the host that made it said so; run the same command again")
+    return [record for record in found if record is not None]
+
+
+def _write_manifest(
+    config: CorpusConfig,
+    workdir: str | os.PathLike[str],
+    part_bytes: int,
+    records: Sequence[PieceRecord],
+    progress: Progress,
+) -> None:
     counts = sum((record.counts for record in records), Counts())
     _report(counts, progress)
     if not counts.documents:
@@ -81,7 +117,6 @@ def scatter(
         fingerprint=fingerprint_of(config, inputs, counts),
     )
     storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"))
-    return manifest
 
 
 def has_spill(workdir: str | os.PathLike[str], manifest: CorpusManifest) -> bool:
@@ -94,13 +129,12 @@ def remove_spill(workdir: str | os.PathLike[str]) -> None:
     storage.remove(pieces_folder(workdir))
 
 
-def _remove_leftovers(folder: Path, pieces: Sequence[Piece]) -> None:
+def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
     """Half-written files of a killed attempt, and pieces that this corpus does not have."""
     expected = {path.name for piece in pieces for path in (piece.spill, piece.record)}
-    with storage.explain("read", folder):
-        leftovers = [path for path in folder.iterdir() if path.name not in expected]
-    for path in leftovers:
-        storage.remove(path)
+    for path in storage.list_folder(folder):
+        if path.name not in expected:
+            storage.remove(path)
 
 
 def _all(pieces: Sequence[Piece], workers: int | None, progress: Progress) -> list[PieceRecord]:

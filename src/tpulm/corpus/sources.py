@@ -7,18 +7,18 @@ which weight and format it should have would be a guess.
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Final, Literal, NamedTuple
 
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.bytestream import Compression
 from tpulm.corpus.codec import find_codec
+from tpulm.corpus.paths import find_paths
 from tpulm.corpus.python_text import hash_python_files, list_python_files
-from tpulm.errors import ConfigError, suggest
+from tpulm.errors import ConfigError
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "python"]
 
@@ -61,11 +61,9 @@ def find_files(sources: Sequence[SourceConfig]) -> list[InputFile]:
         if source.format == "python":
             files.append(_python_text(source, index))
             continue
-        for path in find_paths(source.path):
-            with storage.explain("read", path):
-                status = Path(path).stat()
-            file = InputFile(path, index, *_kind(path, source), codec.name, status.st_size, status.st_mtime_ns)
-            other = reached.setdefault(os.path.realpath(path), file)
+        for path, found in find_paths(source.path).items():
+            file = InputFile(path, index, *_kind(path, source), codec.name, found.size, found.modified_ns)
+            other = reached.setdefault(path if storage.is_remote(path) else os.path.realpath(path), file)
             if other is not file:
                 raise ConfigError(_reached_twice(other, file, sources))
             files.append(file)
@@ -91,7 +89,7 @@ def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[Source
 
 def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
     """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) is text."""
-    name = Path(path)
+    name = PurePath(path)
     compression = _COMPRESSIONS.get(name.suffix.lower())
     suffix = (name.with_suffix("") if compression else name).suffix.lower()
     if source.format in ("auto", "python"):
@@ -111,72 +109,3 @@ def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
             f"{path}: Parquet compresses by itself and is not read through {compression}; decompress the file first"
         )
     return form, compression
-
-
-def find_paths(pattern: str) -> list[str]:
-    """The files that a file's name, a folder or a glob stands for. Raises ConfigError where there are none."""
-    path = storage.as_path(pattern)
-    with storage.explain("read", path):
-        if path.is_file():
-            return [str(path)]
-        if path.is_dir():
-            found = sorted(_below(path), key=lambda item: Path(item).parts)
-            if not found:
-                raise ConfigError(
-                    f"the folder {path} holds no files (hidden ones are ignored); put text into it or name another"
-                )
-            return found
-        if path.exists():
-            raise ConfigError(f"{path} is neither a file nor a folder; copy its text to a file first")
-        if glob.has_magic(str(path)):
-            return _matching(path)
-    raise ConfigError(f"there is no file or folder {path}.{_near(path)}")
-
-
-def _matching(pattern: Path) -> list[str]:
-    matches = glob.glob(str(pattern), recursive=True)  # noqa: PTH207  Path.glob matches hidden files
-    files = {match for match in matches if Path(match).is_file()}
-    if "**" not in pattern.parts:
-        for match in matches:
-            if Path(match).is_dir():
-                files.update(_below(Path(match)))
-    if not files:
-        raise ConfigError(f"{pattern} matches no file.{_near(pattern)}")
-    return sorted(files, key=lambda item: Path(item).parts)
-
-
-def _below(folder: Path) -> Iterator[str]:
-    """The files in a folder and its folders, hidden ones aside. Links are followed."""
-    visited: set[str] = set()
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
-        real = os.path.realpath(place)
-        if real in visited:
-            raise ConfigError(
-                f"the folder {place} is reached twice, through a link; remove the link or name the folders one by one"
-            )
-        visited.add(real)
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if name.startswith("."):
-                continue
-            path = Path(place, name)
-            if not path.is_file():
-                raise ConfigError(f"{path} is not a file that can be read (a link to nothing?); remove it or use a glob")
-            yield str(path)
-
-
-def _near(path: Path) -> str:
-    """What there is instead: the nearest name, else some names in the folder, else the last folder that exists."""
-    parent = next(folder for folder in (*path.parents, Path()) if folder.is_dir() and not glob.has_magic(str(folder)))
-    wanted = path.relative_to(parent).parts[0] if path.is_relative_to(parent) else path.name
-    names = sorted(item.name for item in parent.iterdir() if not item.name.startswith("."))
-    hint = "" if glob.has_magic(wanted) else suggest(wanted, names)
-    if hint:
-        return f" In {parent}:{hint}"
-    if not names:
-        return f" The folder {parent} is empty."
-    return f" {parent} holds {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}."

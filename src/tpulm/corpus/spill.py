@@ -8,9 +8,10 @@ where its text ends. Within a run documents with equal keys keep their order in 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -44,21 +45,14 @@ def spill_bytes(runs: Sequence[Run]) -> int:
 
 
 @contextlib.contextmanager
-def new_spill(path: Path) -> Iterator[SpillWriter]:
+def new_spill(path: PurePath) -> Iterator[SpillWriter]:
     """A spill that is written under a temporary name and takes its own when the block ends without an error."""
-    storage.make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{storage.TEMPORARY_SUFFIX}")
-    try:
-        with storage.explain("write", path), temporary.open("wb") as stream:
-            writer = SpillWriter(stream)
-            yield writer
-            writer.write_run()
-            stream.flush()
-            os.fsync(stream.fileno())
-        storage.publish(temporary, path)
-    except BaseException:
-        storage.remove(temporary)
-        raise
+    with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
+        writer = SpillWriter(stream)
+        yield writer
+        writer.write_run()
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 class SpillWriter:
@@ -99,54 +93,78 @@ class SpillWriter:
 
 
 class SpillReader:
-    """One spill, opened for reading by ranges of keys."""
+    """One spill, opened for reading by ranges of keys; only what is asked for is read."""
 
-    def __init__(self, path: Path, runs: Sequence[Run]):
-        size = spill_bytes(runs)
-        found = path.stat().st_size if path.exists() else None
-        if found != size:
-            what = "gone" if found is None else f"damaged ({found} bytes, not {size})"
+    def __init__(self, path: PurePath, runs: Sequence[Run]):
+        size, info = spill_bytes(runs), storage.info(path)
+        if info is None or info.size != size:
+            what = "gone" if info is None else f"damaged ({info.size} bytes, not {size})"
             raise StorageError(
                 f"the documents in {path} are {what}; delete {path.parent.parent / 'manifest.json'} and run the same command "
                 "again: it reads the corpus anew"
             )
-        with storage.explain("read", path):
-            self._bytes = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
+        self._bytes = storage.open_ranges(path)
         self._runs = runs
 
     def slices(self, low: int = 0, high: int = RANGE) -> Iterator[Slice]:
         """The documents with low <= first half < high, a slice for each run, runs in source order."""
         for run in self._runs:
-            table = self._bytes[run.arrays_offset : run.end].view("<u8").reshape(3, run.documents)
-            first = int(np.searchsorted(table[0], np.uint64(low)))
-            last = run.documents if high >= RANGE else int(np.searchsorted(table[0], np.uint64(high)))
+            first, last = self._place(run, low), self._place(run, high)
             if first < last:
-                start = int(table[2, first - 1]) if first else 0
-                text = self._bytes[run.offset + start : run.offset + int(table[2, last - 1])]
-                yield Slice(Keys(table[0, first:last], table[1, first:last]), text, table[2, first:last] - np.uint64(start))
+                ends = self._column(run, 2, max(first - 1, 0), last)
+                start, ends = (int(ends[0]), ends[1:]) if first else (0, ends)
+                keys = Keys(self._column(run, 0, first, last), self._column(run, 1, first, last))
+                yield Slice(keys, ends - np.uint64(start), self._bytes, run.offset + start)
+
+    def _place(self, run: Run, key: int) -> int:
+        """How many documents of the run have a first half below `key`.
+
+        Keys are uniform, so that the place is about a share of the whole; a window around it is read, and a larger one if it
+        is not in there.
+        """
+        if key <= 0 or key >= RANGE:
+            return run.documents if key > 0 else 0
+        guess, reach = run.documents * key // RANGE, 64 + 4 * math.isqrt(run.documents)
+        while True:
+            first, last = max(0, guess - reach), min(run.documents, guess + reach)
+            keys = self._column(run, 0, first, last)
+            place = int(np.searchsorted(keys, np.uint64(key)))
+            if (place > 0 or first == 0) and (place < len(keys) or last == run.documents):
+                return first + place
+            reach *= 4
+
+    def _column(self, run: Run, number: int, first: int, last: int) -> np.ndarray:
+        """Entries [first, last) of one of the run's three arrays, uint64."""
+        start = run.arrays_offset + 8 * number * run.documents
+        return np.frombuffer(self._bytes.read(start + 8 * first, start + 8 * last), "<u8")
 
 
 class Slice(NamedTuple):
-    """Documents in the order of their keys; all arrays are views of the file."""
+    """Documents in the order of their keys; their text stays where it is until it is asked for."""
 
     keys: Keys
-    text: np.ndarray  # uint8, NUL after each document
-    ends: np.ndarray  # uint64: where each document's NUL ends
+    ends: np.ndarray  # uint64: where each document's NUL ends, counted from the first document
+    spill: storage.Ranges
+    offset: int  # of the first document in the spill
 
     def lengths(self) -> np.ndarray:
         """Bytes of each document, int64."""
         return np.diff(self.ends.astype(np.int64), prepend=0) - 1
 
+    def text(self) -> memoryview:
+        """NUL after each document."""
+        return memoryview(self.spill.read(self.offset, self.offset + int(self.ends[-1])))
+
     def documents(self) -> list[str]:
-        return self.text.tobytes().decode().split("\0")[:-1]
+        return str(self.text(), "utf-8").split("\0")[:-1]
 
     def some_documents(self, index: np.ndarray) -> list[str]:
-        """The documents at `index` (ascending), without reading the others if they are few."""
+        """The documents at `index` (ascending); on this machine the others are not read if they are many."""
         if 2 * len(index) > len(self.ends):
             documents = self.documents()
             return documents if len(index) == len(documents) else [documents[number] for number in index.tolist()]
         ends = self.ends[index].astype(np.int64)
         starts = ends - self.lengths()[index] - 1
-        text = self.text.data
+        text = self.text()
         pairs = zip(starts.tolist(), ends.tolist(), strict=True)
         return b"".join([text[start:end] for start, end in pairs]).decode().split("\0")[:-1]

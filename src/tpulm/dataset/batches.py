@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class Batches:
     touch: if a slice is smaller than a block, some blocks are read by several hosts, which `read_amplification` shows.
     """
 
-    def __init__(self, folder: str | Path, *, batch_size: int, seed: int, host_index: int = 0, num_hosts: int = 1):
+    def __init__(self, folder: str | PurePath, *, batch_size: int, seed: int, host_index: int = 0, num_hosts: int = 1):
         if batch_size < 1 or batch_size % num_hosts:
             raise ConfigError(
                 f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}"

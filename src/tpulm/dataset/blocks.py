@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 import tensorstore
@@ -25,7 +25,7 @@ class BlockReader:
     `rows_read` counts rows of the blocks that were read, `rows_delivered` those handed out.
     """
 
-    def __init__(self, folder: Path, manifest: SplitManifest, *, keep: int):
+    def __init__(self, folder: PurePath, manifest: SplitManifest, *, keep: int):
         self.columns = manifest.rows.columns
         self._folder = folder
         self._format = manifest.rows
@@ -97,14 +97,14 @@ class BlockReader:
         except StorageError as error:
             raise self._damaged(part, error) from error
 
-    def _path(self, part: int, column: str) -> Path:
+    def _path(self, part: int, column: str) -> PurePath:
         return self._folder / self._parts[part].name / COLUMNS[column]
 
     def _damaged(self, part: int, error: StorageError) -> StorageError:
         return damaged(self._folder / self._parts[part].name, str(error))
 
 
-def damaged(part_folder: Path, what: str) -> StorageError:
+def damaged(part_folder: PurePath, what: str) -> StorageError:
     """The error for a part that cannot be trusted, with the way out."""
     dataset = part_folder.parent.parent
     again = f"and {dataset.parent / 'corpus'} and run the same command again: the same corpus gives"

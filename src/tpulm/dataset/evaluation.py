@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tpulm.errors import ConfigError, DataError
 
 
 def evaluation_batches(
-    folder: str | Path, *, batch_size: int, max_rows: int | None = None, host_index: int = 0, num_hosts: int = 1
+    folder: str | PurePath, *, batch_size: int, max_rows: int | None = None, host_index: int = 0, num_hosts: int = 1
 ) -> Iterator[dict[str, np.ndarray]]:
     """This host's slices of batches of `batch_size` rows over the first `max_rows` rows (all, if None).
 

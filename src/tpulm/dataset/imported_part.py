@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ class PieceIndex(Record):
     pieces: tuple[tuple[str, StretchRecord], ...]  # with the names of their rows' files
 
 
-def write_index(folder: Path, pieces: list[tuple[str, StretchRecord]]) -> None:
+def write_index(folder: PurePath, pieces: list[tuple[str, StretchRecord]]) -> None:
     storage.write_json(folder / INDEX, PieceIndex(pieces=tuple(pieces)).model_dump(mode="json"))
 
 
@@ -46,7 +46,7 @@ def import_part(task: ImportedPartTask) -> dict[str, PartRecord]:
 
     Rows that are equal in ids and label are written once; equal ids always fall to the same split.
     """
-    pieces = Path(task.pieces)
+    pieces = storage.as_path(task.pieces)
     index = _index(task.pieces, task.inputs)
     rows = rows_of_part(((pieces / name, record) for name, record in index.pieces), task.number, row_dtype(task.rows))
     key = rows[["high", "low", "random_next"]]
@@ -62,7 +62,7 @@ def import_part(task: ImportedPartTask) -> dict[str, PartRecord]:
         layout = _layout(tokens, some["random_next"], task.rows)
         counts = _count(tokens.reshape(-1), layout, _tokenization(task.tokenization_path, task.inputs))
         records[split] = write_part(
-            Path(task.folder) / split,
+            storage.as_path(task.folder) / split,
             number=task.number,
             inputs=task.inputs,
             layout=layout,
@@ -98,4 +98,4 @@ def _tokenization(path: str, inputs: str) -> Tokenization:
 
 @lru_cache(maxsize=1)
 def _index(folder: str, inputs: str) -> PieceIndex:
-    return PieceIndex.model_validate(storage.read_json(Path(folder) / INDEX))
+    return PieceIndex.model_validate(storage.read_json(storage.as_path(folder) / INDEX))

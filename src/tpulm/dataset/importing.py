@@ -8,7 +8,7 @@ split follow from its hash, so that neither the names nor the order of the files
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tpulm import interrupt, storage, tokenization
@@ -56,7 +56,7 @@ class ImportedFile(NamedTuple):
 
 def import_tfrecords(
     paths: Sequence[str],
-    workdir: str | Path,
+    workdir: str | PurePath,
     *,
     kind: Kind,
     tokenizer: Tokenization,
@@ -133,8 +133,8 @@ def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
     """All files, in the order of their fingerprints: a piece's number then does not depend on names."""
     sizes = 0
     for path in paths:
-        with storage.explain("read", path):
-            sizes += Path(path).stat().st_size
+        found = storage.info(path)
+        sizes += found.size if found else 0
     progress.start("Looking through the records", sizes, "B")
     files = []
     for path in paths:
@@ -162,7 +162,7 @@ def _inputs(files: Sequence[ImportedFile], shape: Shape, tokenizer: Tokenization
 
 
 def _stretch_tasks(
-    files: Sequence[ImportedFile], shape: Shape, rows: RowFormat, inputs: str, pieces: Path
+    files: Sequence[ImportedFile], shape: Shape, rows: RowFormat, inputs: str, pieces: PurePath
 ) -> list[StretchTask]:
     stretches = [(file, stretch) for file in files for stretch in file.survey.stretches]
     num_parts = -(-sum(stretch.bytes for _, stretch in stretches) // PART_BYTES)
@@ -176,7 +176,7 @@ def _read(tasks: Sequence[StretchTask], holdout_fraction: float, workers: int | 
     """All stretches as pieces, and their index; the threshold of holdout draws."""
     pieces = tasks[0].piece.parent
     expected = {path.name for task in tasks for path in (task.piece, task.piece.with_suffix(".json"))}
-    for path in pieces.iterdir():
+    for path in storage.list_folder(pieces):
         if path.name not in expected:
             storage.remove(path)
     progress.start("Reading the records", sum(task.stretch.bytes for task in tasks), "B")
@@ -206,7 +206,7 @@ def _numbered(task: StretchTask) -> tuple[int, StretchRecord]:
 
 
 def _build(
-    folder: Path, tasks: Sequence[ImportedPartTask], num_records: int, workers: int | None, progress: Progress
+    folder: PurePath, tasks: Sequence[ImportedPartTask], num_records: int, workers: int | None, progress: Progress
 ) -> dict[str, list[PartRecord]]:
     """The records of all parts by split, after building those that are not there yet."""
     sweep(folder, set())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePath
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ class Summary(NamedTuple):
     tokens_per_character: float
 
 
-def summarize(workdir: str | Path, split: Literal["train", "holdout"]) -> Summary:
+def summarize(workdir: str | PurePath, split: Literal["train", "holdout"]) -> Summary:
     """The counts of a split and what follows from them, from its manifest alone."""
     manifest = load_split(_split_folder(workdir, split))
     counts = manifest.counts
@@ -52,7 +52,7 @@ def summarize(workdir: str | Path, split: Literal["train", "holdout"]) -> Summar
     )
 
 
-def sample_rows(workdir: str | Path, split: Literal["train", "holdout"], *, count: int, seed: int = 0) -> list[SampledRow]:
+def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, count: int, seed: int = 0) -> list[SampledRow]:
     """`count` different rows (all, if there are fewer), chosen evenly by the seed, in the order of the dataset."""
     folder = _split_folder(workdir, split)
     manifest = load_split(folder)
@@ -70,7 +70,7 @@ def sample_rows(workdir: str | Path, split: Literal["train", "holdout"], *, coun
     return rows
 
 
-def _split_folder(workdir: str | Path, split: str) -> Path:
+def _split_folder(workdir: str | PurePath, split: str) -> PurePath:
     folder = storage.as_path(workdir) / "dataset" / split
     if not storage.exists(folder / "manifest.json"):
         raise DataError("no dataset has been prepared here; run `tpulm dataset prepare` first", location=str(folder))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
@@ -131,7 +131,7 @@ def part_name(number: int) -> str:
     return f"part-{number:05d}"
 
 
-def dataset_folder(workdir: str | Path) -> Path:
+def dataset_folder(workdir: str | PurePath) -> PurePath:
     return storage.as_path(workdir) / "dataset"
 
 
@@ -168,7 +168,7 @@ def fingerprint(inputs: dict[str, Any], splits: Iterable[SplitManifest]) -> str:
     return digest({"inputs": inputs, "objects": objects})
 
 
-def write_manifest(manifest: DatasetManifest, workdir: str | Path) -> None:
+def write_manifest(manifest: DatasetManifest, workdir: str | PurePath) -> None:
     """The splits, then the whole: a dataset is complete when W/dataset/manifest.json exists."""
     folder = dataset_folder(workdir)
     for split in (manifest.train, manifest.holdout):
@@ -177,7 +177,7 @@ def write_manifest(manifest: DatasetManifest, workdir: str | Path) -> None:
     storage.write_json(folder / "manifest.json", whole)
 
 
-def load_manifest(workdir: str | Path) -> DatasetManifest | None:
+def load_manifest(workdir: str | PurePath) -> DatasetManifest | None:
     """The manifest of a complete dataset, or None."""
     path = dataset_folder(workdir) / "manifest.json"
     if not storage.exists(path):
@@ -188,13 +188,13 @@ def load_manifest(workdir: str | Path) -> DatasetManifest | None:
     return parse(DatasetManifest, whole, path)
 
 
-def load_split(folder: str | Path) -> SplitManifest:
+def load_split(folder: str | PurePath) -> SplitManifest:
     """The manifest of W/dataset/train or W/dataset/holdout."""
     path = storage.as_path(folder) / "manifest.json"
     return parse(SplitManifest, storage.read_json(path), path)
 
 
-def parse(record: type[Any], value: Any, path: Path) -> Any:
+def parse(record: type[Any], value: Any, path: PurePath) -> Any:
     version = value.get("format_version") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
         raise StorageError(

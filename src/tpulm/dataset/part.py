@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -12,18 +11,18 @@ from tpulm.dataset import store
 from tpulm.dataset.manifest import COLUMNS, FORMAT_VERSION, Counts, ObjectRecord, PartRecord, RowFormat, parse, part_name
 from tpulm.dataset.rows import Layout, Marks, fill
 
+_RECORD = "part.json"
+
 
 def write_part(
-    split_folder: Path, *, number: int, inputs: str, layout: Layout, tokens: np.ndarray, counts: Counts, rows: RowFormat
+    split_folder: PurePath, *, number: int, inputs: str, layout: Layout, tokens: np.ndarray, counts: Counts, rows: RowFormat
 ) -> PartRecord:
-    """Write the layout's rows and their record into a temporary folder, then move that to its name.
+    """Write the layout's rows and their record into a temporary folder, then put that in its place.
 
     Memory: a shard of rows at a time, beside what TensorStore holds of it. `counts` are those of the text.
     """
-    final = split_folder / part_name(number)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.{os.urandom(4).hex()}{storage.TEMPORARY_SUFFIX}")
-    storage.make_folder(temporary)
-    try:
+    with storage.built_aside(split_folder / part_name(number), last=_RECORD) as temporary:
+        storage.make_folder(temporary)
         if layout.num_rows:
             for column in rows.columns:
                 _write_column(temporary / COLUMNS[column], column, layout, tokens, rows)
@@ -32,37 +31,31 @@ def write_part(
             number=number,
             counts=_with_rows(counts, layout, rows.sequence_length),
             objects={
-                path.relative_to(temporary).as_posix(): ObjectRecord(bytes=path.stat().st_size, sha256=storage.sha256(path))
-                for path in sorted(temporary.rglob("*"))
-                if path.is_file()
+                name: ObjectRecord(bytes=found.size, sha256=storage.sha256(temporary / name))
+                for name, found in storage.walk(temporary).items()
             },
         )
-        storage.write_json(temporary / "part.json", record.model_dump(mode="json"))
-        storage.publish(temporary, final)
-    except BaseException:
-        storage.remove(temporary)
-        raise
+        storage.write_json(temporary / _RECORD, record.model_dump(mode="json"))
     return record
 
 
-def read_record(split_folder: Path, number: int, inputs: str) -> PartRecord | None:
+def read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord | None:
     """The record of a part that is there, whole by its sizes, and made from these inputs; else None."""
     folder = split_folder / part_name(number)
-    path = folder / "part.json"
-    if not storage.exists(path):
+    path, there = folder / _RECORD, storage.walk(folder)
+    if _RECORD not in there:
         return None
     value = storage.read_json(path)
     if not isinstance(value, dict) or (value.get("format_version"), value.get("inputs")) != (FORMAT_VERSION, inputs):
         return None
     record: PartRecord = parse(PartRecord, value, path)
     for name, found in record.objects.items():
-        object_path = folder / name
-        if not storage.exists(object_path) or object_path.stat().st_size != found.bytes:
+        if name not in there or there[name].size != found.bytes:
             return None
     return record
 
 
-def _write_column(path: Path, column: str, layout: Layout, tokens: np.ndarray, rows: RowFormat) -> None:
+def _write_column(path: PurePath, column: str, layout: Layout, tokens: np.ndarray, rows: RowFormat) -> None:
     dtype = rows.column_dtype(column)
     marks = Marks(rows.special.pad, rows.special.cls, rows.special.sep)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from tpulm import storage, tokenization
@@ -28,6 +28,7 @@ from tpulm.dataset.manifest import (
 )
 from tpulm.dataset.part import read_record
 from tpulm.errors import DataError, WorkFolderMismatch
+from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import Tokenization
 from tpulm.workers import run_tasks
@@ -37,12 +38,13 @@ _MOSTLY_RANDOM = 0.6
 
 def prepare(
     config: DataConfig,
-    workdir: str | Path,
+    workdir: str | PurePath,
     *,
-    tokenization_path: str | Path,
+    tokenization_path: str | PurePath,
     corpus_manifest: CorpusManifest,
-    corpus_workdir: str | Path | None = None,
+    corpus_workdir: str | PurePath | None = None,
     workers: int | None = None,
+    hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> DatasetManifest:
     """Build what is missing of W/dataset from W/corpus; the manifest, at once if the dataset is already complete.
@@ -59,12 +61,43 @@ def prepare(
         "tokenizer": tokenizer.fingerprint,
         "corpus": corpus_manifest.fingerprint,
     }
-    claim(folder, inputs)
+    if hosts.is_first:
+        claim(folder, inputs)
     if (complete := load_manifest(workdir)) is not None:
         return complete
+    if hosts.is_first:
+        sweep(folder, set())
+    hosts.barrier("dataset begun")
     rows = row_format(config, tokenizer)
-    text = str(corpus_workdir or workdir)
-    records = _build(folder, text, config, tokenization_path, corpus_manifest, digest(inputs), rows, workers, progress)
+    numbers = range(corpus_manifest.num_parts)
+    tasks = [
+        PartTask(
+            str(folder.parent), str(corpus_workdir or workdir), number, config, str(tokenization_path), digest(inputs), rows
+        )
+        for number in hosts.share(numbers)
+    ]
+    records = _build(tasks, corpus_manifest.counts.bytes / len(numbers), workers, progress)
+    hosts.barrier("dataset parts")
+    if hosts.is_first:
+        for number in set(numbers) - {task.number for task in tasks}:
+            for split, record in _read_records(folder, number, digest(inputs)).items():
+                records[split].append(record)
+        sweep(folder, {part_name(number) for number in numbers})
+        _write_manifest(workdir, inputs, rows, corpus_manifest, records, progress)
+    hosts.barrier("dataset")
+    manifest = load_manifest(workdir)
+    assert manifest is not None, "the first host has written it"
+    return manifest
+
+
+def _write_manifest(
+    workdir: str | PurePath,
+    inputs: dict[str, Any],
+    rows: RowFormat,
+    corpus_manifest: CorpusManifest,
+    records: dict[str, list[PartRecord]],
+    progress: Progress,
+) -> None:
     train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
     for split in (train, holdout):
         _refuse_empty(split, train.counts.documents + holdout.counts.documents)
@@ -77,10 +110,9 @@ def prepare(
         holdout=holdout,
     )
     write_manifest(manifest, workdir)
-    return manifest
 
 
-def verify(manifest: DatasetManifest, workdir: str | Path) -> None:
+def verify(manifest: DatasetManifest, workdir: str | PurePath) -> None:
     """Compare every object with its checksum; StorageError names the first part that differs."""
     for split in (manifest.train, manifest.holdout):
         for part in split.parts:
@@ -93,7 +125,7 @@ def verify(manifest: DatasetManifest, workdir: str | Path) -> None:
                     raise damaged(folder, f"{name} has sha256 {found}, expected {recorded.sha256}")
 
 
-def claim(folder: Path, inputs: dict[str, Any]) -> None:
+def claim(folder: PurePath, inputs: dict[str, Any]) -> None:
     """Write down what this dataset is made from, before anything else; refuse a folder that was begun from something else."""
     path = folder / "inputs.json"
     if not storage.exists(path):
@@ -131,47 +163,37 @@ def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
     )
 
 
-def _build(
-    folder: Path,
-    corpus_workdir: str,
-    config: DataConfig,
-    tokenization_path: str | Path,
-    corpus_manifest: CorpusManifest,
-    inputs: str,
-    rows: RowFormat,
-    workers: int | None,
-    progress: Progress,
-) -> dict[str, list[PartRecord]]:
-    """The records of all parts by split, after building those that are not there yet."""
-    sweep(folder, set())
+def _build(tasks: list[PartTask], bytes_of_part: float, workers: int | None, progress: Progress) -> dict[str, list[PartRecord]]:
+    """The records of these parts by split, after building those that are not there yet."""
     records: dict[str, list[PartRecord]] = {split: [] for split in SPLITS}
     missing = []
-    for number in range(corpus_manifest.num_parts):
-        found = {split: read_record(folder / split, number, inputs) for split in SPLITS}
-        if any(record is None for record in found.values()):
-            missing.append(number)
+    for task in tasks:
+        found = _read_records(dataset_folder(task.workdir), task.number, task.inputs)
+        if len(found) < len(SPLITS):
+            missing.append(task)
             continue
         for split, record in found.items():
-            records[split] += [record] if record else []
-    if kept := corpus_manifest.num_parts - len(missing):
-        progress.note(f"{kept} of {corpus_manifest.num_parts} parts of the dataset are already there")
-    progress.start(
-        "Building the dataset", total=corpus_manifest.counts.bytes * len(missing) / corpus_manifest.num_parts, unit="B"
-    )
-    workdir, path = str(folder.parent), str(tokenization_path)
-    tasks = ((PartTask(workdir, corpus_workdir, number, config, path, inputs, rows),) for number in missing)
-    for built in run_tasks(build_part, tasks, workers=workers):
+            records[split].append(record)
+    if kept := len(tasks) - len(missing):
+        progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
+    progress.start("Building the dataset", total=bytes_of_part * len(missing), unit="B")
+    for built in run_tasks(build_part, ((task,) for task in missing), workers=workers):
         for split, record in built.items():
             records[split].append(record)
         progress.advance(sum(record.counts.bytes for record in built.values()))
-    sweep(folder, {part_name(number) for number in range(corpus_manifest.num_parts)})
     return records
 
 
-def sweep(folder: Path, parts: set[str]) -> None:
+def _read_records(folder: PurePath, number: int, inputs: str) -> dict[str, PartRecord]:
+    """Of a part's splits, those that are there and whole."""
+    found = {split: read_record(folder / split, number, inputs) for split in SPLITS}
+    return {split: record for split, record in found.items() if record is not None}
+
+
+def sweep(folder: PurePath, parts: set[str]) -> None:
     """Delete what killed attempts left half done; once `parts` are complete, also whatever else is there."""
     for split in SPLITS:
-        for path in storage.make_folder(folder / split).iterdir():
+        for path in storage.list_folder(folder / split):
             if path.name.endswith(storage.TEMPORARY_SUFFIX) or (parts and path.name not in parts):
                 storage.remove(path)
 

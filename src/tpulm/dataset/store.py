@@ -19,7 +19,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ def shard_rows(num_rows: int, row_bytes: int, block_rows: int) -> int:
 
 
 def write_array(
-    path: Path,
+    path: PurePath,
     rows: Callable[[int, int], np.ndarray],
     *,
     num_rows: int,
@@ -74,7 +74,7 @@ def write_array(
             array[first:last].write(shard, can_reference_source_data_indefinitely=True).result()
 
 
-def open_array(path: Path, context: tensorstore.Context | None = None) -> tensorstore.TensorStore:
+def open_array(path: PurePath, context: tensorstore.Context | None = None) -> tensorstore.TensorStore:
     """The array for reading. Blocks that are absent are errors, not zeros."""
     spec = _spec(path) | {"recheck_cached_data": False, "recheck_cached_metadata": False}
     with explain("read", path):
@@ -82,7 +82,7 @@ def open_array(path: Path, context: tensorstore.Context | None = None) -> tensor
 
 
 @contextlib.contextmanager
-def explain(operation: str, path: Path) -> Iterator[None]:
+def explain(operation: str, path: PurePath) -> Iterator[None]:
     """Turn what TensorStore raises into StorageError."""
     try:
         yield
@@ -96,9 +96,9 @@ def explain(operation: str, path: Path) -> Iterator[None]:
         raise storage.storage_error(operation, path, error) from error
 
 
-def _spec(path: Path) -> dict[str, Any]:
+def _spec(path: PurePath) -> dict[str, Any]:
     return {
         "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": f"{path.absolute()}/"},
+        "kvstore": storage.tensorstore_location(path),
         "fill_missing_data_reads": False,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +36,8 @@ class StretchTask(NamedTuple):
     inputs: str  # digest of inputs.json
 
     @property
-    def piece(self) -> Path:
-        return Path(self.folder) / f"{self.number:06d}.npy"
+    def piece(self) -> PurePath:
+        return storage.as_path(self.folder) / f"{self.number:06d}.npy"
 
     @property
     def identity(self) -> dict[str, object]:
@@ -82,23 +82,25 @@ def import_stretch(task: StretchTask) -> StretchRecord:
 def finished(task: StretchTask) -> StretchRecord | None:
     """The record of a stretch that is there, whole by its size, and made from the same; else None."""
     path = task.piece.with_suffix(".json")
-    if not storage.exists(path) or not storage.exists(task.piece):
+    piece = storage.info(task.piece)
+    if piece is None or not storage.exists(path):
         return None
     value = storage.read_json(path)
     if value.get("format_version") != FORMAT_VERSION or value.get("identity") != task.identity:
         return None
     record = StretchRecord.model_validate(value)
-    return record if task.piece.stat().st_size == record.bytes else None
+    return record if piece.size == record.bytes else None
 
 
-def rows_of_part(pieces: Iterator[tuple[Path, StretchRecord]], part: int, dtype: np.dtype) -> np.ndarray:
+def rows_of_part(pieces: Iterator[tuple[PurePath, StretchRecord]], part: int, dtype: np.dtype) -> np.ndarray:
     """The rows of a part from all pieces, in the order of their keys; `row_dtype` [N]."""
     found = [np.empty(0, dtype)]
     for path, record in pieces:
         first, last = (record.part_ends[part - 1] if part else 0), record.part_ends[part]
         if first < last:
-            with storage.explain("read", path):
-                found.append(np.array(np.load(path, mmap_mode="r")[first:last]))
+            offset = record.bytes - record.part_ends[-1] * dtype.itemsize  # what numpy writes before the rows
+            data = storage.open_ranges(path).read(offset + first * dtype.itemsize, offset + last * dtype.itemsize)
+            found.append(np.frombuffer(data, dtype))
     rows = np.concatenate(found)
     return rows[order_of(rows)]
 
@@ -113,19 +115,18 @@ def order_of(rows: np.ndarray) -> np.ndarray:
 
 
 def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.ndarray) -> StretchRecord:
-    temporary = task.piece.with_name(f".{task.piece.name}.{os.getpid()}{storage.TEMPORARY_SUFFIX}")
-    try:
-        with storage.explain("write", task.piece), temporary.open("wb") as stream:
-            np.save(stream, rows)
-            stream.flush()
-            os.fsync(stream.fileno())
-        storage.publish(temporary, task.piece)
-    except BaseException:
-        storage.remove(temporary)
-        raise
+    with (
+        storage.built_aside(task.piece) as temporary,
+        storage.explain("write", temporary),
+        temporary.open("wb") as stream,
+    ):
+        np.save(stream, rows)
+        stream.flush()
+        os.fsync(stream.fileno())
+        size = stream.tell()
     record = StretchRecord(
         identity=task.identity,
-        bytes=task.piece.stat().st_size,
+        bytes=size,
         part_ends=tuple(part_ends),
         smallest_draw=min(map(int, draws), default=RANGE - 1),
         largest_draw=max(map(int, draws), default=0),

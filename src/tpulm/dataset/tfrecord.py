@@ -14,8 +14,7 @@ import hashlib
 import io
 import struct
 from collections.abc import Callable, Iterator
-from io import BufferedReader
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 
@@ -122,7 +121,7 @@ def survey(path: str, *, stretch_bytes: int, advance: Callable[[float], None] = 
     return Survey(digest.hexdigest(), tuple(stretches))
 
 
-def _frames(stream: BufferedReader, path: str, stretch: Stretch | None) -> Iterator[_Frame]:
+def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_Frame]:
     """The heads of the records, checked, and the data known to be in the file; the stream stands at the data of each.
 
     The consumer leaves the stream behind the record.

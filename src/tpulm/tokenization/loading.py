@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from tokenizers import Tokenizer, models
@@ -27,7 +27,7 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     StorageError for files that cannot be read, DataError for vocabularies that cannot be used.
     """
     source = storage.as_path(path)
-    if source.is_dir():
+    if storage.is_folder(source):
         return _from_folder(source, config, progress)
     return _from_json(source) if source.suffix == ".json" else _from_vocabulary(source, config or TokenizerConfig(), progress)
 
@@ -35,7 +35,7 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
 def vocab_size_of(path: str | os.PathLike[str]) -> int:
     """The number of ids of a tokenizer that `load` could read, without building it."""
     source = storage.as_path(path)
-    if source.is_dir():
+    if storage.is_folder(source):
         manifest = load_manifest(source)
         if manifest is not None:
             return manifest["vocab_size"]
@@ -48,7 +48,7 @@ def vocab_size_of(path: str | os.PathLike[str]) -> int:
     return max(size, 1 + max((token["id"] for token in specification.get("added_tokens", [])), default=-1))
 
 
-def _from_folder(folder: Path, config: TokenizerConfig | None, progress: Progress) -> Tokenization:
+def _from_folder(folder: PurePath, config: TokenizerConfig | None, progress: Progress) -> Tokenization:
     manifest = load_manifest(folder)
     source = _file_in(folder)
     if source.suffix != ".json":
@@ -62,14 +62,14 @@ def _from_folder(folder: Path, config: TokenizerConfig | None, progress: Progres
     return tokenization
 
 
-def _file_in(folder: Path) -> Path:
+def _file_in(folder: PurePath) -> PurePath:
     for name in ("tokenizer.json", "vocab.txt"):
         if storage.exists(folder / name):
             return folder / name
     raise StorageError(f"{folder} holds no tokenizer: neither tokenizer.json nor vocab.txt is there")
 
 
-def _from_json(path: Path) -> Tokenization:
+def _from_json(path: PurePath) -> Tokenization:
     specification = _read_specification(path)
     specification["padding"] = specification["truncation"] = None  # rows are cut and filled by the dataset
     try:
@@ -86,7 +86,7 @@ def _from_json(path: Path) -> Tokenization:
     return Tokenization(tokenizer, tokens)
 
 
-def _read_specification(path: Path) -> dict[str, Any]:
+def _read_specification(path: PurePath) -> dict[str, Any]:
     try:
         specification = json.loads(storage.read_bytes(path))
         vocabulary = specification["model"]["vocab"]
@@ -102,7 +102,7 @@ def _read_specification(path: Path) -> dict[str, Any]:
     return specification
 
 
-def _declared(folder: Path) -> dict[str, str]:
+def _declared(folder: PurePath) -> dict[str, str]:
     """Role -> name, from the tokenizer_config.json or special_tokens_map.json beside a tokenizer.json."""
     declared: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -117,7 +117,7 @@ def _declared(folder: Path) -> dict[str, str]:
     return declared
 
 
-def _from_vocabulary(path: Path, config: TokenizerConfig, progress: Progress) -> Tokenization:
+def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress) -> Tokenization:
     vocabulary = _read_vocabulary(path)
     tokens = special.locate(vocabulary, str(path))
     unknown = next(token for token, index in vocabulary.items() if index == tokens.unknown)
@@ -137,7 +137,7 @@ def _from_vocabulary(path: Path, config: TokenizerConfig, progress: Progress) ->
     return Tokenization(tokenizer, tokens)
 
 
-def _read_vocabulary(path: Path) -> dict[str, int]:
+def _read_vocabulary(path: PurePath) -> dict[str, int]:
     """A token a line; the number of the line, from 0, is its id."""
     try:
         lines = storage.read_bytes(path).decode("utf-8-sig").split("\n")

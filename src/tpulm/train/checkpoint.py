@@ -1,9 +1,10 @@
 """Checkpoints: asynchronous, atomic, verified on the way back, and never restored into something else.
 
-Orbax writes each step to a temporary folder and renames it when everything is on disk, so a step without its commit does not
-exist. Beside the state lies a JSON object with the step, the data cursor, the skipped windows, the configuration, the
-fingerprints of tokenizer and dataset, and one checksum a leaf. A checkpoint that cannot be read, or reads back as other
-numbers, is set aside under `damaged/` and the one before is taken.
+Orbax writes each step to a temporary folder and renames it when everything is on disk (in Cloud Storage it writes a commit
+marker, last), so a step without its commit does not exist. Beside the state lies a JSON object with the step, the data cursor,
+the skipped windows, the configuration, the fingerprints of tokenizer and dataset, and one checksum a leaf. A checkpoint with an
+object missing or damaged, one that cannot be read, or reads back as other numbers, is set aside under `damaged/` and the one
+before is taken; with several hosts the first one decides, before any of them reads.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,12 @@ from orbax.checkpoint import checkpoint_managers
 from tpulm import storage
 from tpulm.config import CheckpointConfig
 from tpulm.errors import CheckpointError, StorageError
+from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
+from tpulm.train import sealing
+
+_COMMIT = "commit_success.txt"  # without it Orbax sees no checkpoint in Cloud Storage
+_UNCOMMITTED = ".orbax-checkpoint-tmp"  # what the folder's name ends with on this machine, until the commit
 
 
 class Restored(NamedTuple):
@@ -30,20 +36,29 @@ class Restored(NamedTuple):
     metadata: dict[str, Any]
 
 
-def is_due(config: CheckpointConfig, *, step: int, seconds_since_last: float) -> bool:
-    """Whether a checkpoint is to be made after `step`, by number of steps or by time."""
-    by_step = config.every_steps is not None and step % config.every_steps == 0
-    by_time = config.every_minutes is not None and seconds_since_last >= 60.0 * config.every_minutes
-    return by_step or by_time
+def is_due(config: CheckpointConfig, *, step: int) -> bool:
+    """Whether a checkpoint is to be made after `step`, by number of steps."""
+    return config.every_steps is not None and step % config.every_steps == 0
+
+
+def is_due_by_time(config: CheckpointConfig, *, seconds_since_last: float) -> bool:
+    """Whether one is to be made now; a clock is not the same on all hosts."""
+    return config.every_minutes is not None and seconds_since_last >= 60.0 * config.every_minutes
 
 
 class Checkpoints:
     """The checkpoints of one work folder; use as a context manager, so that the last one is on disk when the block ends."""
 
-    def __init__(self, folder: str | Path, config: CheckpointConfig, *, progress: Progress = SILENT):
-        self._folder = storage.make_folder(folder).resolve()
+    def __init__(self, folder: str | PurePath, config: CheckpointConfig, *, hosts: Hosts = ALONE, progress: Progress = SILENT):
+        made = storage.make_folder(folder)
+        self._folder = made.absolute() if isinstance(made, Path) else made
         self._config = config
+        self._hosts = hosts
         self._progress = progress
+        self._saving = 0
+        if hosts.is_first:
+            self._set_damaged_aside()
+        hosts.barrier("checkpoints")
         self._manager = self._open()
         self.saved_at = time.monotonic()
         self.last_step: int | None = self._manager.latest_step()
@@ -65,11 +80,16 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def is_due(self, step: int) -> bool:
-        return is_due(self._config, step=step, seconds_since_last=time.monotonic() - self.saved_at)
+        return is_due(self._config, step=step)
+
+    def is_due_by_time(self) -> bool:
+        return is_due_by_time(self._config, seconds_since_last=time.monotonic() - self.saved_at)
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Begin to save; returns when the state may change again. Raises StorageError for this or the previous one."""
         metadata = {**metadata, "checksums": checksums(state)}
+        self.wait()  # for the one before, whose seal is by name
+        self._saving = step
         with _disk_errors(self._folder):
             self._manager.save(
                 step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave(metadata))
@@ -94,7 +114,13 @@ class Checkpoints:
                 restored = self._restore(step, abstract_state)
             except Exception as error:  # whatever orbax and tensorstore raise for missing, short or garbled files
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self._set_aside(step, reason)
+                self._set_aside(step, reason.split(". See full TensorStore")[0])
+                if self._hosts.are_several and not isinstance(error, CheckpointError):
+                    raise CheckpointError(  # the others may have read it, and wait for this one
+                        f"checkpoint {step} could not be read on host {self._hosts.index} ({reason}); it was set aside, and "
+                        "the same command on all hosts continues from the one before"
+                    ) from error
+                self._reopen()
                 continue
             _check_identity(restored.metadata, identity, step)
             self.last_step = step
@@ -117,17 +143,36 @@ class Checkpoints:
             raise CheckpointError(f"other numbers than were saved in {', '.join(wrong) or 'the set of arrays'}")
         return Restored(items["state"], items["metadata"])
 
+    def _set_damaged_aside(self) -> None:
+        """Down to the newest step whose objects are all there and as they were written."""
+        steps = sorted((int(path.name) for path in storage.list_folder(self._folder) if path.name.isdigit()), reverse=True)
+        for step in steps:
+            reason = sealing.damage(self._folder / str(step))
+            if reason is None:
+                return
+            self._set_aside(step, reason)
+
     def _set_aside(self, step: int, reason: str) -> None:
-        reason = reason.split(". See full TensorStore")[0]
+        if not storage.exists(self._folder / str(step)):  # another host did it
+            return
         target = self._damaged_folder() / f"{step}-{time.time_ns()}"
-        storage.publish(self._folder / str(step), target)
+        storage.move_folder(self._folder / str(step), target, first=_COMMIT)
         self._progress.note(f"checkpoint {step} is damaged ({reason}); set aside in {target}, trying the one before")
+
+    def _reopen(self) -> None:
+        self._hosts.barrier("a checkpoint set aside")
         self._manager.close()
         self._manager = self._open()
         self.last_step = self._manager.latest_step()
 
-    def _damaged_folder(self) -> Path:
+    def _damaged_folder(self) -> PurePath:
         return self._folder.parent / "damaged"
+
+    def _seal(self) -> None:
+        """Called by Orbax, on the first host, when all of a step is written and nothing committed."""
+        for path in storage.list_folder(self._folder):
+            if path.name == str(self._saving) or path.name.startswith(f"{self._saving}{_UNCOMMITTED}"):
+                sealing.seal(path)
 
     def _open(self) -> ocp.CheckpointManager:
         keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep)]
@@ -137,6 +182,7 @@ class Checkpoints:
             preservation_policy=checkpoint_managers.AnyPreservationPolicy(keep),
             cleanup_tmp_directories=True,
             save_root_metadata=False,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
         return ocp.CheckpointManager(self._folder, options=options, item_names=("state", "metadata"))
 
@@ -170,7 +216,7 @@ def _check_identity(metadata: dict[str, Any], identity: dict[str, Any], step: in
 
 
 @contextlib.contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def _disk_errors(folder: PurePath) -> Iterator[None]:
     """What orbax and tensorstore raise when a write fails, as one StorageError that names the cause."""
     try:
         yield

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -15,10 +15,12 @@ import numpy as np
 from tpulm import interrupt
 from tpulm.config import TrainConfig
 from tpulm.errors import Stopped, TrainingDiverged
+from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import Progress
 from tpulm.train.checkpoint import Checkpoints
+from tpulm.train.distributed import agreed, stop_requested, stopping_together
 from tpulm.train.evaluate import Evaluation
-from tpulm.train.metrics import MetricsLog
+from tpulm.train.metrics import MetricsLog, NoMetrics
 from tpulm.train.program import Program
 from tpulm.train.step import TrainState
 from tpulm.train.throughput import Meter, Rate, peak_flops
@@ -52,18 +54,22 @@ def train(
     config: TrainConfig,
     stream: Stream,
     evaluate: Callable[[Any], Evaluation],
-    workdir: Path,
+    workdir: PurePath,
     *,
     sequence_length: int,
     identity: dict[str, Any],
     progress: Progress,
     steps: tuple[int, int] | None = None,
     title: str = "Training",
+    hosts: Hosts = ALONE,
 ) -> TrainResult:
     """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`.
 
     `steps` are the first and last of a phase: training ends, and saves, with the last; where the newest good checkpoint lies
     before the first, it is given back as it is, for the phase it belongs to.
+
+    With several hosts all call this with the same arguments, and only the first writes metrics. Saves by time happen at a step
+    that is logged, by the first one's clock.
 
     Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
     CheckpointError and StorageError. `identity` goes into each checkpoint and must match on restore.
@@ -71,12 +77,14 @@ def train(
     first_step, last_step = steps or (0, config.steps)
     evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
     with contextlib.ExitStack() as closing:
-        checkpoints = closing.enter_context(Checkpoints(workdir / "checkpoints", config.checkpoint, progress=progress))
+        checkpoints = closing.enter_context(
+            Checkpoints(workdir / "checkpoints", config.checkpoint, hosts=hosts, progress=progress)
+        )
         start = _restore(program, checkpoints, identity)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
         if step < first_step:
             return _as_restored(start)
-        log = closing.enter_context(MetricsLog(workdir, first_step=step))
+        log = closing.enter_context(MetricsLog(workdir, first_step=step)) if hosts.is_first else NoMetrics()
         meter = Meter(
             tokens_per_row=sequence_length,
             flops_per_row=program.objective.flops_per_row,
@@ -85,6 +93,7 @@ def train(
         in_flight: collections.deque[jax.Array] = collections.deque()
         values: dict[str, float] = {"loss": start.train_loss}
         batches = stream.iterate(cursor, skipped=skipped)
+        closing.enter_context(stopping_together(hosts))
         progress.start(title, config.steps, "step")
         progress.advance(step)
 
@@ -100,9 +109,10 @@ def train(
             meter.count(config.batch_size)
             progress.advance(1)
 
-            last, stopping = step == last_step, interrupt.requested()
+            last, stopping = step == last_step, stop_requested(hosts, step)
             log_due = _every(step, config.log_every_steps) or last
-            save_due = checkpoints.is_due(step) or last or stopping
+            by_time = checkpoints.is_due_by_time() and (log_due or not hosts.are_several)
+            save_due = checkpoints.is_due(step) or last or stopping or (agreed(hosts, by_time) if log_due else by_time)
 
             if log_due or save_due:
                 bad = _bad_window(config, program, state, step, lowest)
@@ -146,7 +156,7 @@ def train(
             if stopping and step < config.steps:
                 checkpoints.wait()
                 raise Stopped(
-                    f"stopped by {interrupt.reason()} after saving step {step} of {config.steps}. "
+                    f"stopped by {interrupt.reason() or 'SIGTERM'} after saving step {step} of {config.steps}. "
                     "Run the same command again to continue."
                 )
         checkpoints.wait()

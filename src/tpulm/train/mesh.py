@@ -41,6 +41,7 @@ RULES: dict[str | None, str | None] = {
 def make_mesh(hardware: HardwareConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """All devices (or those given) as data x fsdp x tensor. Raises ConfigError when the sizes do not multiply out."""
     devices = list(devices if devices is not None else jax.devices())
+    devices.sort(key=lambda device: (device.process_index, device.id))  # a host's share of a batch is one slice of it
     inner = hardware.fsdp * hardware.tensor
     data = len(devices) // inner if hardware.data == "auto" else hardware.data
     if data * inner != len(devices):
@@ -69,6 +70,22 @@ def _parameter_sharding(leaf: ParamSpec, mesh: Mesh) -> NamedSharding:
                 f"choose a divisor of {size}"
             )
     return NamedSharding(mesh, PartitionSpec(*axes))
+
+
+def check_hosts(mesh: Mesh) -> None:
+    """Raise ConfigError unless each host holds whole slices of the batch."""
+    hosts = {device.process_index for device in mesh.devices.flat}
+    shards, local = mesh.shape["data"] * mesh.shape["fsdp"], mesh.devices.size // len(hosts)
+    if len(hosts) > 1 and (local % mesh.shape["tensor"] or shards % len(hosts)):
+        raise ConfigError(
+            f"hardware.tensor {mesh.shape['tensor']} does not divide the {local} devices of a host: rows would be split "
+            f"between hosts; choose a divisor of {local}, and split over hosts with fsdp"
+        )
+
+
+def place(value: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    """A value that every host has whole, as a global array."""
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -9,8 +9,8 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from tensorboardX import SummaryWriter
 
@@ -30,21 +30,31 @@ class Record(NamedTuple):
 
 
 class MetricsLog:
-    """The log of one attempt. `first_step` is where it starts: TensorBoard drops what an earlier attempt drew beyond it."""
+    """The log of one attempt. `first_step` is where it starts: TensorBoard drops what an earlier attempt drew beyond it.
 
-    def __init__(self, workdir: Path, *, first_step: int):
-        folder = storage.make_folder(workdir / "metrics")
-        self._path, self._stream = _open_attempt(folder)
-        self.attempt = int(self._path.stem)
-        board = storage.make_folder(workdir / "tensorboard")
-        with storage.explain("write to", board):
+    In Cloud Storage, where nothing can be appended to, both files are sent anew every half a minute and by `sync`.
+    """
+
+    def __init__(self, workdir: PurePath, *, first_step: int):
+        storage.make_folder(workdir / "metrics")
+        self.attempt = _claim_attempt(workdir / "metrics")
+        self._mirror = storage.Mirror(workdir)
+        self._path = self._mirror.folder / "metrics" / f"{self.attempt:04d}.jsonl"
+        board = self._mirror.folder / "tensorboard"
+        with storage.explain("write to", self._mirror.folder):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            board.mkdir(parents=True, exist_ok=True)
+            self._stream = self._path.open("ab")
             self._board = SummaryWriter(str(board), purge_step=first_step, filename_suffix=f".attempt-{self.attempt}")
 
     def __enter__(self) -> MetricsLog:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, *error: Any) -> None:
+        with storage.explain("write", self._path):
+            self._stream.close()
+            self._board.close()
+        self._mirror.__exit__(*error)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         record = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
@@ -60,27 +70,39 @@ class MetricsLog:
             self._stream.flush()
             os.fsync(self._stream.fileno())
             self._board.flush()
-
-    def close(self) -> None:
-        with storage.explain("write", self._path):
-            self._stream.close()
-            self._board.close()
+        self._mirror.sync()
 
 
-def _open_attempt(folder: Path) -> tuple[Path, BinaryIO]:
-    number = 1 + max((int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdigit()), default=0)
-    path = folder / f"{number:04d}.jsonl"
-    with storage.explain("write", path):
-        return path, path.open("xb")
+class NoMetrics:
+    """What hosts other than the first have in its place."""
+
+    attempt = 0
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
 
 
-def read_metrics(workdir: str | Path) -> list[Record]:
+def _claim_attempt(folder: PurePath) -> int:
+    """The next number, which no other attempt gets."""
+    while True:
+        numbers = [int(path.stem) for path in storage.list_folder(folder) if path.suffix == ".jsonl" and path.stem.isdigit()]
+        number = 1 + max(numbers, default=0)
+        if storage.create_if_absent(folder / f"{number:04d}.jsonl", b""):
+            return number
+
+
+def read_metrics(workdir: str | PurePath) -> list[Record]:
     """All records of all attempts, each (kind, step) once, the latest attempt's, by kind and step.
 
     The last line of a killed attempt may be torn and is left out; a torn line elsewhere raises StorageError.
     """
     found: dict[tuple[str, int], Record] = {}
-    for path in sorted((storage.as_path(workdir) / "metrics").glob("*.jsonl")):
+    for path in storage.list_folder(storage.as_path(workdir) / "metrics"):
+        if path.suffix != ".jsonl":
+            continue
         lines = storage.read_bytes(path).split(b"\n")
         for number, line in enumerate(lines, start=1):
             if not line:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Literal
 
 import jax
@@ -19,7 +19,7 @@ from tpulm import objectives
 from tpulm.config import RunConfig
 from tpulm.nn.params import count
 from tpulm.objectives import Objective, SpecialIds
-from tpulm.train.mesh import batch_sharding, layout_batch, make_mesh, replicated
+from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, place, replicated
 from tpulm.train.optimizer import learning_rate, make_optimizer
 from tpulm.train.step import (
     StepOutput,
@@ -46,6 +46,7 @@ class Program:
         self._first_params: Any = None
         self._config, self.vocab_size, self.special = config, vocab_size, special
         self.mesh = make_mesh(config.hardware, devices)
+        check_hosts(self.mesh)
         self.layout = layout_batch(config.train.batch_size, self.mesh, config.hardware.microbatch_size)
         self.compute_dtype: Literal["float32", "bfloat16"] = _compute_dtype(config, devices)
         self.objective = self._objective(evaluation=False)
@@ -73,7 +74,7 @@ class Program:
         state: TrainState = jax.jit(self._initializer, out_shardings=self._shardings)()
         if self._first_params is None:
             return state
-        return replace(state, params=jax.device_put(self._first_params, self._shardings.params))
+        return replace(state, params=jax.tree.map(place, jax.device_get(self._first_params), self._shardings.params))
 
     @cached_property
     def step(self) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
@@ -95,7 +96,7 @@ class Program:
     def evaluation_sums(self) -> Any:
         """Zeros to begin an evaluation with: the objective's sums, and how often each token was a label [V]."""
         whole = replicated(self.mesh)
-        return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), whole), self._sums_shape)
+        return jax.tree.map(lambda leaf: place(np.zeros(leaf.shape, leaf.dtype), whole), self._sums_shape)
 
     def learning_rate(self, count: int) -> float:
         """Of the update after `count` others."""
@@ -109,7 +110,14 @@ class Program:
 
     def scalar(self, value: int) -> jax.Array:
         """An int32 that every device holds."""
-        return jax.device_put(np.int32(value), replicated(self.mesh))
+        return place(np.asarray(value, np.int32), replicated(self.mesh))
+
+    def gathered(self, params: Any) -> Any:
+        """Parameters as numpy arrays, whole on every host; all hosts must ask."""
+        if jax.process_count() == 1:
+            return jax.device_get(params)
+        whole = jax.jit(lambda leaf: leaf, out_shardings=replicated(self.mesh))
+        return jax.tree.map(lambda leaf: jax.device_get(whole(leaf)), params)
 
     def _objective(self, *, evaluation: bool) -> Objective:
         config = self._config
@@ -153,7 +161,7 @@ def _compute_dtype(config: RunConfig, devices: Sequence[Any]) -> Literal["float3
     return "float32" if devices[0].platform == "cpu" else "bfloat16"
 
 
-def use_compile_cache(folder: Path) -> None:
+def use_compile_cache(folder: PurePath) -> None:
     """Keep compiled programs in `folder` for the next command, unless the environment names another place."""
     if not jax.config.values["jax_compilation_cache_dir"]:
         jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -22,7 +22,7 @@ class Rate(NamedTuple):
 
 def peak_flops(mesh: Mesh, compute_dtype: accelerators.ComputeType) -> float | None:
     """Peak FLOP/s of all devices of the mesh: the catalogue's for TPU and GPU, measured for a CPU, None when unknown."""
-    device = mesh.devices.flat[0]
+    device = mesh.local_devices[0]
     if device.platform == "cpu":
         return _measured_matmul(device)  # the virtual devices of one CPU share its cores
     peak = accelerators.from_device_kind(device.device_kind, compute_dtype)

@@ -1,0 +1,147 @@
+"""The files that a path of a configuration stands for: a file, a folder or a glob, on this machine or in Cloud Storage."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePath
+
+from tpulm import storage
+from tpulm.errors import ConfigError, suggest
+
+
+def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
+    """The files that a file's name, a folder or a glob stands for, by path, in the order of their names.
+
+    Raises ConfigError where there are none.
+    """
+    path = storage.as_path(pattern)
+    if not isinstance(path, Path):
+        return _in_cloud(path)
+    found: dict[str, storage.FileInfo] = {}
+    for name in _on_disk(path):
+        info = storage.info(name)
+        if info is None:
+            raise ConfigError(f"{name} was there a moment ago and is gone; let nothing remove files while they are read")
+        found[name] = info
+    return found
+
+
+def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
+    """The same of gs:// paths, by the names that the bucket lists."""
+    info = storage.info(path)
+    if info is not None:
+        return {str(path): info}
+    magic = glob.has_magic(str(path))
+    root = next(folder for folder in (path, *path.parents) if not glob.has_magic(str(folder)))
+    matches = _matcher(path.relative_to(root).parts) if magic else lambda parts: True
+    below = {name: found for name, found in storage.walk(root).items() if not _is_hidden(name)}
+    found = {f"{root}/{name}": below[name] for name in sorted(below, key=lambda name: name.split("/")) if matches(name)}
+    if not found:
+        near = f" {root} holds {_some(sorted({name.split('/')[0] for name in below}))}" if below else _near_in_cloud(root)
+        raise ConfigError(f"{path} matches no file.{near}" if magic else f"there is no file or folder {path}.{near}")
+    return found
+
+
+def _matcher(parts: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a name relative to the root matches the glob, or lies in a folder that does."""
+    from fsspec.utils import glob_translate  # a tenth of a second that local runs do without
+
+    pattern = re.compile(glob_translate("/".join(parts)))
+    if "**" in parts:
+        return lambda name: pattern.match(name) is not None
+
+    def matches(name: str) -> bool:
+        steps = name.split("/")
+        return any(pattern.match("/".join(steps[:count])) for count in range(1, len(steps) + 1))
+
+    return matches
+
+
+def _is_hidden(name: str) -> bool:
+    return any(step.startswith(".") for step in name.split("/"))
+
+
+def _near_in_cloud(path: PurePath) -> str:
+    """What the nearest folder that exists holds instead."""
+    parent = next((folder for folder in path.parents if storage.is_remote(folder) and storage.is_folder(folder)), None)
+    if parent is None or len(parent.parts) < 3:
+        return ""
+    names = [item.name for item in storage.list_folder(parent)]
+    wanted = path.relative_to(parent).parts[0]
+    return f" In {parent}:{hint}" if (hint := suggest(wanted, names)) else f" {parent} holds {_some(names)}"
+
+
+def _on_disk(path: Path) -> list[str]:
+    with storage.explain("read", path):
+        if path.is_file():
+            return [str(path)]
+        if path.is_dir():
+            found = sorted(_below(path), key=lambda item: Path(item).parts)
+            if not found:
+                raise ConfigError(
+                    f"the folder {path} holds no files (hidden ones are ignored); put text into it or name another"
+                )
+            return found
+        if path.exists():
+            raise ConfigError(f"{path} is neither a file nor a folder; copy its text to a file first")
+        if glob.has_magic(str(path)):
+            return _matching(path)
+    raise ConfigError(f"there is no file or folder {path}.{_near(path)}")
+
+
+def _matching(pattern: Path) -> list[str]:
+    matches = glob.glob(str(pattern), recursive=True)  # noqa: PTH207  Path.glob matches hidden files
+    files = {match for match in matches if Path(match).is_file()}
+    if "**" not in pattern.parts:
+        for match in matches:
+            if Path(match).is_dir():
+                files.update(_below(Path(match)))
+    if not files:
+        raise ConfigError(f"{pattern} matches no file.{_near(pattern)}")
+    return sorted(files, key=lambda item: Path(item).parts)
+
+
+def _below(folder: Path) -> Iterator[str]:
+    """The files in a folder and its folders, hidden ones aside. Links are followed."""
+    visited: set[str] = set()
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        real = os.path.realpath(place)
+        if real in visited:
+            raise ConfigError(
+                f"the folder {place} is reached twice, through a link; remove the link or name the folders one by one"
+            )
+        visited.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.startswith("."):
+                continue
+            path = Path(place, name)
+            if not path.is_file():
+                raise ConfigError(f"{path} is not a file that can be read (a link to nothing?); remove it or use a glob")
+            yield str(path)
+
+
+def _near(path: Path) -> str:
+    """What there is instead: the nearest name, else some names in the folder, else the last folder that exists."""
+    parent = next(folder for folder in (*path.parents, Path()) if folder.is_dir() and not glob.has_magic(str(folder)))
+    wanted = path.relative_to(parent).parts[0] if path.is_relative_to(parent) else path.name
+    names = sorted(item.name for item in parent.iterdir() if not item.name.startswith("."))
+    hint = "" if glob.has_magic(wanted) else suggest(wanted, names)
+    if hint:
+        return f" In {parent}:{hint}"
+    if not names:
+        return f" The folder {parent} is empty."
+    return f" {parent} holds {_some(names)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    if not names:
+        return "nothing."
+    return f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}."

@@ -1,0 +1,208 @@
+"""The wire between the hosts of a run: a line of text for everything, over TCP, in a star around the first host.
+
+    hello {"index", "count", "run"}    from each host to the first; it answers "welcome", or "refused REASON" and hangs up
+    arrive NAME                        a host waits at a barrier; "go NAME" comes back when all have arrived
+    leave CODE                         a host ends, on purpose, with this exit code
+    gone INDEX CODE                    from the first host to all others: one has left (CODE), or was lost ("-")
+
+A process that is killed loses its connections at once, and a machine that vanishes after three unanswered probes of the kernel
+(15 s). JAX notices the same, but only after its own timeout, and ends the process from inside without a record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tpulm import interrupt
+from tpulm.errors import EXIT_STOPPED, ConfigError, PeerLost
+
+_POLL_SECONDS = 0.2
+_LINE_BYTES = 4096
+_FAREWELL_SECONDS = 10.0
+
+
+class Line:
+    """One connection: lines out, lines in."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection = connection
+        self._stream = connection.makefile("rb")
+        self._lock = threading.Lock()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, seconds in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2)):
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+
+    def send(self, text: str) -> None:
+        """A peer that is gone is noticed by reading."""
+        with contextlib.suppress(OSError), self._lock:
+            self._connection.sendall(f"{text}\n".encode())
+
+    def receive(self) -> str | None:
+        """The next line; None when the connection is gone."""
+        try:
+            line = self._stream.readline(_LINE_BYTES)
+        except OSError:
+            return None
+        return line.decode(errors="replace").rstrip("\n") if line.endswith(b"\n") else None
+
+    def set_timeout(self, seconds: float | None) -> None:
+        self._connection.settimeout(seconds)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+class Star:
+    """The channel of one host. `on_loss` is called, from a thread, when another host is gone before this one has left."""
+
+    def __init__(self, index: int, count: int, lines: dict[int, Line], on_loss: Callable[[PeerLost], None]):
+        self._index, self._count, self._lines, self._on_loss = index, count, lines, on_loss
+        self._changed = threading.Condition()
+        self._arrived: dict[str, int] = {}  # at the first host: how many wait at a barrier
+        self._passed: dict[str, int] = {}  # how often a barrier was opened
+        self._visits: dict[str, int] = {}
+        self._left: set[int] = set()
+        self._lost: PeerLost | None = None
+        self._leaving = False
+        for other, line in lines.items():
+            threading.Thread(target=self._listen, args=(other, line), name=f"host-{other}", daemon=True).start()
+
+    def barrier(self, name: str) -> None:
+        visit = self._visits[name] = self._visits.get(name, 0) + 1
+        if self._index == 0:
+            self._arrive(name)
+        else:
+            self._lines[0].send(f"arrive {name}")
+        with self._changed:
+            while self._passed.get(name, 0) < visit:
+                if self._lost is not None:
+                    raise self._lost
+                interrupt.check("finished work is kept")
+                self._changed.wait(_POLL_SECONDS)
+
+    def lost(self, wait_seconds: float) -> PeerLost | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._lost is not None, wait_seconds)
+            return self._lost
+
+    def leave(self, code: int) -> None:
+        """Tell the others; from here on nothing is a loss any more.
+
+        The first host is the last to go, if the others go soon: JAX ends every process whose coordinator is gone.
+        """
+        with self._changed:
+            self._leaving = True
+        for line in self._lines.values():
+            line.send(f"leave {code}")
+        if self._index == 0:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._left) == self._count - 1, _FAREWELL_SECONDS)
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+
+    def _listen(self, other: int, line: Line) -> None:
+        while (text := line.receive()) is not None:
+            word, _, rest = text.partition(" ")
+            if word == "arrive":
+                self._arrive(rest)
+            elif word == "go":
+                self._open(rest)
+            elif word == "leave":
+                self._gone(other, int(rest))
+            elif word == "gone":
+                number, _, code = rest.partition(" ")
+                self._gone(int(number), None if code == "-" else int(code))
+        self._gone(other, None)
+
+    def _arrive(self, name: str) -> None:
+        with self._changed:
+            self._arrived[name] = self._arrived.get(name, 0) + 1
+            if self._arrived[name] < self._count:
+                return
+            self._arrived[name] = 0
+        for line in self._lines.values():
+            line.send(f"go {name}")
+        self._open(name)
+
+    def _open(self, name: str) -> None:
+        with self._changed:
+            self._passed[name] = self._passed.get(name, 0) + 1
+            self._changed.notify_all()
+
+    def _gone(self, other: int, code: int | None) -> None:
+        with self._changed:
+            if other in self._left or other == self._index:
+                return
+            self._left.add(other)
+            self._changed.notify_all()
+            is_loss = code != 0 and self._lost is None and not self._leaving
+            if is_loss:
+                self._lost = peer_lost(other, code)
+        if self._index == 0:
+            for number, line in self._lines.items():
+                if number != other:
+                    line.send(f"gone {other} {'-' if code is None else code}")
+        if is_loss and self._lost is not None:
+            if code == EXIT_STOPPED:
+                interrupt.request(f"a stop of host {other}")
+            self._on_loss(self._lost)
+
+
+def peer_lost(index: int, code: int | None) -> PeerLost:
+    """The error for a host that is gone: killed or vanished (None), or ended with an exit code."""
+    if code is None:
+        return PeerLost(
+            f"host {index} was lost: its process was killed, or its machine is gone. Start all hosts again with the same "
+            "command: they continue from the last checkpoint"
+        )
+    if code == EXIT_STOPPED:
+        return PeerLost(f"host {index} was stopped; start all hosts again with the same command to continue", code=code)
+    return PeerLost(f"host {index} failed (exit code {code}); its own message says why", code=code)
+
+
+def greet(line: Line, index: int, count: int, run: str) -> None:
+    """Introduce this host to the first one. Raises ConfigError when that refuses, PeerLost when it is gone."""
+    line.send("hello " + json.dumps({"index": index, "count": count, "run": run}))
+    answer = line.receive()
+    if answer is None:
+        raise peer_lost(0, None)
+    if answer.startswith("refused "):
+        raise ConfigError(answer.removeprefix("refused "))
+    line.set_timeout(None)
+
+
+def read_greeting(line: Line, count: int, run: str, known: set[int]) -> int | None:
+    """The index of a host that introduces itself; None, and the line closed, for whoever is none of this run's."""
+    text = line.receive() or ""
+    word, _, rest = text.partition(" ")
+    try:
+        told: dict[str, Any] = json.loads(rest) if word == "hello" else {}
+        index, their_count, their_run = int(told["index"]), int(told["count"]), str(told["run"])
+    except (ValueError, KeyError, TypeError):
+        line.close()
+        return None
+    reason = ""
+    if their_count != count:
+        reason = f"host {index} was started with --num-hosts {their_count}, the first one with {count}"
+    elif not 0 < index < count or index in known:
+        reason = f"there is a host with --host-index {index} already; give each its own, from 0 to {count - 1}"
+    elif their_run != run:
+        reason = f"host {index} was started with another configuration or work folder than the first one; they must be the same"
+    if reason:
+        line.send(f"refused {reason}")
+        line.close()
+        return None
+    line.set_timeout(None)
+    line.send("welcome")
+    return index

@@ -1,0 +1,92 @@
+"""Which host of how many this is, from options, or from what a TPU slice tells its machines.
+
+A TPU VM has it in its metadata (agent-worker-number, worker-network-endpoints), a pod of GKE in its environment
+(TPU_WORKER_ID, TPU_WORKER_HOSTNAMES); both are what JAX itself goes by (jax/_src/clusters/cloud_tpu_cluster.py).
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpulm.errors import ConfigError
+
+DEFAULT_PORT = 8476
+_METADATA = "http://{host}/computeMetadata/v1/instance/attributes/{key}"
+
+
+@dataclass(frozen=True)
+class Membership:
+    coordinator: str  # address:port of the first host
+    count: int
+    index: int
+
+
+def membership(
+    coordinator: str | None = None, num_hosts: int | None = None, host_index: int | None = None
+) -> Membership | None:
+    """What the options say, else what the TPU's environment says; None where this machine works alone.
+
+    Raises ConfigError for options that do not make sense together.
+    """
+    given = {"--coordinator": coordinator, "--num-hosts": num_hosts, "--host-index": host_index}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == 3:
+        return _from_environment() or _from_metadata()
+    if coordinator is None or num_hosts is None or host_index is None:
+        raise ConfigError(
+            f"{' and '.join(missing)} missing: several hosts need all three of {', '.join(given)}, the first and second the "
+            "same on each"
+        )
+    if num_hosts < 1 or not 0 <= host_index < num_hosts:
+        raise ConfigError(f"--host-index {host_index} is not one of {num_hosts} hosts: count from 0 to --num-hosts minus one")
+    return _checked(Membership(coordinator, num_hosts, host_index)) if num_hosts > 1 else None
+
+
+def _checked(found: Membership) -> Membership:
+    host, colon, port = found.coordinator.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65_535:
+        raise ConfigError(
+            f"--coordinator {found.coordinator}: give address:port of the first host, such as 10.0.0.2:{DEFAULT_PORT}; the "
+            "port after it is used, too"
+        )
+    return found
+
+
+def _from_environment() -> Membership | None:
+    names = [name for name in os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",") if name]
+    if len(names) < 2:
+        return None
+    index = os.environ.get("TPU_WORKER_ID", "")
+    if not index.isdigit() or int(index) >= len(names):
+        raise ConfigError(f"TPU_WORKER_ID is '{index}', and TPU_WORKER_HOSTNAMES names {len(names)} hosts; set both or neither")
+    return Membership(f"{names[0]}:{DEFAULT_PORT}", len(names), int(index))
+
+
+def _from_metadata() -> Membership | None:
+    if not _is_tpu_vm() or os.environ.get("TPU_SKIP_MDS_QUERY"):
+        return None
+    number, endpoints = _attribute("agent-worker-number"), _attribute("worker-network-endpoints")
+    if number is None or endpoints is None:
+        return None
+    # Each is an address, or, in an older form, name:id:address.
+    addresses = [endpoint.split(":")[-1] for endpoint in endpoints.split(",") if endpoint]
+    return Membership(f"{addresses[0]}:{DEFAULT_PORT}", len(addresses), int(number)) if len(addresses) > 1 else None
+
+
+def _is_tpu_vm() -> bool:
+    """A metadata server named by hand counts as one, so that this can be rehearsed."""
+    return "GCE_METADATA_HOST" in os.environ or Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()
+
+
+def _attribute(key: str) -> str | None:
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    request = urllib.request.Request(_METADATA.format(host=host, key=key), headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.read().decode().strip()
+    except (urllib.error.URLError, TimeoutError, OSError):
+        return None

@@ -1,0 +1,121 @@
+"""Finding the other hosts, and leaving them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tpulm import interrupt
+from tpulm.errors import ConfigError, PeerLost, TpulmError
+from tpulm.hosts.channel import Line, Star, greet, read_greeting
+from tpulm.hosts.environment import Membership
+from tpulm.hosts.hosts import ALONE, Hosts
+from tpulm.progress import SILENT, Progress
+
+JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
+_GRACE_SECONDS = 5.0  # for this host's own work to end by itself when another is lost
+_STOP_GRACE_SECONDS = 20.0  # … when another was stopped, and this one may still be saving
+_RECORD_SECONDS = 12.0
+
+
+@contextlib.contextmanager
+def join(
+    member: Membership | None,
+    *,
+    run: str,
+    record: Callable[[PeerLost], None] = lambda error: None,
+    progress: Progress = SILENT,
+) -> Iterator[Hosts]:
+    """Inside the block all hosts of the run are there. `run` names what they work on and must be the same on all.
+
+    When one is lost, this process leaves a record by `record` and ends, with 1 or that host's exit code, some seconds later at
+    most: what it computes with the others would never finish. Raises ConfigError for hosts that do not fit together.
+    """
+    if member is None:
+        yield ALONE
+        return
+    host, _, port = member.coordinator.rpartition(":")
+    progress.start(f"Waiting for {member.count - 1} other hosts" if member.index == 0 else "Looking for the first host")
+    address = (host, int(port) + 1)  # the port itself is JAX's
+    lines = _gather(address, member, run) if member.index == 0 else {0: _connect(address, member, run)}
+    ended = threading.Event()
+    star = Star(member.index, member.count, lines, lambda error: _end(error, record, ended))
+    code = 1
+    try:
+        yield Hosts(member.index, member.count, member.coordinator, star)
+        code = 0
+    except TpulmError as error:
+        code = error.exit_code
+        raise
+    finally:
+        ended.set()
+        star.leave(code)
+        star.close()
+
+
+def _gather(address: tuple[str, int], member: Membership, run: str) -> dict[int, Line]:
+    lines: dict[int, Line] = {}
+    try:
+        server = socket.create_server(address, reuse_port=False)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address[0]}:{address[1]} for the other hosts ({error.strerror}); --coordinator must be an "
+            "address of this, the first host, with a port whose next one is free, too"
+        ) from error
+    with server:
+        server.settimeout(0.5)
+        until = time.monotonic() + JOIN_SECONDS
+        while len(lines) < member.count - 1:
+            interrupt.check("nothing was begun")
+            if time.monotonic() > until:
+                missing = ", ".join(str(index) for index in range(1, member.count) if index not in lines)
+                raise TpulmError(
+                    f"host {missing} did not come within {JOIN_SECONDS:.0f} s; start all {member.count} hosts with the same "
+                    f"command, and see that they reach {member.coordinator} and the port after it"
+                )
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                continue
+            connection.settimeout(10.0)
+            line = Line(connection)
+            index = read_greeting(line, member.count, run, set(lines))
+            if index is not None:
+                lines[index] = line
+    return lines
+
+
+def _connect(address: tuple[str, int], member: Membership, run: str) -> Line:
+    until = time.monotonic() + JOIN_SECONDS
+    while True:
+        interrupt.check("nothing was begun")
+        try:
+            connection = socket.create_connection(address, timeout=10.0)
+        except OSError as error:
+            if time.monotonic() > until:
+                raise TpulmError(
+                    f"the first host, {address[0]}:{address[1]}, did not answer within {JOIN_SECONDS:.0f} s ({error}); start "
+                    "it, with --host-index 0, and see that no firewall is between the hosts"
+                ) from error
+            time.sleep(0.5)
+            continue
+        line = Line(connection)
+        greet(line, member.index, member.count, run)
+        return line
+
+
+def _end(error: PeerLost, record: Callable[[PeerLost], None], ended: threading.Event) -> None:
+    """End this process, unless it ends by itself within the grace. Runs in the thread that saw the loss."""
+    if ended.wait(_GRACE_SECONDS if error.exit_code == 1 else _STOP_GRACE_SECONDS):
+        return
+    writer = threading.Thread(target=record, args=(error,), daemon=True)  # which may hang where the loss came from
+    writer.start()
+    writer.join(_RECORD_SECONDS)
+    if not ended.is_set():
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)

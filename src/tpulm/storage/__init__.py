@@ -1,0 +1,78 @@
+"""Local paths and gs:// paths as one: the only package that reads and writes the files of a run.
+
+Two promises hold on both. `write_atomic` replaces an object as a whole: a reader, or a process that comes after a crash, sees
+the old bytes or the new ones and never a mixture. `create_if_absent` lets exactly one of several writers win, and
+`replace_version` lets nobody overwrite what they have not seen. What goes wrong leaves here as `StorageError`, with the path,
+the operation and the likely cause; gs:// requests that may succeed later are repeated first, with jitter, up to a deadline.
+
+Paths are pathlib's pure paths (`as_path`), and every access is a function of this package.
+"""
+
+from tpulm.storage.arrays import tensorstore_location
+from tpulm.storage.causes import explain, storage_error
+from tpulm.storage.cloud import forget_clients
+from tpulm.storage.files import (
+    FileInfo,
+    check_writable,
+    create_if_absent,
+    exists,
+    info,
+    is_folder,
+    list_folder,
+    make_folder,
+    move_folder,
+    open_read,
+    publish,
+    read_bytes,
+    read_json,
+    read_text,
+    read_versioned,
+    remove,
+    replace_version,
+    sha256,
+    walk,
+    write_atomic,
+    write_json,
+)
+from tpulm.storage.lease import held
+from tpulm.storage.mirror import Mirror
+from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
+from tpulm.storage.ranges import Ranges, open_ranges
+from tpulm.storage.staging import built_aside, local_copy
+
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "FileInfo",
+    "Mirror",
+    "Ranges",
+    "as_path",
+    "built_aside",
+    "check_writable",
+    "create_if_absent",
+    "exists",
+    "explain",
+    "forget_clients",
+    "held",
+    "info",
+    "is_folder",
+    "is_remote",
+    "list_folder",
+    "local_copy",
+    "make_folder",
+    "move_folder",
+    "open_ranges",
+    "open_read",
+    "publish",
+    "read_bytes",
+    "read_json",
+    "read_text",
+    "read_versioned",
+    "remove",
+    "replace_version",
+    "sha256",
+    "storage_error",
+    "tensorstore_location",
+    "walk",
+    "write_atomic",
+    "write_json",
+]

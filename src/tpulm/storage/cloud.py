@@ -1,0 +1,280 @@
+"""Objects in Cloud Storage, through google-cloud-storage. Endpoint, project and credentials come from the environment.
+
+Every request that may succeed later (429, 5xx, a lost connection, a cut answer) is repeated, with jitter, until
+`DEADLINE_SECONDS` are over ($TPULM_STORAGE_DEADLINE_SECONDS). Writes are safe to repeat: an object is written as a whole, and a
+write under a condition carries an id by which it recognises its own earlier attempt, whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+
+from tpulm.errors import MissingExtra
+from tpulm.storage.cloud_causes import explain
+from tpulm.storage.paths import REMOTE, bucket_and_name
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Blob, Bucket, Client
+
+DEADLINE_SECONDS = float(os.environ.get("TPULM_STORAGE_DEADLINE_SECONDS", "300"))
+_TIMEOUT_SECONDS = (20.0, 60.0)  # to connect, and between two bytes of an answer
+_UPLOAD_THREADS = 8
+_READ_CHUNK_BYTES = 8 << 20
+_WRITER = "tpulm-writer"  # metadata of an object that was written under a condition
+
+
+class ObjectInfo(NamedTuple):
+    size: int  # bytes
+    generation: int  # microseconds since 1970, and what a conditional write compares
+    crc32c: str  # base64, as Cloud Storage gives it
+
+
+@functools.cache
+def client() -> Client:
+    """One for each process; in a process that was forked or spawned, its own."""
+    # Without this gcsfs, which Orbax uses, asks another API for each bucket, and waits for half a minute where there is none.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    try:
+        from google.cloud import storage
+    except ImportError as error:
+        raise MissingExtra(f"paths that begin with {REMOTE} need a package more: pip install 'tpulm[gcs]'") from error
+    with explain("log in for", REMOTE, identity=lambda: "nobody"):
+        return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
+
+
+def identity() -> str:
+    """Whom Cloud Storage sees."""
+    credentials = client()._credentials
+    for name in ("service_account_email", "signer_email", "account"):
+        value = getattr(credentials, name, None)
+        if isinstance(value, str) and value:
+            return "the VM's default service account" if value == "default" else value
+    return "anonymous" if type(credentials).__name__ == "AnonymousCredentials" else "your own login"
+
+
+def read(path: PurePath) -> bytes:
+    with explained("read", path):
+        return _blob(path).download_as_bytes(**_patience())
+
+
+def read_range(path: PurePath, start: int, stop: int) -> bytes:
+    """Bytes [start, stop)."""
+    if start >= stop:
+        return b""
+    with explained("read", path):
+        return _blob(path).download_as_bytes(start=start, end=stop - 1, **_patience())
+
+
+def open_read(path: PurePath) -> BinaryIO:
+    """For reading as bytes: buffered, seekable, and of one generation to the end."""
+    with explained("read", path):
+        blob = _blob(path)
+        blob.reload(**_patience())
+        return cast("BinaryIO", blob.open("rb", chunk_size=_READ_CHUNK_BYTES, **_patience()))
+
+
+def write(path: PurePath, data: bytes) -> None:
+    with explained("write", path):
+        _blob(path).upload_from_string(data, **_patience())
+
+
+def create(path: PurePath, data: bytes) -> bool:
+    """Whether this call created the object."""
+    with explained("create", path):
+        return _write_if(path, data, generation=0) is not None
+
+
+def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
+    from google.api_core.exceptions import NotFound
+
+    with explained("read", path):
+        while (found := info(path)) is not None:
+            bucket, name = bucket_and_name(path)
+            blob = _bucket(bucket).blob(name, generation=found.generation)
+            try:
+                return blob.download_as_bytes(**_patience()), str(found.generation)
+            except NotFound:  # replaced meanwhile
+                continue
+        return None
+
+
+def replace_version(path: PurePath, data: bytes, version: str) -> str | None:
+    with explained("write", path):
+        return _write_if(path, data, generation=int(version))
+
+
+def info(path: PurePath) -> ObjectInfo | None:
+    """Of an object; None where there is none (a folder is none)."""
+    from google.api_core.exceptions import NotFound
+
+    bucket, name = bucket_and_name(path)
+    if not name:
+        return None
+    blob = _bucket(bucket).blob(name)
+    with explained("look at", path):
+        try:
+            blob.reload(**_patience())
+        except NotFound as error:
+            if "bucket does not exist" in str(error):
+                raise
+            return None
+    return _info(blob)
+
+
+def is_folder(path: PurePath) -> bool:
+    """Whether any object lies below."""
+    bucket, name = bucket_and_name(path)
+    with explained("look at", path):
+        found = client().list_blobs(bucket, prefix=f"{name}/" if name else None, max_results=1, **_patience())
+        return next(iter(found), None) is not None or not name
+
+
+def list_folder(path: PurePath) -> list[PurePath]:
+    """The objects and folders directly below, by name."""
+    bucket, name = bucket_and_name(path)
+    prefix = f"{name}/" if name else ""
+    with explained("list", path):
+        found: Any = client().list_blobs(bucket, prefix=prefix, delimiter="/", **_patience())
+        names = {blob.name.removeprefix(prefix) for blob in found}
+        names |= {folder.removeprefix(prefix).rstrip("/") for folder in found.prefixes}
+    return [path / name for name in sorted(names) if name]
+
+
+def walk(path: PurePath) -> dict[str, ObjectInfo]:
+    """All objects below, by their names relative to the folder, sorted."""
+    bucket, name = bucket_and_name(path)
+    prefix = f"{name}/" if name else ""
+    with explained("list", path):
+        blobs = list(client().list_blobs(bucket, prefix=prefix, **_patience()))
+    return {blob.name.removeprefix(prefix): _info(blob) for blob in blobs if not blob.name.endswith("/")}
+
+
+def remove(path: PurePath) -> None:
+    """The object, and all below; absent is fine."""
+    names = [path, *(path / name for name in walk(path))] if bucket_and_name(path)[1] else []
+    _each(remove_object, names)
+
+
+def upload(source: Path, target: PurePath, *, last: str) -> None:
+    """A local file or folder. Of a folder the file called `last` is written when all others are there."""
+    if source.is_file():
+        upload_file(source, target)
+        return
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    final = [path for path in files if path.relative_to(source).as_posix() == last]
+    _each(lambda path: upload_file(path, target / path.relative_to(source).as_posix()), [p for p in files if p not in final])
+    for path in final:
+        upload_file(path, target / last)
+    written = {path.relative_to(source).as_posix() for path in files}
+    _each(remove_object, [target / name for name in walk(target) if name not in written])
+
+
+def download(source: PurePath, target: Path) -> None:
+    """One object into a local file."""
+    with explained("read", source):
+        _blob(source).download_to_filename(str(target), **_patience())
+
+
+def move_folder(source: PurePath, target: PurePath, *, first: str) -> None:
+    """Copy all objects, within Cloud Storage, and delete them at the source: `first` before anything else."""
+    names = list(walk(source))
+    for name in [name for name in names if name == first]:
+        _move_one(source / name, target / name)
+    _each(lambda name: _move_one(source / name, target / name), [name for name in names if name != first])
+
+
+def _move_one(source: PurePath, target: PurePath) -> None:
+    with explained("move", source):
+        old, new = _blob(source), _blob(target)
+        token = None
+        while True:
+            token, _, _ = new.rewrite(old, token=token, **_patience())
+            if token is None:
+                break
+    remove_object(source)
+
+
+def remove_object(path: PurePath) -> None:
+    from google.api_core.exceptions import NotFound
+
+    with explained("delete", path), contextlib.suppress(NotFound):
+        _blob(path).delete(**_patience())
+
+
+def upload_file(source: Path, target: PurePath) -> None:
+    with explained("write", target):
+        _blob(target).upload_from_filename(str(source), **_patience())
+
+
+def _write_if(path: PurePath, data: bytes, *, generation: int) -> str | None:
+    """Write if the object's generation is this (0: there is none); the new generation, or None where it is another."""
+    from google.api_core.exceptions import PreconditionFailed
+
+    blob, writer = _blob(path), uuid.uuid4().hex
+    blob.metadata = {_WRITER: writer}
+    try:
+        blob.upload_from_string(data, if_generation_match=generation, **_patience())
+    except PreconditionFailed:
+        found = _blob(path)
+        with contextlib.suppress(_not_found()):
+            found.reload(**_patience())
+        if (found.metadata or {}).get(_WRITER) != writer:
+            return None
+        blob = found  # an attempt whose answer was lost had succeeded
+    return str(blob.generation)
+
+
+def _not_found() -> type[Exception]:
+    from google.api_core.exceptions import NotFound
+
+    return NotFound
+
+
+def _info(blob: Blob) -> ObjectInfo:
+    return ObjectInfo(int(blob.size or 0), int(blob.generation or 0), blob.crc32c or "")
+
+
+def _each(function: Any, items: Sequence[Any]) -> None:
+    """In a few threads; the first error is raised when all that began have ended."""
+    if len(items) < 2:
+        for item in items:
+            function(item)
+        return
+    with ThreadPoolExecutor(min(_UPLOAD_THREADS, len(items))) as pool:
+        for future in [pool.submit(function, item) for item in items]:
+            future.result()
+
+
+@functools.cache
+def _bucket(name: str) -> Bucket:
+    return client().bucket(name)
+
+
+def _blob(path: PurePath) -> Blob:
+    bucket, name = bucket_and_name(path)
+    return _bucket(bucket).blob(name)
+
+
+def _patience() -> dict[str, Any]:
+    """How long to wait for one answer, and how often to ask again."""
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    retry = DEFAULT_RETRY.with_delay(initial=0.5, maximum=20.0, multiplier=2.0).with_timeout(DEADLINE_SECONDS)
+    return {"retry": retry, "timeout": _TIMEOUT_SECONDS}
+
+
+def explained(operation: str, path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[None]:
+    return explain(operation, os.fspath(path), identity=identity)
+
+
+def forget_clients() -> None:
+    """For whoever changes the environment that says where Cloud Storage is."""
+    client.cache_clear()
+    _bucket.cache_clear()

@@ -1,0 +1,79 @@
+"""What an error of Cloud Storage means for the user: which object, which operation, and the likely cause."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from tpulm.errors import StorageError, StorageRefused
+from tpulm.storage.paths import bucket_and_name
+
+LOGIN = (
+    "there are no credentials for Google Cloud. On your machine run 'gcloud auth application-default login', on a VM give it a "
+    "service account, elsewhere set GOOGLE_APPLICATION_CREDENTIALS to a credentials file"
+)
+
+
+@contextlib.contextmanager
+def explain(operation: str, path: str, *, identity: Callable[[], str]) -> Iterator[None]:
+    """Turn what the client library raises inside the block into a StorageError; `identity` is who asked."""
+    from google.api_core import exceptions
+    from google.auth import exceptions as auth
+    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+
+    try:
+        yield
+    except exceptions.RetryError as error:
+        raise _made(operation, path, error.cause or error, identity, persistent=True) from error
+    except (exceptions.GoogleAPIError, auth.GoogleAuthError, InvalidResponse, DataCorruption, OSError) as error:
+        raise _made(operation, path, error, identity) from error
+
+
+def _made(
+    operation: str, path: str, error: BaseException, identity: Callable[[], str], *, persistent: bool = False
+) -> StorageError:
+    from google.api_core import exceptions
+    from google.auth import exceptions as auth
+
+    bucket, _ = bucket_and_name(path)
+    message = _first_line(error)
+    kind: type[StorageError] = StorageError
+    if isinstance(error, auth.DefaultCredentialsError):
+        kind, cause = StorageRefused, LOGIN
+    elif isinstance(error, auth.RefreshError):
+        kind, cause = StorageRefused, f"the login has expired or was revoked ({message}); {LOGIN.partition('. ')[2]}"
+    elif isinstance(error, (exceptions.Unauthorized, exceptions.Forbidden)):
+        kind, cause = StorageRefused, _refused(identity(), bucket, message)
+    elif isinstance(error, exceptions.NotFound):
+        cause = (
+            f"there is no bucket {bucket}, or it is in a project that {identity()} may not see; make it with "
+            f"'gcloud storage buckets create gs://{bucket} --location=REGION', or correct its name"
+            if "bucket does not exist" in message
+            else "no such object"
+        )
+    elif isinstance(error, exceptions.PreconditionFailed):
+        cause = "another process wrote it meanwhile"
+    elif persistent or isinstance(error, (exceptions.ServerError, exceptions.TooManyRequests, OSError)):
+        cause = (
+            f"Cloud Storage did not answer as it should for too long ({message}); run the same command again: it continues "
+            "where it stopped"
+        )
+    else:
+        cause = message
+    return kind(f"cannot {operation} {path}: {cause}")
+
+
+def _refused(identity: str, bucket: str, message: str) -> str:
+    if "billing" in message.lower():
+        return f"the project of the bucket has no billing account ({message})"
+    return (
+        f"no permission for {identity} ({message}); grant it the role roles/storage.objectAdmin on gs://{bucket}, or log in "
+        "as somebody else"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """The server's own words, without the request's address in front."""
+    text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
+    line = text.splitlines()[0]
+    return line.rpartition(": ")[2] if line.startswith(("GET ", "POST ", "PUT ", "DELETE ", "PATCH ")) else line

@@ -1,0 +1,223 @@
+"""Files and objects by path: what everyone uses. Each function goes to the operating system or to Cloud Storage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, NamedTuple
+
+from tpulm.errors import StorageError
+from tpulm.storage import cloud, local
+from tpulm.storage.causes import explain
+from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
+
+AnyPath = str | os.PathLike[str]
+
+
+class FileInfo(NamedTuple):
+    size: int  # bytes
+    modified_ns: int  # since 1970
+    crc32c: str = ""  # base64; only Cloud Storage knows it without reading
+
+
+def make_folder(path: AnyPath) -> PurePath:
+    """The folder, created with its parents where absent. In Cloud Storage a folder is only a beginning of names."""
+    folder = as_path(path)
+    if isinstance(folder, Path):
+        with explain("create the folder", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def check_writable(path: AnyPath) -> PurePath:
+    """The folder, created if need be, after a probe file was written to it: better refused now than in an hour."""
+    folder = make_folder(path)
+    probe = folder / f".probe-{os.getpid()}-{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
+    if isinstance(probe, Path):
+        with explain("write to", folder):
+            probe.write_bytes(b"tpulm")
+            probe.unlink()
+    else:
+        cloud.write(probe, b"tpulm")
+        cloud.remove_object(probe)
+    return folder
+
+
+def write_atomic(path: AnyPath, data: bytes | str) -> None:
+    """Replace `path` by `data`, wholly or not at all; durable when this returns."""
+    target, payload = as_path(path), _payload(data)
+    if isinstance(target, Path):
+        with explain("write", target):
+            local.write(target, payload)
+    else:
+        cloud.write(target, payload)
+
+
+def create_if_absent(path: AnyPath, data: bytes | str) -> bool:
+    """Create `path` with `data` unless it exists. True for the one writer that created it, False for all others."""
+    target, payload = as_path(path), _payload(data)
+    if isinstance(target, Path):
+        with explain("create", target):
+            return local.create(target, payload)
+    return cloud.create(target, payload)
+
+
+def read_versioned(path: AnyPath) -> tuple[bytes, str] | None:
+    """The bytes and the version they are of, for `replace_version`; None where there is nothing."""
+    source = as_path(path)
+    if isinstance(source, Path):
+        with explain("read", source):
+            return local.read_versioned(source)
+    return cloud.read_versioned(source)
+
+
+def replace_version(path: AnyPath, data: bytes | str, version: str) -> str | None:
+    """Replace `path` if it still is that version: the new version, or None, and nothing written, where it is another."""
+    target, payload = as_path(path), _payload(data)
+    if isinstance(target, Path):
+        with explain("write", target):
+            return local.replace_version(target, payload, version)
+    return cloud.replace_version(target, payload, version)
+
+
+def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
+    """Put a finished local file or folder in its place; what is there already is replaced.
+
+    On this machine in one step. In Cloud Storage a file is one step, of a folder the file called `last` comes last, so that
+    who finds that finds all.
+    """
+    source, target = Path(temporary), as_path(path)
+    if isinstance(target, Path):
+        with explain("write", target):
+            local.publish(source, target)
+    else:
+        cloud.upload(source, target, last=last)
+        with explain("delete", source):
+            local.remove(source)
+
+
+def move_folder(source: AnyPath, target: AnyPath, *, first: str = "") -> None:
+    """Give a folder another name, in the same place of storage. In Cloud Storage the object called `first` goes first."""
+    old, new = as_path(source), as_path(target)
+    if isinstance(old, Path) and isinstance(new, Path):
+        with explain("move", old):
+            local.publish(old, new)
+    else:
+        cloud.move_folder(old, new, first=first)
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    source = as_path(path)
+    if isinstance(source, Path):
+        with explain("read", source):
+            return source.read_bytes()
+    return cloud.read(source)
+
+
+def read_text(path: AnyPath) -> str:
+    """The object's UTF-8 text, or StorageError with the offset of the first byte that is none."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StorageError(f"cannot read {os.fspath(path)}: not UTF-8 text at byte {error.start}") from error
+
+
+def open_read(path: AnyPath) -> BinaryIO:
+    """The object opened for reading as bytes (buffered, seekable); what reading raises is for `explain`."""
+    source = as_path(path)
+    if isinstance(source, Path):
+        with explain("read", source):
+            return source.open("rb")
+    return cloud.open_read(source)
+
+
+def write_json(path: AnyPath, value: Any) -> None:
+    """Atomic JSON: sorted keys, two-space indentation, a final newline, UTF-8 as it is."""
+    write_atomic(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: AnyPath) -> Any:
+    """The parsed object, or StorageError naming the file and the place where it stops being JSON."""
+    try:
+        return json.loads(read_bytes(path))
+    except ValueError as error:
+        raise StorageError(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
+
+
+def exists(path: AnyPath) -> bool:
+    """Whether there is a file or a folder."""
+    source = as_path(path)
+    if isinstance(source, Path):
+        with explain("look at", source):
+            return source.exists()
+    return cloud.info(source) is not None or cloud.is_folder(source)
+
+
+def is_folder(path: AnyPath) -> bool:
+    source = as_path(path)
+    if isinstance(source, Path):
+        with explain("look at", source):
+            return source.is_dir()
+    return cloud.is_folder(source)
+
+
+def info(path: AnyPath) -> FileInfo | None:
+    """Of a file; None where there is none, or a folder."""
+    source = as_path(path)
+    if isinstance(source, Path):
+        with explain("look at", source):
+            try:
+                status = source.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return None if source.is_dir() else FileInfo(status.st_size, status.st_mtime_ns)
+    found = cloud.info(source)
+    return None if found is None else FileInfo(found.size, 1000 * found.generation, found.crc32c)
+
+
+def list_folder(path: AnyPath) -> list[PurePath]:
+    """What lies directly in the folder, in the order of the names; nothing where there is no folder."""
+    folder = as_path(path)
+    if isinstance(folder, Path):
+        with explain("list", folder):
+            try:
+                return sorted(folder.iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+    return cloud.list_folder(folder)
+
+
+def walk(path: AnyPath) -> dict[str, FileInfo]:
+    """All files below the folder, by their names relative to it; one request (or few) in Cloud Storage, not one for each."""
+    folder = as_path(path)
+    if isinstance(folder, Path):
+        found: dict[str, FileInfo] = {}
+        with explain("list", folder):
+            for file in sorted(folder.rglob("*")):
+                if file.is_file():
+                    status = file.stat()
+                    found[file.relative_to(folder).as_posix()] = FileInfo(status.st_size, status.st_mtime_ns)
+        return found
+    return {name: FileInfo(item.size, 1000 * item.generation, item.crc32c) for name, item in cloud.walk(folder).items()}
+
+
+def remove(path: AnyPath) -> None:
+    """Delete a file or a whole folder; absent is fine."""
+    target = as_path(path)
+    if isinstance(target, Path):
+        with explain("delete", target):
+            local.remove(target)
+    else:
+        cloud.remove(target)
+
+
+def sha256(path: AnyPath) -> str:
+    """Hex digest of the object's bytes."""
+    with open_read(path) as stream, explain("read", path):
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def _payload(data: bytes | str) -> bytes:
+    return data.encode("utf-8") if isinstance(data, str) else data

@@ -1,0 +1,143 @@
+"""A folder has one process working in it at a time.
+
+On this machine that is a lock of the operating system, which goes with its process however that ends. In Cloud Storage it is an
+object, FOLDER/.lease.json, that its owner renews; others take it over by compare-and-swap when it has run out, or at once when
+they see that its owner, a process of the same machine, is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+from tpulm import interrupt
+from tpulm.errors import StorageError
+from tpulm.storage import files
+from tpulm.storage.causes import explain
+
+LEASE = ".lease.json"
+_LEASE_SECONDS = 60.0
+_RENEW_SECONDS = 15.0
+
+
+@contextlib.contextmanager
+def held(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """The block has `folder` to itself: a second process that asks meanwhile gets a StorageError naming the first.
+
+    Whoever loses a lease in Cloud Storage, after a minute without any answer from there, is asked to stop by `interrupt`.
+    """
+    path = files.make_folder(folder)
+    with _locked(path) if isinstance(path, Path) else _leased(path):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    path = folder / ".lock"
+    with explain("write to", folder):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        with explain("write to", folder):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                owner = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
+                raise _in_use(folder, f"process {owner}") from error
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _leased(folder: PurePath) -> Iterator[None]:
+    path, owner = folder / LEASE, _this_process()
+    version = _acquire(path, owner)
+    ended = threading.Event()
+    keeper = threading.Thread(target=_renew, args=(path, owner, version, ended), name="lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
+        with contextlib.suppress(StorageError):
+            found = files.read_versioned(path)
+            if found is not None and json.loads(found[0]).get("id") == owner["id"]:
+                files.replace_version(path, _lease(owner, seconds=0.0), found[1])
+
+
+def _acquire(path: PurePath, owner: dict[str, Any]) -> str:
+    """The lease's version once it is ours."""
+    while True:
+        found = files.read_versioned(path)
+        if found is None:
+            files.create_if_absent(path, _lease(owner, seconds=0.0))
+            continue
+        other = json.loads(found[0])
+        if not is_free(other, now=time.time(), host=owner["host"]):
+            left = other["expires_at"] - time.time()
+            raise _in_use(
+                path.parent,
+                f"process {other['process']} on {other['host']}; unless that renews it, the folder is free in {left:.0f} s",
+            )
+        version = files.replace_version(path, _lease(owner), found[1])
+        if version is not None:
+            return version
+
+
+def is_free(lease: dict[str, Any], *, now: float, host: str) -> bool:
+    """Whether a lease has run out, or its owner was a process of this very machine that is no more."""
+    if lease["expires_at"] <= now:
+        return True
+    return lease["host"] == host and _started_at(lease["process"]) != lease["started_at"]
+
+
+def _renew(path: PurePath, owner: dict[str, Any], version: str, ended: threading.Event) -> None:
+    while not ended.wait(_RENEW_SECONDS):
+        try:
+            new = files.replace_version(path, _lease(owner), version)
+        except StorageError:
+            continue  # no answer: it may still be ours, and the next request will tell
+        if new is None:
+            interrupt.request("the loss of the work folder to another process")
+            return
+        version = new
+
+
+def _lease(owner: dict[str, Any], *, seconds: float = _LEASE_SECONDS) -> str:
+    return json.dumps({**owner, "expires_at": round(time.time() + seconds, 3)}, indent=2, sort_keys=True) + "\n"
+
+
+def _this_process() -> dict[str, Any]:
+    process = os.getpid()
+    return {"id": uuid.uuid4().hex, "host": _host(), "process": process, "started_at": _started_at(process)}
+
+
+def _host() -> str:
+    """The machine and its start: a name may come back to another machine."""
+    with contextlib.suppress(OSError):
+        return f"{socket.gethostname()} ({Path('/proc/sys/kernel/random/boot_id').read_text().strip()[:8]})"
+    return socket.gethostname()
+
+
+def _started_at(process: int) -> str | None:
+    """When a process of this machine began, in the kernel's ticks; None where there is no such process, or no /proc."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def _in_use(folder: PurePath, owner: str) -> StorageError:
+    return StorageError(f"{folder} is in use by another tpulm process ({owner}); wait for it or stop it")

@@ -1,0 +1,44 @@
+"""What a path is: pathlib's for local ones, etils' for gs://bucket/object. Both are pure paths: `storage` does the access."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePath
+
+from tpulm.errors import ConfigError
+
+REMOTE = "gs://"
+TEMPORARY_SUFFIX = ".tpulm-tmp"
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether the path lies in Cloud Storage."""
+    return os.fspath(path).startswith(REMOTE)
+
+
+def as_path(path: str | os.PathLike[str]) -> PurePath:
+    """The path as an object with the interface of pathlib.PurePath. Raises ConfigError for what is neither local nor gs://."""
+    text = os.fspath(path)
+    if text.startswith(REMOTE):
+        return _remote(text)
+    if "://" in text:
+        scheme = text.partition("://")[0]
+        raise ConfigError(f"{text}: paths are local or gs://bucket/…, not {scheme}://; copy the files to one of the two first")
+    if text.startswith("gs:/"):
+        raise ConfigError(f"{text}: a path in Cloud Storage begins with {REMOTE}, with two slashes")
+    return Path(text).expanduser()
+
+
+def bucket_and_name(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """ "gs://b/x/y" -> ("b", "x/y"); the name is "" for a bucket as a whole."""
+    bucket, _, name = os.fspath(path).removeprefix(REMOTE).partition("/")
+    return bucket, name.rstrip("/")
+
+
+def _remote(text: str) -> PurePath:
+    bucket, _ = bucket_and_name(text)
+    if not bucket:
+        raise ConfigError(f"{text}: name the bucket, as in {REMOTE}my-bucket/folder")
+    from etils import epath  # a tenth of a second that local runs do without
+
+    return epath.Path(text.rstrip("/"))

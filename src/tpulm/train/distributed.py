@@ -1,0 +1,79 @@
+"""JAX over several hosts: one program over the devices of all, and decisions that all take at the same step.
+
+A stop is agreed on by JAX's preemption service: SIGTERM on any host reaches all of them, and they stop at one step. Its handler
+is C++'s and is silently replaced by any that Python installs later (`signal.signal`), so it is put aside as soon as it exists
+and lent back for as long as steps are taken; before and after, SIGTERM is `tpulm.interrupt`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from tpulm import interrupt
+from tpulm.hosts import Hosts
+
+HEARTBEAT_SECONDS = 20  # the default of 100 would leave the others hanging for 95
+_SHUTDOWN_SECONDS = 30
+
+_python_api = ctypes.pythonapi
+_python_api.PyOS_getsig.restype = ctypes.c_void_p
+_python_api.PyOS_getsig.argtypes = [ctypes.c_int]
+_python_api.PyOS_setsig.restype = ctypes.c_void_p
+_python_api.PyOS_setsig.argtypes = [ctypes.c_int, ctypes.c_void_p]
+
+_jax_handler: int | None = None
+
+
+def initialize(hosts: Hosts) -> None:
+    """Connect JAX to the other hosts; before anything else asks for devices. Does nothing for a host alone, or done before."""
+    global _jax_handler
+    if not hosts.are_several or _jax_handler is not None:
+        return
+    ours = _python_api.PyOS_getsig(signal.SIGTERM)
+    jax.distributed.initialize(
+        hosts.coordinator,
+        hosts.count,
+        hosts.index,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+        coordinator_bind_address=hosts.coordinator if hosts.is_first else None,
+    )
+    _jax_handler = _python_api.PyOS_setsig(signal.SIGTERM, ours)
+
+
+@contextlib.contextmanager
+def stopping_together(hosts: Hosts) -> Iterator[None]:
+    """Inside the block SIGTERM is JAX's to tell to all hosts, and `stop_requested` says at which step it comes."""
+    if not hosts.are_several:
+        yield
+        return
+    ours = _python_api.PyOS_setsig(signal.SIGTERM, _jax_handler)
+    try:
+        yield
+    finally:
+        _python_api.PyOS_setsig(signal.SIGTERM, ours)
+
+
+def stop_requested(hosts: Hosts, step: int) -> bool:
+    """Whether to save after this step and stop; the same step on all hosts. To be asked at every step."""
+    if not hosts.are_several:
+        return interrupt.requested()
+    if interrupt.requested() and not interrupt.is_passed_on():  # Ctrl-C, say
+        interrupt.pass_on()
+        os.kill(os.getpid(), signal.SIGTERM)
+    return multihost_utils.reached_preemption_sync_point(step)
+
+
+def agreed(hosts: Hosts, value: bool) -> bool:
+    """The first host's answer, on all; they must all ask."""
+    if not hosts.are_several:
+        return value
+    return bool(multihost_utils.broadcast_one_to_all(np.asarray(value)))

@@ -1,0 +1,60 @@
+"""A list of the objects of a checkpoint with their sizes and checksums: what is missing or damaged is known before it is read.
+
+STEP/objects.json is written when all else is, and before the commit. It is of names within the checkpoint alone, so that a copy
+in another bucket or on disk is as good as the original.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import PurePath
+from typing import Any
+
+import google_crc32c
+
+from tpulm import storage
+from tpulm.errors import StorageError
+
+SEAL = "objects.json"
+_WRITTEN_LATER = {SEAL, "_CHECKPOINT_METADATA", "commit_success.txt"}
+_READ_BYTES = 8 << 20
+
+
+def seal(folder: PurePath) -> None:
+    """List the objects of a checkpoint that is about to be committed."""
+    objects = {
+        name: {"bytes": found.size, "crc32c": found.crc32c or _crc32c(folder / name)}
+        for name, found in storage.walk(folder).items()
+        if name not in _WRITTEN_LATER
+    }
+    storage.write_json(folder / SEAL, {"objects": objects})
+
+
+def damage(folder: PurePath) -> str | None:
+    """What is wrong with a checkpoint, or None. Files of this machine are read; Cloud Storage knows its checksums."""
+    there = storage.walk(folder)
+    if SEAL not in there:
+        return None  # of an older version of tpulm; its arrays have checksums of their own
+    try:
+        listed: dict[str, Any] = storage.read_json(folder / SEAL)["objects"]
+        for name, recorded in listed.items():
+            if name not in there:
+                return f"{name} is missing"
+            if there[name].size != recorded["bytes"]:
+                return f"{name} has {there[name].size} bytes, not {recorded['bytes']}"
+            if (there[name].crc32c or _crc32c(folder / name)) != recorded["crc32c"]:
+                return f"{name} has another checksum than when it was written"
+    except (KeyError, TypeError, AttributeError) as error:
+        return f"{SEAL} is not a list of objects ({error})"
+    except StorageError as error:
+        return str(error)
+    return None
+
+
+def _crc32c(path: PurePath) -> str:
+    """Base64 of the big-endian bytes, as Cloud Storage gives it."""
+    checksum = google_crc32c.Checksum()
+    with storage.open_read(path) as stream, storage.explain("read", path):
+        while data := stream.read(_READ_BYTES):
+            checksum.update(data)
+    return base64.b64encode(checksum.digest()).decode()

@@ -1,0 +1,126 @@
+"""Two hosts of two devices each, as processes of this machine, whose work folder lies in the emulator's Cloud Storage."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tpulm import storage
+
+NUM_HOSTS = 2
+STRICT = ("JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
+
+RUN_FILE = """
+[corpus]
+sources = ["gs://runs/texts/*.txt"]
+holdout_fraction = 0.05
+[tokenizer]
+vocab_size = 150
+[data]
+sequence_length = 32
+rows = "packed"
+part_bytes = 20_000
+[model]
+num_layers = 1
+hidden_size = 32
+num_heads = 2
+intermediate_size = 64
+max_positions = 32
+[train]
+batch_size = 8
+steps = {steps}
+log_every_steps = 1
+evaluate_every_steps = {evaluate}
+[train.checkpoint]
+every_steps = {interval}
+"""
+
+
+class Cluster:
+    """The processes of one run. `start` begins an attempt; what they write goes to folder/host{index}.log."""
+
+    def __init__(self, run_file: Path, workdir: str, environment: Mapping[str, str]):
+        self.run_file, self.workdir, self.folder = run_file, storage.as_path(workdir), run_file.parent
+        self._environment = {name: value for name, value in os.environ.items() if name not in STRICT} | {
+            **environment,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+        }
+        self.hosts: list[subprocess.Popen[bytes]] = []
+        self.attempts = 0
+
+    def start(self) -> None:
+        self.attempts += 1
+        coordinator = f"127.0.0.1:{free_port_pair()}"
+        self.hosts = []
+        for index in range(NUM_HOSTS):
+            command = [sys.executable, "-m", "tpulm", "run", str(self.run_file), "--workdir", str(self.workdir)]
+            several = ["--coordinator", coordinator, "--num-hosts", str(NUM_HOSTS), "--host-index", str(index)]
+            with self.log(index).open("ab") as log:
+                log.write(f"\n=== attempt {self.attempts}\n".encode())
+                log.flush()
+                self.hosts.append(
+                    subprocess.Popen(
+                        [*command, *several], env=self._environment, stdout=log, stderr=log, start_new_session=True
+                    )
+                )
+
+    def log(self, index: int) -> Path:
+        return self.folder / f"host{index}.log"
+
+    def is_running(self) -> bool:
+        return any(host.poll() is None for host in self.hosts)
+
+    def is_complete(self) -> bool:
+        return all(host.poll() == 0 for host in self.hosts)
+
+    def wait(self, seconds: float) -> list[int]:
+        """The exit codes of all hosts. Raises AssertionError, with the logs, when one does not end in time."""
+        until = time.monotonic() + seconds
+        while self.is_running():
+            assert time.monotonic() < until, f"a host still runs after {seconds:.0f} s\n{self.tails()}"
+            time.sleep(0.05)
+        return [host.returncode for host in self.hosts]
+
+    def send(self, number: signal.Signals, *indices: int) -> None:
+        for index in indices or range(NUM_HOSTS):
+            if self.hosts[index].poll() is None:
+                os.killpg(self.hosts[index].pid, number) if number == signal.SIGKILL else self.hosts[index].send_signal(number)
+
+    def is_training(self) -> bool:
+        """Whether this attempt takes steps already."""
+        return "Training" in self.log(0).read_text().rpartition("=== attempt")[2]
+
+    def committed_step(self) -> int:
+        """Of the newest checkpoint that is whole; 0 where there is none."""
+        names = storage.walk(self.workdir / "checkpoints")
+        return max(
+            (int(name.split("/")[0]) for name in names if name.endswith("/commit_success.txt") and name[0].isdigit()), default=0
+        )
+
+    def is_committing(self) -> bool:
+        """Whether a checkpoint is being written."""
+        names = [name.split("/") for name in storage.walk(self.workdir / "checkpoints")]
+        begun = {parts[0] for parts in names if parts[0].isdigit()}
+        return bool(begun - {parts[0] for parts in names if parts[1:] == ["commit_success.txt"]})
+
+    def tails(self) -> str:
+        return "\n".join(f"--- host {index}\n{self.log(index).read_text()[-3000:]}" for index in range(NUM_HOSTS))
+
+
+def free_port_pair() -> int:
+    """A port that is free, and the next one, too."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port

@@ -1,0 +1,156 @@
+"""A run on two hosts that everything happens to ends as one that nothing happened to, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import RUN_FILE, Cluster
+from schedule import DEADLY, FAULTS, Event, draw_schedule
+
+from tpulm import storage
+from tpulm.emulator import Emulator
+from tpulm.train.metrics import VOLATILE, read_metrics
+
+INTERVAL = 10
+SYLLABLES = ["ka", "ro", "mi", "su", "te", "no", "la", "vi", "de", "po", "gu", "en"]
+
+
+@pytest.fixture
+def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    with Emulator() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        storage.forget_clients()
+        running.create_bucket("runs", location="US-CENTRAL1")
+        yield running
+    storage.forget_clients()
+
+
+@pytest.mark.parametrize(
+    ("events", "steps"),
+    [
+        pytest.param(5, 120, marks=pytest.mark.slow, id="short"),
+        pytest.param(24, 480, marks=pytest.mark.soak, id="full"),
+    ],
+)
+def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(
+    emulator: Emulator, tmp_path: Path, events: int, steps: int
+) -> None:
+    write_corpus()
+    calm = run_of(tmp_path / "calm", emulator, steps)
+    calm.start()
+    assert calm.wait(300) == [0, 0], calm.tails()
+
+    stormy = run_of(tmp_path / "stormy", emulator, steps)
+    schedule = draw_schedule(seed=20_26, count=events, steps=steps)
+    told = list(suffer(stormy, schedule, emulator))
+    print("\n".join(told))
+    assert len(told) == events
+
+    assert digests(stormy) == digests(calm)
+    assert metrics(stormy) == metrics(calm)
+    repeated = repeated_steps(stormy)
+    print(f"{stormy.attempts} attempts; steps computed twice, by attempt: {repeated}")
+    assert max(repeated, default=0) <= INTERVAL
+
+
+def suffer(run: Cluster, schedule: list[Event], emulator: Emulator) -> Iterator[str]:
+    """Start the run again and again until it ends, while the events happen; says each when it is over."""
+    waiting = list(schedule)
+    run.start()
+    while not run.is_complete():
+        if not run.is_running():
+            assert run.attempts < 3 * len(schedule), run.tails()
+            run.start()
+        if (
+            waiting
+            and run.committed_step() >= waiting[0].at_step
+            and (run.is_training() or waiting[0].kind == "kill all hosts")
+        ):
+            event = waiting.pop(0)
+            time.sleep(event.delay)
+            print(f"step {run.committed_step()}: {event}", flush=True)
+            happen(run, event, emulator)
+            yield f"step {run.committed_step():4d}: {event.kind}"
+        time.sleep(0.05)
+    assert not waiting, f"the run ended before {len(waiting)} events\n{run.tails()}"
+
+
+def happen(run: Cluster, event: Event, emulator: Emulator) -> None:
+    if event.kind in FAULTS:
+        emulator.faults.set(**FAULTS[event.kind])
+        return
+    if event.kind == "kill all in a commit":
+        emulator.faults.set(latency_seconds=1.0, match="commit_success", seconds=20.0)
+        until = time.monotonic() + 20.0
+        while run.is_running() and not run.is_committing():
+            assert time.monotonic() < until, run.tails()
+        run.send(signal.SIGKILL)
+        emulator.faults.clear()
+    elif event.kind == "kill all hosts":
+        run.send(signal.SIGKILL)
+    elif event.kind == "kill one host":
+        run.send(signal.SIGKILL, event.host)
+        codes = run.wait(30)
+        assert codes[event.host] == -signal.SIGKILL
+        assert codes[1 - event.host] == 1, run.tails()
+        assert newest_failure(run)["kind"] == "PeerLost", newest_failure(run)
+    else:
+        run.send(signal.SIGTERM, event.host)
+        assert run.wait(60) == [75, 75], run.tails()
+    run.wait(30)
+
+
+def newest_failure(run: Cluster) -> dict[str, Any]:
+    return storage.read_json(storage.list_folder(run.workdir / "failures")[-1])
+
+
+def run_of(folder: Path, emulator: Emulator, steps: int) -> Cluster:
+    folder.mkdir()
+    run_file = folder / "run.toml"
+    run_file.write_text(RUN_FILE.format(steps=steps, evaluate=steps // 3, interval=INTERVAL))
+    return Cluster(run_file, f"gs://runs/{folder.name}", emulator.environment)
+
+
+def write_corpus() -> None:
+    random_ = random.Random(0)
+    words = ["".join(random_.choices(SYLLABLES, k=random_.randrange(1, 4))) for _ in range(300)]
+    for number in range(3):
+        lines = [" ".join(random_.choices(words, k=random_.randrange(5, 20))) for _ in range(400)]
+        storage.write_atomic(f"gs://runs/texts/{number}.txt", "\n".join(lines))
+
+
+def digests(run: Cluster) -> dict[str, str]:
+    """What the run has made: the dataset, and the parameters as they were exported."""
+    kept = ("dataset/", "tokenizer/", "export/model.safetensors")
+    return {name: storage.sha256(run.workdir / name) for name in storage.walk(run.workdir) if name.startswith(kept)}
+
+
+def metrics(run: Cluster) -> list[str]:
+    records = read_metrics(run.workdir)
+    kept = [(kind, step, {name: v for name, v in values.items() if name not in VOLATILE}) for kind, step, values in records]
+    return [json.dumps(record, sort_keys=True) for record in kept]
+
+
+def repeated_steps(run: Cluster) -> list[int]:
+    """For each attempt after the first, how many steps it computed that the bucket has of an earlier one."""
+    reached, repeated = 0, []
+    for path in storage.list_folder(run.workdir / "metrics"):
+        lines = [json.loads(line) for line in storage.read_text(path).splitlines()]
+        steps = [line["step"] for line in lines if line["kind"] == "train"]
+        if steps and reached:
+            repeated.append(max(0, reached - min(steps) + 1))
+        reached = max([reached, *steps])
+    return repeated
+
+
+def test_the_schedule_has_every_kind() -> None:
+    kinds = [event.kind for event in draw_schedule(seed=20_26, count=24, steps=480)]
+    assert set(kinds) == {*DEADLY, *FAULTS}
