@@ -14,10 +14,22 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 # What each part of the package may import of the others; itself always. Lazy imports, inside functions, count like any other.
-BASE = {"errors", "failures", "memory", "workfolder", "config", "storage", "accelerators", "progress", "interrupt", "workers"}
+BASE = {
+    "errors",
+    "failures",
+    "memory",
+    "workfolder",
+    "config",
+    "storage",
+    "accelerators",
+    "progress",
+    "interrupt",
+    "workers",
+    "hosts",
+}
 TEXT = {"corpus", "tokenization", "dataset"}
 MODEL = {"nn", "models", "objectives"}
-PURE = BASE - {"storage", "failures", "workfolder", "interrupt", "workers"}  # the model's side does no input or output
+PURE = BASE - {"storage", "failures", "workfolder", "interrupt", "workers", "hosts"}  # the model's side does no input or output
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "emulator": {"errors", "progress"},

@@ -152,7 +152,7 @@ def test_a_changed_corpus_is_refused(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt.gz")
     config = toy_config(corpus)
     with workfolder.working_in(config, tmp_path / "w") as folder:
-        preparation.prepare_dataset(config, folder)
+        preparation.prepare_dataset(config, folder.path)
     write_corpus(corpus, documents=401)
     with pytest.raises(WorkFolderMismatch, match=r"corpus\.txt\.gz"):
         pipeline.run(config, tmp_path / "w")

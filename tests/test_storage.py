@@ -173,7 +173,7 @@ class TestReading:
 class TestFolders:
     def test_check_writable_makes_the_folder_and_leaves_no_trace(self, tmp_path: Path):
         folder = storage.check_writable(tmp_path / "a" / "b")
-        assert list(folder.iterdir()) == []
+        assert list(Path(folder).iterdir()) == []
 
     def test_a_file_in_the_way(self, tmp_path: Path):
         (tmp_path / "file").write_text("x")

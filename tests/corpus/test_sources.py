@@ -130,8 +130,8 @@ def test_a_format_that_is_given_counts(write: Callable):
 def test_what_cannot_be_a_source(tmp_path: Path):
     with pytest.raises(ConfigError, match="leave out path 'x'"):
         find_files([SourceConfig(path="x", format="python")])
-    with pytest.raises(ConfigError, match="only local paths"):
-        find_files([SourceConfig(path="gs://bucket/x.txt")])
+    with pytest.raises(ConfigError, match="paths are local or gs"):
+        find_files([SourceConfig(path="s3://bucket/x.txt")])
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="neither a file nor a folder"):
         find_files([SourceConfig(path=str(tmp_path / "pipe"))])

@@ -37,8 +37,8 @@ class Event(NamedTuple):
 def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
     """Events in order of their steps, each kind about equally often, spread over the first nine tenths of the run."""
     random_ = random.Random(seed)
-    kinds = (*DEADLY, *FAULTS)
-    chosen = [kinds[number % len(kinds)] for number in range(count)]
+    kinds: tuple[Kind, ...] = (*DEADLY, *FAULTS)
+    chosen: list[Kind] = [kinds[number % len(kinds)] for number in range(count)]
     random_.shuffle(chosen)
     last = 9 * steps // 10
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -33,6 +33,9 @@ PREFERRED = ("", "generator")  # of an export: the model itself; of ELECTRA the 
 _STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
 
 
+Folder = TypeVar("Folder", bound="str | PurePath")
+
+
 class LoadedModel(NamedTuple):
     """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `convert.heads.spec_of` says.
 
@@ -48,7 +51,7 @@ class LoadedModel(NamedTuple):
 
 
 def save_model(
-    folder: str | PurePath,
+    folder: Folder,
     params: Model,
     config: ModelConfig,
     *,
@@ -56,7 +59,7 @@ def save_model(
     tokenization_folder: str | PurePath,
     pad_token_id: int,
     card: CardFacts | None = None,
-) -> PurePath:
+) -> Folder:
     """Write the folder under a temporary name and put it in its place; a folder already there is replaced.
 
     `params` may be on devices; `vocab_size` is the tokenizer's, to which the padded vocabulary is cut. Tensors that another one
@@ -81,23 +84,24 @@ def save_model(
         storage.write_atomic(temporary / WEIGHTS, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
         if card is not None:
             write_card(temporary, card)
-    return target
+    return folder
 
 
 def save_parts(
-    folder: str | PurePath, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
-) -> PurePath:
+    folder: Folder, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
+) -> Folder:
     """As `save_model`, of what training gives: ELECTRA becomes two models, in `discriminator` and `generator`."""
     target = storage.as_path(folder)
     if not isinstance(params, Electra):
-        return save_model(target, params, config, card=card, **arguments)
+        save_model(target, params, config, card=card, **arguments)
+        return folder
     both = halves(params)
     parts = {"discriminator": (both.discriminator, config), "generator": (both.generator, generator_config(config))}
     with storage.built_aside(target, last=CONFIG) as temporary:
         for half, (model, its_config) in parts.items():
             facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
             save_model(temporary / half, model, its_config, card=facts, **arguments)
-    return target
+    return folder
 
 
 def _model_type(config: ModelConfig, head: Head) -> str:

@@ -85,6 +85,8 @@ def check_hosts(mesh: Mesh) -> None:
 
 def place(value: np.ndarray, sharding: NamedSharding) -> jax.Array:
     """A value that every host has whole, as a global array."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(value, sharding)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 

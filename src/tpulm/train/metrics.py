@@ -56,6 +56,9 @@ class MetricsLog:
             self._board.close()
         self._mirror.__exit__(*error)
 
+    def close(self) -> None:
+        self.__exit__(None, None, None)
+
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         record = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
         with storage.explain("write", self._path):
