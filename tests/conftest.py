@@ -102,6 +102,9 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
         yield emulator
         emulator.faults.clear()  # a client that retries in the background would otherwise do so to the end
         _forget_clients()
+    with warnings.catch_warnings():  # what the clients left open, lest the next test be blamed for it
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def _forget_clients() -> None:
@@ -113,9 +116,6 @@ def _forget_clients() -> None:
         sys.modules["gcsfs"].GCSFileSystem.clear_instance_cache()
     if "etils.epath.backend" in sys.modules:
         sys.modules["etils.epath.backend"]._FileSystemSpecBackend._get_filesystem.cache_clear()
-    with warnings.catch_warnings():  # what the clients left open, lest the next test be blamed for it
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture

@@ -94,6 +94,15 @@ def test_what_is_not_there(http: Http):
     nowhere = requests.get(f"{http.url}/storage/v1/b/elsewhere/o", timeout=30)
     assert nowhere.json()["error"]["message"] == "The specified bucket does not exist."
     assert requests.post(http.of("x"), timeout=30).status_code == 405
+    unknown = requests.get(f"{http.url}/storage/v1/b/runs/acl", timeout=30)
+    assert unknown.status_code == 404 and "the emulator has no GET /storage/v1/b/runs/acl" in unknown.text
+
+
+def test_heads(http: Http):
+    http.put("x", b"0123456789")
+    answer = requests.head(f"{http.url}/runs/x", timeout=30)
+    assert (answer.status_code, answer.headers["Content-Length"], answer.content) == (200, "10", b"")
+    assert requests.head(f"{http.url}/runs/y", timeout=30).status_code == 404
 
 
 def test_preconditions_on_an_upload(http: Http):

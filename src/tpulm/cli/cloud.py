@@ -30,7 +30,7 @@ def emulator(
 
     It prints the variables that point a shell at it:
 
-        tpulm cloud emulator --bucket runs > emulator.sh &
+        tpulm cloud emulator --bucket runs > emulator.sh & sleep 2
 
         . ./emulator.sh
 

@@ -18,7 +18,7 @@ class Answer:
 
 
 def json_answer(content: object, status: int = 200) -> Answer:
-    body = json.dumps(content, ensure_ascii=False, indent=2).encode()
+    body = json.dumps(content, ensure_ascii=False).encode()
     return Answer(status, {"Content-Type": "application/json; charset=UTF-8"}, body)
 
 

@@ -32,6 +32,20 @@ class MemoryBody:
         return (view[at : min(at + PIECE_BYTES, stop)] for at in range(start, stop, PIECE_BYTES))
 
 
+class ForgottenBody:
+    """What is left of a body once only its size matters."""
+
+    def __init__(self, size: int):
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def open(self, start: int, stop: int) -> Iterator[bytes | memoryview]:
+        raise ValueError("these bytes were not kept")
+
+
 class FileBody:
     def __init__(self, path: Path, size: int):
         self.path = path

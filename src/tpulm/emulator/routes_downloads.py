@@ -15,6 +15,7 @@ from tpulm.emulator.router import Route
 from tpulm.emulator.store import Store
 
 RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+JSON_API = ("storage", "upload", "download", "batch")
 KIND, PERMISSION = "GET media", "storage.objects.get"
 
 
@@ -32,9 +33,14 @@ class DownloadRoutes:
     def xml_routes(self) -> list[Route]:
         """To be tried last: every path has this form."""
         return [
-            Route(KIND, "GET", "{bucket}/{name...}", PERMISSION, self.download, in_text=True),
-            Route("HEAD media", "HEAD", "{bucket}/{name...}", PERMISSION, self.download, in_text=True),
+            Route(KIND, "GET", "{bucket}/{name...}", PERMISSION, self.xml, in_text=True),
+            Route("HEAD media", "HEAD", "{bucket}/{name...}", PERMISSION, self.xml, in_text=True),
         ]
+
+    def xml(self, call: Call, bucket: str, name: str) -> Answer:
+        if bucket in JSON_API:
+            raise ApiError(404, f"Not Found: the emulator has no {call.method} /{bucket}/{name}", "notFound")
+        return self.download(call, bucket, name)
 
     def download(self, call: Call, bucket: str, name: str) -> Answer:
         generation, conditions = call.whole_number("generation"), preconditions.from_call(call)

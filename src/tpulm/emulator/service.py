@@ -62,14 +62,8 @@ class Service:
         """What the faults in force do to a call, and its delay in seconds."""
         if call.segments[0] == control.PREFIX:
             return Verdict(), 0.0
-        return self.faults.verdict(
-            Request(
-                self._name_in(call, match),
-                match.route.permission,
-                match.route.writes,
-                match.route.kind == DOWNLOAD,
-            )
-        )
+        name = self._name_in(call, match) if self.faults.settings.match else ""  # it may mean parsing a large body
+        return self.faults.verdict(Request(name, match.route.permission, match.route.writes, match.route.kind == DOWNLOAD))
 
     def _name_in(self, call: Call, match: Match) -> str:
         if call.segments[0] == "upload":

@@ -88,6 +88,8 @@ class FolderShelf:
         for file in sorted(self.folder.glob("*/bucket.json")):
             bucket = Bucket(**json.loads(file.read_text(encoding="utf-8")))
             kept = set()
+            for unfinished in file.parent.rglob("*.new"):
+                unfinished.unlink()
             for record in (file.parent / "objects").glob("*.json"):
                 stored = self._read(record)
                 bucket.objects[stored.name] = stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import threading
 import uuid
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tpulm.emulator.answers import ApiError, invalid
+from tpulm.emulator.bodies import ForgottenBody
 from tpulm.emulator.objects import StoredObject
 from tpulm.emulator.preconditions import Preconditions
 from tpulm.emulator.store import Store
@@ -99,9 +101,10 @@ class Sessions:
             if complete and given.total is not None and len(session.content) == given.total:
                 content, session.content = bytes(session.content), bytearray()
                 try:
-                    session.done = self._store.put(
+                    made = self._store.put(
                         session.bucket, session.name, content, session.fields, session.conditions, session.promised | promised
                     )
+                    session.done = dataclasses.replace(made, body=ForgottenBody(made.size))
                 except ApiError:
                     with self._lock:
                         del self._sessions[session.key]

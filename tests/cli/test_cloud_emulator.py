@@ -1,0 +1,127 @@
+"""`tpulm cloud emulator` as a user meets it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from tpulm.emulator.server import environment_for
+
+COMMAND = [sys.executable, "-m", "tpulm", "cloud", "emulator"]
+
+
+@contextmanager
+def running(environment: dict[str, str], *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_from_start_to_ctrl_c(user_environment: dict[str, str], tmp_path: Path):
+    arguments = ("--port", 0, "--folder", tmp_path / "kept", "--bucket", "runs", "--bucket", "second", "--json")
+    for ending in (signal.SIGINT, signal.SIGTERM):  # the second time the buckets are there already
+        with running(user_environment, *arguments) as child:
+            assert child.stdout is not None
+            told = json.loads(child.stdout.readline())
+            assert told["buckets"] == ["runs", "second"] and told["environment"]["STORAGE_EMULATOR_HOST"] == told["url"]
+            assert requests.get(f"{told['url']}/storage/v1/b/runs", timeout=30).json()["name"] == "runs"
+            child.send_signal(ending)
+            said, human = child.communicate(timeout=30)
+            assert (child.returncode, said) == (0, "")
+            assert "gs://runs" in human and "Traceback" not in human
+
+
+def test_what_it_prints_can_be_evaluated(user_environment: dict[str, str]):
+    with running(user_environment, "--port", 0) as child:
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(len(environment_for("")))]
+        script = "".join(lines) + 'echo "$STORAGE_EMULATOR_HOST $NO_GCE_CHECK"'
+        shell = subprocess.run(
+            ["sh", "-ec", script], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]}
+        )
+        url, check = shell.stdout.split()
+        assert check == "true" and requests.get(f"{url}/_control/status", timeout=30).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--bucket", "NO"], "Invalid bucket name"),
+        (["--port", "taken"], "is in use"),
+    ],
+)
+def test_refusals(user_environment: dict[str, str], arguments: list[str], message: str):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [*COMMAND, *(port if argument == "taken" else argument for argument in arguments)]
+        done = subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_the_extra(user_environment: dict[str, str]):
+    code = """
+import sys
+sys.modules["uvicorn"] = None
+sys.argv = ["tpulm", "cloud", "emulator"]
+from tpulm.cli.app import main
+main()
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "pip install 'tpulm[emulator]'" in done.stderr
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_survives_a_kill(user_environment: dict[str, str], tmp_path: Path):
+    arguments = ("--port", 0, "--folder", tmp_path / "kept", "--bucket", "runs", "--json")
+    acknowledged: dict[str, str] = {}
+
+    def url_of(child: subprocess.Popen[str]) -> str:
+        assert child.stdout is not None
+        return json.loads(child.stdout.readline())["url"]
+
+    def write_until_it_dies(url: str, writer: int) -> None:
+        with contextlib.suppress(requests.RequestException):
+            for number in range(100_000):
+                name = f"{writer}/{number % 50}"
+                parameters = {"uploadType": "media", "name": name}
+                answer = requests.post(f"{url}/upload/storage/v1/b/runs/o", params=parameters, data=b"x" * number, timeout=30)
+                acknowledged[name] = answer.json()["generation"]
+
+    for _ in range(3):
+        with running(user_environment, *arguments) as child:
+            url = url_of(child)
+            writers = [threading.Thread(target=write_until_it_dies, args=(url, writer)) for writer in range(4)]
+            for writer in writers:
+                writer.start()
+            time.sleep(0.5)
+            child.kill()
+            for writer in writers:
+                writer.join()
+    with running(user_environment, *arguments) as child:
+        listed = requests.get(f"{url_of(child)}/storage/v1/b/runs/o", timeout=30).json()["items"]
+    found = {item["name"]: item["generation"] for item in listed}
+    assert len(acknowledged) > 20 and acknowledged.keys() <= found.keys()
+    assert all(found[name] >= generation for name, generation in acknowledged.items())
+    assert not list((tmp_path / "kept").rglob("*.new"))
+    assert len(list((tmp_path / "kept" / "runs" / "bodies").iterdir())) == len(found)
