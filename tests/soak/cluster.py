@@ -54,19 +54,23 @@ class Cluster:
         self.hosts: list[subprocess.Popen[bytes]] = []
         self.attempts = 0
 
-    def start(self) -> None:
+    def start(self, *, num_hosts: int = NUM_HOSTS) -> None:
         self.attempts += 1
         coordinator = f"127.0.0.1:{free_port_pair()}"
         self.hosts = []
-        for index in range(NUM_HOSTS):
+        for index in range(num_hosts):
             command = [sys.executable, "-m", "tpulm", "run", str(self.run_file), "--workdir", str(self.workdir)]
-            several = ["--coordinator", coordinator, "--num-hosts", str(NUM_HOSTS), "--host-index", str(index)]
+            several = ["--coordinator", coordinator, "--num-hosts", str(num_hosts), "--host-index", str(index)]
             with self.log(index).open("ab") as log:
                 log.write(f"\n=== attempt {self.attempts}\n".encode())
                 log.flush()
                 self.hosts.append(
                     subprocess.Popen(
-                        [*command, *several], env=self._environment, stdout=log, stderr=log, start_new_session=True
+                        command + several * (num_hosts > 1),
+                        env=self._environment,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
                     )
                 )
 
@@ -88,7 +92,7 @@ class Cluster:
         return [host.returncode for host in self.hosts]
 
     def send(self, number: signal.Signals, *indices: int) -> None:
-        for index in indices or range(NUM_HOSTS):
+        for index in indices or range(len(self.hosts)):
             if self.hosts[index].poll() is None:
                 os.killpg(self.hosts[index].pid, number) if number == signal.SIGKILL else self.hosts[index].send_signal(number)
 
@@ -110,7 +114,7 @@ class Cluster:
         return bool(begun - {parts[0] for parts in names if parts[1:] == ["commit_success.txt"]})
 
     def tails(self) -> str:
-        return "\n".join(f"--- host {index}\n{self.log(index).read_text()[-3000:]}" for index in range(NUM_HOSTS))
+        return "\n".join(f"--- host {index}\n{self.log(index).read_text()[-3000:]}" for index in range(len(self.hosts)))
 
 
 def free_port_pair() -> int:
