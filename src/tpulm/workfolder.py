@@ -85,7 +85,7 @@ def working_in(
             return
         path = storage.as_path(workdir)
 
-        def record(error: PeerLost) -> None:
+        def record(error: PeerLost | Stopped) -> None:
             record_failure(path, error, stage=stage, host=member.index)
 
         with join(member, run=f"{path} {canonical_json(config)}", record=record, progress=progress) as hosts:
