@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpulm import storage
+from tpulm.train.sealing import committed_steps
 
 NUM_HOSTS = 2
 STRICT = ("JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
@@ -102,10 +103,7 @@ class Cluster:
 
     def committed_step(self) -> int:
         """Of the newest checkpoint that is whole; 0 where there is none."""
-        names = storage.walk(self.workdir / "checkpoints")
-        return max(
-            (int(name.split("/")[0]) for name in names if name.endswith("/commit_success.txt") and name[0].isdigit()), default=0
-        )
+        return max(committed_steps(self.workdir / "checkpoints"), default=0)
 
     def is_committing(self) -> bool:
         """Whether a checkpoint is being written."""
