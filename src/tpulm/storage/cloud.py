@@ -155,9 +155,13 @@ def walk(path: PurePath) -> dict[str, ObjectInfo]:
 
 
 def remove(path: PurePath) -> None:
-    """The object, and all below; absent is fine."""
-    names = [path, *(path / name for name in walk(path))] if bucket_and_name(path)[1] else []
-    _each(remove_object, names)
+    """The object, and all below, with the empty objects that the console makes for folders; absent is fine."""
+    bucket, name = bucket_and_name(path)
+    if not name:
+        return
+    with explained("list", path):
+        names = [name, *(blob.name for blob in client().list_blobs(bucket, prefix=f"{name}/", **_patience()))]
+    _each(lambda name: _delete(_bucket(bucket).blob(name), path), names)
 
 
 def upload(source: Path, target: PurePath, *, last: str) -> None:
@@ -200,10 +204,12 @@ def _move_one(source: PurePath, target: PurePath) -> None:
 
 
 def remove_object(path: PurePath) -> None:
-    from google.api_core.exceptions import NotFound
+    _delete(_blob(path), path)
 
-    with explained("delete", path), contextlib.suppress(NotFound):
-        _blob(path).delete(**_patience())
+
+def _delete(blob: Blob, path: PurePath) -> None:
+    with explained("delete", path), contextlib.suppress(_not_found()):
+        blob.delete(**_patience())
 
 
 def upload_file(source: Path, target: PurePath) -> None:
