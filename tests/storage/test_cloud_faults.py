@@ -219,7 +219,9 @@ def without_cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, 
 def test_nobody_is_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     without_cloud(monkeypatch, tmp_path)
     started = time.monotonic()
-    with pytest.raises(StorageRefused, match="there are no credentials for Google Cloud.*application-default login") as refused:
+    with pytest.raises(
+        StorageRefused, match=r"there are no credentials for Google Cloud.*application-default login"
+    ) as refused:
         storage.read_bytes("gs://nobucket/x")
     assert refused.value.exit_code == 4 and time.monotonic() - started < 2
 
@@ -247,7 +249,7 @@ def test_the_extra_is_not_installed(gcs: Emulator, monkeypatch: pytest.MonkeyPat
     whole = builtins.__import__
 
     def without(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        if name.startswith("google.cloud") or name.startswith("google.api_core") or name.startswith("google.auth"):
+        if name.startswith(("google.cloud", "google.api_core", "google.auth")):
             raise ImportError(f"No module named '{name}'", name=name)
         return whole(name, globals, locals, fromlist, level)
 
