@@ -62,8 +62,8 @@ def wait_for(condition: Any, seconds: float = 5.0) -> None:
 def test_a_second_process_is_told_about_the_first(holder: subprocess.Popen[str]):
     with pytest.raises(
         StorageError,
-        match=rf"gs://runs/w is in use by another tpulm process \(process {holder.pid} on .*; unless that renews it, the folder "
-        r"is free in (59|60) s\); wait for it or stop it",
+        match=rf"gs://runs/w is in use by another tpulm process \(process {holder.pid} on .*; unless that renews it, the "
+        r"folder is free in (59|60) s\); wait for it or stop it",
     ), storage.held(FOLDER):  # fmt: skip
         pass
 
