@@ -1,14 +1,17 @@
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpulm import storage
 from tpulm.corpus import spill
-from tpulm.corpus.identity import RANGE, keys_of
+from tpulm.corpus.identity import RANGE, Keys, keys_of
 from tpulm.corpus.spill import SpillReader, new_spill, spill_bytes
+from tpulm.emulator import Emulator
 from tpulm.errors import StorageError
+from tpulm.storage import cloud
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10), max_size=30)
 
@@ -65,3 +68,63 @@ def test_a_lost_or_damaged_spill_is_an_error_with_the_fix(tmp_path: Path, damage
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(StorageError, match=rf"{damage}.*delete .*manifest\.json and run the same command again"):
         SpillReader(path, runs)
+
+
+HIGH_HALVES = st.one_of(
+    st.lists(st.integers(0, RANGE - 1), min_size=1, max_size=60),
+    st.lists(st.sampled_from([0, 1, 7 * 10**18, 7 * 10**18 + 1, RANGE - 1]), min_size=1, max_size=60),
+)
+
+
+def written_with(path: Path | PurePath, high: np.ndarray) -> list[spill.Run]:
+    """A spill of as many documents, whose texts are the places in `high`."""
+    documents = [str(number).encode() for number in range(len(high))]
+    with new_spill(path) as writer:
+        writer.add(documents, Keys(high, np.arange(len(high), dtype=np.uint64)))
+    return writer.runs
+
+
+@given(HIGH_HALVES, st.sampled_from([1, 5, 100]), st.data())
+def test_the_place_of_a_key_is_that_of_a_plain_search(
+    tmp_path_factory: pytest.TempPathFactory, halves: list[int], repeats: int, data: st.DataObject
+):
+    path = tmp_path_factory.mktemp("spill") / "a.spill"
+    high = np.repeat(np.array(halves, np.uint64), repeats)
+    runs = written_with(path, high)
+    reader, high = SpillReader(path, runs), np.sort(high)
+    near = [half + offset for half in halves for offset in (-1, 0, 1)]
+    asked = data.draw(st.lists(st.sampled_from(near) | st.integers(0, RANGE), min_size=1, max_size=5))
+    for key in (*asked, 0, RANGE):
+        key = min(max(key, 0), RANGE)
+        assert reader._place(runs[0], key) == (len(high) if key == RANGE else np.searchsorted(high, np.uint64(key)))
+
+
+@pytest.mark.parametrize("shape", ["uniform", "repeated", "small"])
+def test_a_place_is_found_by_few_small_reads_in_cloud_storage(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, shape: str):
+    rng = np.random.default_rng(1)
+    high = rng.integers(0, RANGE, 200_000, dtype=np.uint64)
+    if shape == "repeated":
+        high = rng.choice(high[:10], len(high))
+    elif shape == "small":  # the worst there is: no key is where uniform ones would be
+        high >>= np.uint64(32)
+    path = storage.as_path("gs://runs/a.spill")
+    runs = written_with(path, high)
+    reader, high = SpillReader(path, runs), np.sort(high)
+    read: list[int] = []
+    whole = cloud.read_range
+
+    def counting(path: PurePath, start: int, stop: int) -> bytes:
+        read.append(stop - start)
+        return whole(path, start, stop)
+
+    monkeypatch.setattr(cloud, "read_range", counting)
+    keys = [RANGE // 3, RANGE // 2 + 17, int(high[1000]), int(high[-1000]) + 1]
+    for key in keys:
+        assert reader._place(runs[0], key) == np.searchsorted(high, np.uint64(key))
+    if shape == "uniform":
+        assert len(read) <= len(keys) + 1 and max(read) <= 8 * 2 * (64 + 4 * 448)
+    assert len(read) <= 6 * len(keys) and sum(read) < len(keys) * 3 * 8 * len(high)
+    before = sum(gcs.requests.values())
+    (part,) = reader.slices(int(high[100]), int(high[100]) + (1 << 20))
+    assert 1 <= len(part.documents()) == len(part.keys.high)
+    assert sum(gcs.requests.values()) - before <= 18

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from tpulm import storage
 from tpulm.errors import ConfigError, suggest
+from tpulm.storage.paths import bucket_and_name
 
 
 def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
@@ -74,10 +75,11 @@ def _is_hidden(name: str) -> bool:
 
 def _near_in_cloud(path: PurePath) -> str:
     """What the nearest folder that exists holds instead."""
-    parent = next((folder for folder in path.parents if storage.is_remote(folder) and storage.is_folder(folder)), None)
-    if parent is None or len(parent.parts) < 3:
+    buckets = (folder for folder in path.parents if bucket_and_name(folder)[0])
+    parent = next((folder for folder in buckets if storage.is_folder(folder)), None)
+    if parent is None:
         return ""
-    names = [item.name for item in storage.list_folder(parent)]
+    names = [item.name for item in storage.list_folder(parent) if not item.name.startswith(".")]
     wanted = path.relative_to(parent).parts[0]
     return f" In {parent}:{hint}" if (hint := suggest(wanted, names)) else f" {parent} holds {_some(names)}"
 

@@ -45,20 +45,29 @@ class Line:
             self._connection.sendall(f"{text}\n".encode())
 
     def receive(self) -> str | None:
-        """The next line; None when the connection is gone."""
-        try:
+        """The next line; None when the connection is gone, and then for good."""
+        line = b""
+        with contextlib.suppress(OSError):
             line = self._stream.readline(_LINE_BYTES)
-        except OSError:
-            return None
-        return line.decode(errors="replace").rstrip("\n") if line.endswith(b"\n") else None
+        if line.endswith(b"\n"):
+            return line.decode(errors="replace").rstrip("\n")
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        return None
 
     def set_timeout(self, seconds: float | None) -> None:
         self._connection.settimeout(seconds)
 
     def close(self) -> None:
+        """Hang up; a thread that waits in `receive` gets None."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
+
+    def discard(self) -> None:
+        """Hang up where no thread reads."""
+        self.close()
+        self._stream.close()
 
 
 class Star:
@@ -191,8 +200,8 @@ def read_greeting(line: Line, count: int, run: str, known: set[int]) -> int | No
     try:
         told: dict[str, Any] = json.loads(rest) if word == "hello" else {}
         index, their_count, their_run = int(told["index"]), int(told["count"]), str(told["run"])
-    except (ValueError, KeyError, TypeError):
-        line.close()
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        line.discard()
         return None
     reason = ""
     if their_count != count:
@@ -203,7 +212,7 @@ def read_greeting(line: Line, count: int, run: str, known: set[int]) -> int | No
         reason = f"host {index} was started with another configuration or work folder than the first one; they must be the same"
     if reason:
         line.send(f"refused {reason}")
-        line.close()
+        line.discard()
         return None
     line.set_timeout(None)
     line.send("welcome")

@@ -48,7 +48,7 @@ def membership(
 
 def _checked(found: Membership) -> Membership:
     host, colon, port = found.coordinator.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65_535:
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_535:
         raise ConfigError(
             f"--coordinator {found.coordinator}: give address:port of the first host, such as 10.0.0.2:{DEFAULT_PORT}; the "
             "port after it is used, too"
@@ -61,7 +61,7 @@ def _from_environment() -> Membership | None:
     if len(names) < 2:
         return None
     index = os.environ.get("TPU_WORKER_ID", "")
-    if not index.isdigit() or int(index) >= len(names):
+    if not index.isdecimal() or int(index) >= len(names):
         raise ConfigError(f"TPU_WORKER_ID is '{index}', and TPU_WORKER_HOSTNAMES names {len(names)} hosts; set both or neither")
     return Membership(f"{names[0]}:{DEFAULT_PORT}", len(names), int(index))
 
@@ -74,7 +74,14 @@ def _from_metadata() -> Membership | None:
         return None
     # Each is an address, or, in an older form, name:id:address.
     addresses = [endpoint.split(":")[-1] for endpoint in endpoints.split(",") if endpoint]
-    return Membership(f"{addresses[0]}:{DEFAULT_PORT}", len(addresses), int(number)) if len(addresses) > 1 else None
+    if len(addresses) < 2:
+        return None
+    if not number.isdecimal() or int(number) >= len(addresses):
+        raise ConfigError(
+            f"the metadata of this TPU VM says agent-worker-number '{number}', and names {len(addresses)} hosts; say which one "
+            "this is by --coordinator, --num-hosts and --host-index"
+        )
+    return Membership(f"{addresses[0]}:{DEFAULT_PORT}", len(addresses), int(number))
 
 
 def _is_tpu_vm() -> bool:

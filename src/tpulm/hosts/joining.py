@@ -19,6 +19,8 @@ from tpulm.hosts.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
 
 JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
+_GREETING_SECONDS = 2.0  # a host says who it is at once; others that connect may say nothing
+_ANSWER_SECONDS = 30.0  # the first host may have several of those before it comes to us
 _GRACE_SECONDS = 5.0  # for this host's own work to end by itself when another is lost
 _STOP_GRACE_SECONDS = 20.0  # … when another was stopped, and this one may still be saving
 _RECORD_SECONDS = 12.0
@@ -68,7 +70,8 @@ def _gather(address: tuple[str, int], member: Membership, run: str) -> dict[int,
             f"cannot listen on {address[0]}:{address[1]} for the other hosts ({error.strerror}); --coordinator must be an "
             "address of this, the first host, with a port whose next one is free, too"
         ) from error
-    with server:
+    with server, contextlib.ExitStack() as on_error:
+        on_error.callback(lambda: [line.discard() for line in lines.values()])
         server.settimeout(0.5)
         until = time.monotonic() + JOIN_SECONDS
         while len(lines) < member.count - 1:
@@ -83,11 +86,12 @@ def _gather(address: tuple[str, int], member: Membership, run: str) -> dict[int,
                 connection, _ = server.accept()
             except TimeoutError:
                 continue
-            connection.settimeout(10.0)
+            connection.settimeout(_GREETING_SECONDS)
             line = Line(connection)
             index = read_greeting(line, member.count, run, set(lines))
             if index is not None:
                 lines[index] = line
+        on_error.pop_all()
     return lines
 
 
@@ -105,8 +109,13 @@ def _connect(address: tuple[str, int], member: Membership, run: str) -> Line:
                 ) from error
             time.sleep(0.5)
             continue
+        connection.settimeout(_ANSWER_SECONDS)
         line = Line(connection)
-        greet(line, member.index, member.count, run)
+        try:
+            greet(line, member.index, member.count, run)
+        except TpulmError:
+            line.discard()
+            raise
         return line
 
 

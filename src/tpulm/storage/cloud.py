@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-from tpulm.errors import MissingExtra
-from tpulm.storage.cloud_causes import explain
+from tpulm.storage.cloud_causes import explain, needing_extra
 from tpulm.storage.paths import REMOTE, bucket_and_name
 
 if TYPE_CHECKING:
@@ -39,10 +38,8 @@ class ObjectInfo(NamedTuple):
 @functools.cache
 def client() -> Client:
     """One for each process; in a process that was forked or spawned, its own."""
-    try:
+    with needing_extra():
         from google.cloud import storage
-    except ImportError as error:
-        raise MissingExtra(f"paths that begin with {REMOTE} need a package more: pip install 'tpulm[gcs]'") from error
     with explain("log in for", REMOTE, identity=lambda: "nobody"):
         return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
 
@@ -90,15 +87,13 @@ def create(path: PurePath, data: bytes) -> bool:
 
 
 def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
-    from google.api_core.exceptions import NotFound
-
     with explained("read", path):
         while (found := info(path)) is not None:
             bucket, name = bucket_and_name(path)
             blob = _bucket(bucket).blob(name, generation=found.generation)
             try:
                 return blob.download_as_bytes(**_patience()), str(found.generation)
-            except NotFound:  # replaced meanwhile
+            except _not_found():  # replaced meanwhile
                 continue
         return None
 
@@ -110,8 +105,6 @@ def replace_version(path: PurePath, data: bytes, version: str) -> str | None:
 
 def info(path: PurePath) -> ObjectInfo | None:
     """Of an object; None where there is none (a folder is none)."""
-    from google.api_core.exceptions import NotFound
-
     bucket, name = bucket_and_name(path)
     if not name:
         return None
@@ -119,7 +112,7 @@ def info(path: PurePath) -> ObjectInfo | None:
     with explained("look at", path):
         try:
             blob.reload(**_patience())
-        except NotFound as error:
+        except _not_found() as error:
             if "bucket does not exist" in str(error):
                 raise
             return None
@@ -155,9 +148,13 @@ def walk(path: PurePath) -> dict[str, ObjectInfo]:
 
 
 def remove(path: PurePath) -> None:
-    """The object, and all below; absent is fine."""
-    names = [path, *(path / name for name in walk(path))] if bucket_and_name(path)[1] else []
-    _each(remove_object, names)
+    """The object, and all below, with the empty objects that the console makes for folders; absent is fine."""
+    bucket, name = bucket_and_name(path)
+    if not name:
+        return
+    with explained("list", path):
+        names = [name, *(blob.name for blob in client().list_blobs(bucket, prefix=f"{name}/", **_patience()))]
+    _each(lambda name: _delete(_bucket(bucket).blob(name), path), names)
 
 
 def upload(source: Path, target: PurePath, *, last: str) -> None:
@@ -200,10 +197,12 @@ def _move_one(source: PurePath, target: PurePath) -> None:
 
 
 def remove_object(path: PurePath) -> None:
-    from google.api_core.exceptions import NotFound
+    _delete(_blob(path), path)
 
-    with explained("delete", path), contextlib.suppress(NotFound):
-        _blob(path).delete(**_patience())
+
+def _delete(blob: Blob, path: PurePath) -> None:
+    with explained("delete", path), contextlib.suppress(_not_found()):
+        blob.delete(**_patience())
 
 
 def upload_file(source: Path, target: PurePath) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 
-from tpulm.errors import StorageError, StorageRefused
-from tpulm.storage.paths import bucket_and_name
+from tpulm.errors import MissingExtra, StorageError, StorageRefused
+from tpulm.storage.paths import REMOTE, bucket_and_name
+from tpulm.storage.system_causes import known_cause
 
 LOGIN = (
     "there are no credentials for Google Cloud. On your machine run 'gcloud auth application-default login', on a VM give it a "
@@ -15,11 +17,21 @@ LOGIN = (
 
 
 @contextlib.contextmanager
+def needing_extra() -> Iterator[None]:
+    """Around imports of what comes with the extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(f"paths that begin with {REMOTE} need a package more: pip install 'tpulm[gcs]'") from error
+
+
+@contextlib.contextmanager
 def explain(operation: str, path: str, *, identity: Callable[[], str]) -> Iterator[None]:
     """Turn what the client library raises inside the block into a StorageError; `identity` is who asked."""
-    from google.api_core import exceptions
-    from google.auth import exceptions as auth
-    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+    with needing_extra():
+        from google.api_core import exceptions
+        from google.auth import exceptions as auth
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
     try:
         yield
@@ -36,7 +48,7 @@ def _made(
     from google.auth import exceptions as auth
 
     bucket, _ = bucket_and_name(path)
-    message = _first_line(error)
+    message = _words(error)
     kind: type[StorageError] = StorageError
     if isinstance(error, auth.DefaultCredentialsError):
         kind, cause = StorageRefused, LOGIN
@@ -53,6 +65,8 @@ def _made(
         )
     elif isinstance(error, exceptions.PreconditionFailed):
         cause = "another process wrote it meanwhile"
+    elif (known := known_cause(error)) is not None:  # of a local file on its way to or from there
+        cause = known
     elif persistent or isinstance(error, (exceptions.ServerError, exceptions.TooManyRequests, OSError)):
         cause = (
             f"Cloud Storage did not answer as it should for too long ({message}); run the same command again: it continues "
@@ -72,8 +86,14 @@ def _refused(identity: str, bucket: str, message: str) -> str:
     )
 
 
-def _first_line(error: BaseException) -> str:
-    """The server's own words, without the request's address in front."""
-    text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
-    line = text.splitlines()[0]
-    return line.rpartition(": ")[2] if line.startswith(("GET ", "POST ", "PUT ", "DELETE ", "PATCH ")) else line
+def _words(error: BaseException) -> str:
+    """The server's own words, in one line. Errors of uploads and downloads have them in the answer alone."""
+    text = str(getattr(error, "message", "") or error)
+    response = getattr(error, "response", None)
+    with contextlib.suppress(Exception):  # an answer whose end never came
+        text = response.text or text  # type: ignore[union-attr]
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = json.loads(text)["error"]["message"]
+    if text.lstrip().startswith("<"):  # a page of whatever is in between
+        text = f"HTTP status {getattr(response, 'status_code', 'unknown')}"
+    return (text.strip() or type(error).__name__).splitlines()[0]

@@ -93,6 +93,8 @@ def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
         with explain("write", target):
             local.publish(source, target)
     else:
+        with explain("read", source):
+            source.lstat()  # or nothing would be taken for an empty folder, and replace what is there
         cloud.upload(source, target, last=last)
         with explain("delete", source):
             local.remove(source)

@@ -76,7 +76,7 @@ def _leased(folder: PurePath, note: Callable[[str], None]) -> Iterator[None]:
         keeper.join(_JOIN_SECONDS)  # it may be waiting for an answer
         with contextlib.suppress(StorageError):
             found = files.read_versioned(path)
-            if found is not None and json.loads(found[0]).get("id") == owner["id"]:
+            if found is not None and _read(path, found[0])["id"] == owner["id"]:
                 files.replace_version(path, _lease(owner, seconds=0.0), found[1])
 
 
@@ -89,14 +89,14 @@ def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None])
             files.create_if_absent(path, _lease(owner, seconds=0.0))
             continue
         content, version = found
-        other = json.loads(content)
+        other = _read(path, content)
         if is_free(other, now=time.time(), host=owner["host"]):
             new = files.replace_version(path, _lease(owner), version)
             if new is not None:
                 return new
             continue
         name = f"process {other['process']} on {other['host']}"
-        if watched not in (None, version):
+        if other["host"] == owner["host"] or watched not in (None, version):
             raise _in_use(path.parent, name)
         if watched is None:
             left = other["expires_at"] - time.time()
@@ -125,6 +125,16 @@ def _renew(path: PurePath, owner: dict[str, Any], version: str, ended: threading
         version = new
 
 
+def _read(path: PurePath, content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+        return {name: found[name] for name in ("id", "host", "process", "started_at", "expires_at")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{path} is not the lease of a process ({error!r}); see that nobody uses the folder, and delete it"
+        ) from error
+
+
 def _lease(owner: dict[str, Any], *, seconds: float = _LEASE_SECONDS) -> str:
     return json.dumps({**owner, "expires_at": round(time.time() + seconds, 3)}, indent=2, sort_keys=True) + "\n"
 
@@ -142,11 +152,15 @@ def _host() -> str:
 
 
 def _started_at(process: int) -> str | None:
-    """When a process of this machine began, in the kernel's ticks; None where there is no such process, or no /proc."""
+    """When a process of this machine began, in the kernel's ticks; None where there is no such process, or no /proc.
+
+    One that has ended, and whose parent has not asked how (a container may have none that does), is no process.
+    """
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+    return None if fields[0] in "ZX" else fields[19]
 
 
 def _in_use(folder: PurePath, owner: str) -> StorageError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path, PurePath
 
 from tpulm.errors import ConfigError
 
 REMOTE = "gs://"
+_BUCKET = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 TEMPORARY_SUFFIX = ".tpulm-tmp"
 
 
@@ -39,6 +41,11 @@ def _remote(text: str) -> PurePath:
     bucket, _ = bucket_and_name(text)
     if not bucket:
         raise ConfigError(f"{text}: name the bucket, as in {REMOTE}my-bucket/folder")
+    if not _BUCKET.fullmatch(bucket):
+        raise ConfigError(
+            f"{text}: '{bucket}' cannot be a bucket's name, which is of small letters, digits, '-', '_' and '.', and begins "
+            "and ends with a letter or digit"
+        )
     from etils import epath  # a tenth of a second that local runs do without
 
     return epath.Path(text.rstrip("/"))

@@ -114,6 +114,8 @@ class Checkpoints:
                 restored = self._restore(step, abstract_state)
             except Exception as error:  # whatever orbax and tensorstore raise for missing, short or garbled files
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                if storage.is_remote(self._folder) and not isinstance(error, CheckpointError):
+                    raise StorageError(f"cannot read checkpoint {step} from {self._folder}: {reason}") from error  # it is whole
                 seen_by_all = isinstance(error, CheckpointError)  # who reads the same numbers finds the same fault
                 if self._hosts.is_first or not seen_by_all:
                     self._set_aside(step, reason.split(". See full TensorStore")[0])

@@ -8,6 +8,7 @@ original.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -42,12 +43,15 @@ def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
 
 
 def damage(folder: PurePath) -> str | None:
-    """What is wrong with a checkpoint, or None. Files of this machine are read; Cloud Storage knows its checksums."""
+    """What is wrong with a checkpoint, or None. Files of this machine are read; Cloud Storage knows its checksums.
+
+    A Cloud Storage that does not answer raises StorageError: that says nothing of the checkpoint.
+    """
     there = storage.walk(folder)
     if SEAL not in there:
         return f"{SEAL} is missing"
     try:
-        listed: dict[str, Any] = storage.read_json(folder / SEAL)["objects"]
+        listed: dict[str, Any] = json.loads(storage.read_bytes(folder / SEAL))["objects"]
         for name, recorded in listed.items():
             if name not in there:
                 return f"{name} is missing"
@@ -57,7 +61,11 @@ def damage(folder: PurePath) -> str | None:
                 return f"{name} has another checksum than when it was written"
     except (KeyError, TypeError, AttributeError) as error:
         return f"{SEAL} is not a list of objects ({error})"
+    except ValueError as error:
+        return f"{SEAL} is not valid JSON ({error})"
     except StorageError as error:
+        if storage.is_remote(folder):
+            raise
         return str(error)
     return None
 

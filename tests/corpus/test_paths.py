@@ -1,0 +1,150 @@
+"""What a path of a configuration stands for is the same on this machine and in Cloud Storage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tpulm import storage
+from tpulm.corpus.paths import find_paths
+from tpulm.emulator import Emulator
+from tpulm.errors import ConfigError
+
+FILES = (
+    "b.txt",
+    "a.txt.gz",
+    "sub/c.jsonl",
+    "sub/deep/d.txt",
+    "sub/deep/deeper/e.txt",
+    ".hidden.txt",
+    "sub/.git/e.txt",
+    "sub/.f.txt",
+    "sub-x/f.txt",
+    "data [1].txt",
+    "한국어 100%.txt",
+    "many/0001.txt",
+    "many/0002.txt",
+    "many/0010.txt",
+    "many/x1.csv",
+    "many/x2.csv",
+    "many/x3.csv",
+)
+FOUND = (
+    "",
+    "b.txt",
+    "sub",
+    "sub/",
+    "*.txt",
+    "*",
+    "**",
+    "**/*.txt",
+    "**/deep/*.txt",
+    "sub/*",
+    "sub/**",
+    "sub/**/*.txt",
+    "sub*/*.txt",
+    "s*",
+    "*/deep",
+    "?.txt",
+    "[ab].txt*",
+    "[!b].txt*",
+    "many/000[12].txt",
+    "many/*.csv",
+    "many/00?0.txt",
+    ".hidden.txt",
+    "sub/.git",
+    "sub/.git/*.txt",
+    "data [1].txt",
+    "한국어 100%.txt",
+    "한*",
+    "*/*/d.txt",
+)
+MISSING = (
+    "a.txt",
+    "sub/x.jsonl",
+    "sub/deep/dd.txt",
+    "nowhere/at/all.txt",
+    "subb",
+    "b.txt/x",
+    "*.parquet",
+    "sub/*.parquet",
+    "none/**/*.txt",
+    "many/*.json",
+    "many/0003.txt",
+    "sub/deep/d.txt/*",
+    "zzz",
+)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    for name in FILES:
+        storage.write_atomic(folder / name, name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[str]:
+    """The same, in a bucket that lasts as long as the module."""
+    with pytest.MonkeyPatch.context() as patch, Emulator() as emulator:
+        storage.forget_clients()
+        for name, value in emulator.environment.items():
+            patch.setenv(name, value)
+        emulator.create_bucket("runs")
+        for name in FILES:
+            storage.write_atomic(f"gs://runs/texts/{name}", name)
+        yield "gs://runs/texts"
+        storage.forget_clients()
+
+
+def names(folder: str | Path, pattern: str) -> list[str]:
+    found = find_paths(f"{folder}/{pattern}")
+    assert all(info.size == len(storage.read_bytes(path)) for path, info in found.items())
+    return [path.removeprefix(f"{folder}/") for path in found]
+
+
+def complaint(folder: str | Path, pattern: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        find_paths(f"{folder}/{pattern}")
+    return str(refused.value).replace(str(folder), "FOLDER")
+
+
+@pytest.mark.parametrize("pattern", FOUND)
+def test_the_same_files_in_the_same_order(disk: Path, cloud: str, pattern: str):
+    assert names(cloud, pattern) == names(disk, pattern) != []
+
+
+@pytest.mark.parametrize("pattern", MISSING)
+def test_the_same_complaint_with_what_is_near(disk: Path, cloud: str, pattern: str):
+    assert complaint(cloud, pattern) == complaint(disk, pattern)
+
+
+def test_hidden_files_are_found_by_name_alone(cloud: str):
+    assert not any(re.search(r"(^|/)\.", name) for name in names(cloud, "**"))
+    assert names(cloud, "sub/.git/e.txt") == ["sub/.git/e.txt"]
+
+
+def test_a_whole_bucket(cloud: str):
+    assert list(find_paths("gs://runs")) == [f"gs://runs/texts/{name}" for name in names(cloud, "")]
+    assert list(find_paths("gs://runs/*/b.txt")) == ["gs://runs/texts/b.txt"]
+
+
+def test_a_mistyped_folder_of_a_bucket(cloud: str):
+    with pytest.raises(ConfigError, match=r"there is no file or folder gs://runs/text\. In gs://runs: Did you mean 'texts'\?"):
+        find_paths("gs://runs/text")
+
+
+def test_a_glob_of_buckets_is_refused(cloud: str):
+    with pytest.raises(ConfigError, match=r"'ru\*' cannot be a bucket's name"):
+        find_paths("gs://ru*/texts/b.txt")
+
+
+def test_an_empty_bucket(cloud: str, gcs: Emulator):
+    with pytest.raises(ConfigError, match=r"there is no file or folder gs://runs/x"):
+        find_paths("gs://runs/x")
+    with pytest.raises(ConfigError, match=r"there is no file or folder gs://runs"):
+        find_paths("gs://runs")

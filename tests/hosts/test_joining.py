@@ -1,0 +1,385 @@
+"""Hosts that find each other, wait for each other, and notice when one is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpulm import interrupt
+from tpulm.errors import ConfigError, DataError, PeerLost, Stopped, TpulmError
+from tpulm.hosts import ALONE, Hosts, Membership, join, joining
+
+Body = Callable[[Hosts], object]
+SECONDS = 10.0
+
+
+def free_port_pair() -> int:
+    """A port that is free, and the next one, too."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+@pytest.fixture
+def coordinator() -> str:
+    return f"127.0.0.1:{free_port_pair()}"
+
+
+@pytest.fixture(autouse=True)
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[PeerLost]]:
+    """The losses for which this process would have been ended."""
+    losses: list[PeerLost] = []
+    monkeypatch.setattr(joining, "_end", lambda error, record, ended: losses.append(error))
+    monkeypatch.setattr(joining, "JOIN_SECONDS", SECONDS)
+    with interrupt.handled():
+        yield losses
+
+
+class Group:
+    """Hosts of one run as threads."""
+
+    def __init__(self, coordinator: str):
+        self._coordinator = coordinator
+        self._pool = ThreadPoolExecutor(8)
+
+    def start(self, body: Body, index: int, count: int, run: str = "run") -> Future[Any]:
+        def host() -> object:
+            with join(Membership(self._coordinator, count, index), run=run) as hosts:
+                return body(hosts)
+
+        return self._pool.submit(host)
+
+    def run(self, *bodies: Body) -> list[object]:
+        """What each gave back or raised; the last is the first to start."""
+        started = [self.start(body, index, len(bodies)) for index, body in reversed(list(enumerate(bodies)))]
+        return [future.exception(SECONDS) or future.result() for future in reversed(started)]
+
+
+@pytest.fixture
+def group(coordinator: str) -> Group:
+    return Group(coordinator)
+
+
+def meet(hosts: Hosts) -> int:
+    hosts.barrier("meeting")
+    return hosts.index
+
+
+def wait_at_a_barrier(hosts: Hosts) -> None:
+    hosts.barrier("never")
+
+
+def test_a_host_alone():
+    with join(None, run="run") as hosts:
+        hosts.barrier("x")
+        assert hosts is ALONE and hosts.is_first and not hosts.are_several and hosts.lost() is None
+
+
+def test_a_barrier_waits_for_all(group: Group, ended: list[PeerLost]):
+    arrived: list[tuple[str, int]] = []
+
+    def body(hosts: Hosts) -> list[int]:
+        seen = []
+        for visit in range(4):
+            for name in ("a", "b c"):
+                time.sleep(0.01 * ((hosts.index + visit) % 3))
+                arrived.append((name, hosts.index))
+                hosts.barrier(name)
+                seen.append(len(arrived))
+        return seen
+
+    counts = group.run(body, body, body)
+    for seen in counts:
+        assert isinstance(seen, list)
+        assert all(3 * number <= count <= 3 * number + 2 for number, count in enumerate(seen, start=1))
+    assert len(arrived) == 24 and ended == []
+
+
+def test_shares_are_disjoint_and_whole(group: Group):
+    items = list(range(10))
+    shares = group.run(*[lambda hosts: list(hosts.share(items))] * 3)
+    assert shares == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+
+
+def test_one_ends_early_and_is_no_loss(group: Group, ended: list[PeerLost]):
+    def body(hosts: Hosts) -> object:
+        hosts.barrier("x")
+        time.sleep(0.1 * hosts.index)
+        return hosts.lost(wait_seconds=0.05)
+
+    assert group.run(body, body, body) == [None] * 3 and ended == []
+
+
+@pytest.mark.parametrize(
+    ("index", "count", "run", "message"),
+    [
+        (1, 2, "other", "host 1 was started with another configuration or work folder than the first one"),
+        (1, 3, "run", "host 1 was started with --num-hosts 3, the first one with 2"),
+        (7, 2, "run", "there is a host with --host-index 7 already; give each its own, from 0 to 1"),
+    ],
+)
+def test_a_host_that_does_not_fit_is_refused_and_the_right_one_is_waited_for(
+    group: Group, index: int, count: int, run: str, message: str
+):
+    first = group.start(meet, 0, 2)
+    with pytest.raises(ConfigError, match=message):
+        group.start(meet, index, count, run).result(SECONDS)
+    assert not first.done()
+    assert group.start(meet, 1, 2).result(SECONDS) == 1
+    assert first.result(SECONDS) == 0
+
+
+def test_two_hosts_of_one_number(group: Group):
+    first, second, again = group.start(meet, 0, 3), group.start(meet, 1, 3), group.start(meet, 1, 3)
+    done, _ = wait([second, again], SECONDS, FIRST_COMPLETED)
+    (refused,) = done
+    with pytest.raises(ConfigError, match="there is a host with --host-index 1 already; give each its own, from 0 to 2"):
+        refused.result()
+    third = group.start(meet, 2, 3)
+    assert sorted(future.result(SECONDS) for future in (first, second, again, third) if future is not refused) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_lost_connection_is_a_lost_host(group: Group, ended: list[PeerLost], gone: int):
+    def body(hosts: Hosts) -> object:
+        hosts.barrier("begin")
+        if hosts.index == gone:
+            hosts.channel.close()  # type: ignore[union-attr]
+            return None
+        hosts.barrier("end")
+        return None
+
+    errors = group.run(body, body, body)
+    for index, error in enumerate(errors):
+        if index != gone:
+            assert isinstance(error, PeerLost) and error.exit_code == 1
+            assert "was lost: its process was killed, or its machine is gone" in str(error)
+            # A first host of this test closes one line after the other, and its threads tell of it.
+            assert f"host {gone} " in str(error) or gone == 0
+    assert str(errors[0 if gone else 1]) in map(str, ended)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (DataError("no text"), 3, r"host 1 failed \(exit code 3\); its own message says why"),
+        (TpulmError("x"), 1, r"host 1 failed \(exit code 1\)"),
+        (RuntimeError("x"), 1, r"host 1 failed \(exit code 1\)"),
+    ],
+)
+def test_the_others_end_with_the_code_of_the_host_that_failed(group: Group, error: Exception, code: int, message: str):
+    def fail(hosts: Hosts) -> None:
+        hosts.barrier("begin")
+        raise error
+
+    def body(hosts: Hosts) -> None:
+        hosts.barrier("begin")
+        hosts.barrier("end")
+
+    found = group.run(body, fail, body)
+    assert found[1] is error
+    for other in (found[0], found[2]):
+        assert isinstance(other, PeerLost) and other.exit_code == code
+        with pytest.raises(PeerLost, match=message):
+            raise other
+    assert not interrupt.requested()
+
+
+def test_the_others_stop_when_one_was_stopped(group: Group):
+    def stop(hosts: Hosts) -> None:
+        hosts.barrier("begin")
+        raise Stopped("stopped by hand")
+
+    def body(hosts: Hosts) -> PeerLost | Stopped | None:
+        hosts.barrier("begin")
+        return hosts.lost(wait_seconds=SECONDS)
+
+    found = group.run(body, stop, body)
+    for other in (found[0], found[2]):
+        assert isinstance(other, Stopped) and other.exit_code == 75
+        assert "host 1 was stopped, and this one with it. Start all hosts again" in str(other)
+    assert interrupt.requested() and interrupt.reason() == "a stop of host 1"
+
+
+def test_a_stop_ends_the_wait_at_a_barrier(group: Group):
+    def body(hosts: Hosts) -> None:
+        if hosts.index:
+            hosts.lost(wait_seconds=SECONDS)
+        else:
+            interrupt.request("SIGTERM")
+            hosts.barrier("x")
+
+    first, second = group.run(body, body)
+    assert isinstance(first, Stopped) and second is None
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"",
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\xff\xfe\n",
+        b"hello\n",
+        b"hello 5\n",
+        b'hello {"index": 1}\n',
+        b'hello {"index": null, "count": 2, "run": "run"}\n',
+        b'hello {"index": 1e999, "count": 2, "run": "run"}\n',
+        b"hello " + b"[" * 4000 + b"\n",
+        b"hello " + b"x" * 10_000 + b"\n",
+    ],
+)
+def test_a_stray_connection_is_ignored(group: Group, coordinator: str, rubbish: bytes):
+    first = group.start(meet, 0, 2)
+    with closing(stray(coordinator)) as connection:
+        connection.sendall(rubbish)
+        connection.shutdown(socket.SHUT_WR)
+        assert group.start(meet, 1, 2).result(SECONDS) == 1
+    assert first.result(SECONDS) == 0
+
+
+@pytest.mark.slow
+def test_strays_that_say_nothing_delay_and_no_more(group: Group, coordinator: str):
+    first = group.start(meet, 0, 2)
+    with closing(stray(coordinator)), closing(stray(coordinator)):
+        assert group.start(meet, 1, 2).result(30) == 1
+    assert first.result(SECONDS) == 0
+
+
+def stray(coordinator: str) -> socket.socket:
+    """A connection of somebody else, as soon as the first host listens."""
+    host, _, port = coordinator.partition(":")
+    until = time.monotonic() + SECONDS
+    while True:
+        try:
+            return socket.create_connection((host, int(port) + 1), timeout=5)
+        except ConnectionRefusedError:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def test_the_others_do_not_come(group: Group, coordinator: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(joining, "JOIN_SECONDS", 0.3)
+    with pytest.raises(TpulmError, match=rf"host 1, 2 did not come within 0 s; start all 3 hosts .* reach {coordinator}"):
+        group.start(meet, 0, 3).result(SECONDS)
+
+
+def test_the_first_does_not_come(group: Group, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(joining, "JOIN_SECONDS", 0.1)
+    with pytest.raises(TpulmError, match=r"the first host, 127\.0\.0\.1:\d+, did not answer within 0 s \(.*--host-index 0"):
+        group.start(meet, 1, 2).result(SECONDS)
+
+
+def test_a_stop_ends_the_search(group: Group):
+    waiting = [group.start(meet, 0, 3), group.start(meet, 2, 3)]
+    time.sleep(0.1)
+    interrupt.request("SIGTERM")
+    with pytest.raises(Stopped, match="nothing was begun"):
+        waiting[0].result(SECONDS)
+    assert isinstance(waiting[1].exception(SECONDS), TpulmError)
+
+
+def test_a_port_that_is_taken(group: Group, coordinator: str):
+    message = r"cannot listen on 127\.0\.0\.1:\d+ for the other hosts \(.*in use.*with a port whose next one is free"
+    taken = socket.create_server(("127.0.0.1", int(coordinator.partition(":")[2]) + 1))
+    with taken, pytest.raises(ConfigError, match=message):
+        group.start(meet, 0, 2).result(SECONDS)
+
+
+def test_an_address_of_another_machine():
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:8477 .* must be an address of this"), \
+            join(Membership("192.0.2.1:8476", 2, 0), run="run"):  # fmt: skip
+        pass
+
+
+HOST = """
+import sys, threading, time
+from tpulm import interrupt
+from tpulm.errors import Stopped
+from tpulm.hosts import Membership, join, joining
+coordinator, index, record, what = sys.argv[1:]
+joining._GRACE_SECONDS, joining._STOP_GRACE_SECONDS, joining._RECORD_SECONDS = 0.3, 0.6, 0.5
+
+def write(error):
+    with open(record, "w") as stream:
+        stream.write(f"{error.exit_code} {error}")
+    if what == "hang":
+        time.sleep(60)
+
+with join(Membership(coordinator, 2, int(index)), run="run", record=write) as hosts:
+    hosts.barrier("begin")
+    print("begun", flush=True)
+    if what == "stop":
+        raise Stopped("stopped")
+    if what == "save":
+        while not interrupt.requested():
+            time.sleep(0.01)
+        time.sleep(0.3)
+        raise Stopped("saved")
+    time.sleep(60)
+"""
+
+
+def start(coordinator: str, index: int, record: Path, environment: dict[str, str], what: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOST, coordinator, str(index), str(record), what],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("gone", "what"), [(0, ""), (1, ""), (1, "hang")])
+def test_a_process_whose_peer_was_killed_leaves_a_record_and_ends(
+    coordinator: str, tmp_path: Path, user_environment: dict[str, str], gone: int, what: str
+):
+    record, other = tmp_path / "record", 1 - gone
+    processes = [
+        start(coordinator, index, record if index == other else Path(os.devnull), user_environment, what) for index in (0, 1)
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    processes[gone].send_signal(signal.SIGKILL)
+    _, said = processes[other].communicate(timeout=30)
+    processes[gone].communicate()
+    assert processes[other].returncode == 1
+    assert record.read_text().startswith(f"1 host {gone} was lost: its process was killed")
+    assert said.startswith(f"error: host {gone} was lost")
+
+
+@pytest.mark.parametrize(("what", "is_recorded"), [("", True), ("save", False)])
+def test_a_process_whose_peer_was_stopped_saves_and_ends_as_it(
+    coordinator: str, tmp_path: Path, user_environment: dict[str, str], what: str, is_recorded: bool
+):
+    record = tmp_path / "record"
+    processes = [
+        start(coordinator, 0, record, user_environment, what),
+        start(coordinator, 1, Path(os.devnull), user_environment, "stop"),
+    ]
+    said = [process.communicate(timeout=30)[1] for process in processes]
+    assert record.exists() == is_recorded
+    assert processes[0].returncode == (75 if is_recorded else 1), said  # 1: the traceback of what the script raised
+    assert ("saved" in said[0]) != is_recorded
+
+
+def test_threads_end_with_the_block(group: Group):
+    group.run(meet, meet)
+    until = time.monotonic() + 5
+    while any(thread.name.startswith("host-") for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)

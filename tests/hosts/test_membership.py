@@ -1,0 +1,140 @@
+"""Which host of how many this is: from options, from a pod's environment, from a TPU VM's metadata."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tpulm.errors import ConfigError
+from tpulm.hosts import Membership, membership
+
+VARIABLES = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "TPU_SKIP_MDS_QUERY", "GCE_METADATA_HOST")
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is no TPU's."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Makes a metadata server answer with these attributes."""
+    attributes: dict[str, str] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            value = attributes.get(self.path.removeprefix("/computeMetadata/v1/instance/attributes/"))
+            known = value is not None and self.headers["Metadata-Flavor"] == "Google"
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            self.wfile.write((value or "").encode() if known else b"<html>")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    def serve(number: str | None, endpoints: str | None) -> None:
+        for name, value in (("agent-worker-number", number), ("worker-network-endpoints", endpoints)):
+            if value is not None:
+                attributes[name] = value
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+        yield serve
+        server.shutdown()
+        thread.join()
+
+
+def test_a_machine_alone():
+    assert membership() is None
+
+
+class TestOptions:
+    def test_they_are_taken_as_they_are(self, metadata: Callable[..., None]):
+        metadata("0", "10.0.0.1,10.0.0.2")
+        assert membership("h:8476", 3, 2) == Membership("h:8476", 3, 2)
+        assert membership("h:8476", 1, 0) is None
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (("h:1", None, None), r"^--num-hosts and --host-index missing: several hosts need all three of --coordinator,"),
+            ((None, 2, None), r"^--coordinator and --host-index missing"),
+            ((None, None, 0), r"^--coordinator and --num-hosts missing"),
+            ((None, 2, 0), r"^--coordinator missing"),
+            (("h:1", None, 0), r"^--num-hosts missing"),
+            (("h:1", 2, None), r"^--host-index missing"),
+            (("h:1", 2, 2), r"^--host-index 2 is not one of 2 hosts: count from 0"),
+            (("h:1", 2, -1), r"^--host-index -1 is not one of 2 hosts"),
+            (("h:1", 0, 0), r"^--host-index 0 is not one of 0 hosts"),
+            (("h", 2, 0), r"^--coordinator h: give address:port of the first host, such as 10\.0\.0\.2:8476"),
+            ((":8476", 2, 0), "^--coordinator :8476: give address:port"),
+            (("h:", 2, 0), "give address:port"),
+            (("h:port", 2, 0), "give address:port"),
+            (("h:²", 2, 0), "give address:port"),
+            (("h:0", 2, 0), "give address:port"),
+            (("h:65535", 2, 0), "the port after it is used, too"),
+        ],
+    )
+    def test_what_makes_no_sense(self, given: tuple[str | None, int | None, int | None], message: str):
+        with pytest.raises(ConfigError, match=message):
+            membership(*given)
+
+
+class TestPod:
+    def test_its_environment(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "pod-0.svc,pod-1.svc")
+        monkeypatch.setenv("TPU_WORKER_ID", "1")
+        assert membership() == Membership("pod-0.svc:8476", 2, 1)
+
+    @pytest.mark.parametrize("names", ["", "localhost", "localhost,"])
+    def test_one_name_is_a_machine_alone(self, monkeypatch: pytest.MonkeyPatch, names: str):
+        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", names)
+        assert membership() is None
+
+    @pytest.mark.parametrize("index", ["", "2", "-1", "x", "²"])
+    def test_a_number_that_is_none_of_them(self, monkeypatch: pytest.MonkeyPatch, index: str):
+        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+        monkeypatch.setenv("TPU_WORKER_ID", index)
+        with pytest.raises(ConfigError, match=rf"TPU_WORKER_ID is '{index}', and TPU_WORKER_HOSTNAMES names 2 hosts; set both"):
+            membership()
+
+
+class TestVirtualMachine:
+    @pytest.mark.parametrize(
+        "endpoints",
+        ["10.0.0.1,10.0.0.2,10.0.0.3", "unknown:unknown:10.0.0.1,unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"],
+    )
+    def test_its_metadata(self, metadata: Callable[..., None], endpoints: str):
+        metadata("2\n", f"{endpoints}\n")
+        assert membership() == Membership("10.0.0.1:8476", 3, 2)
+
+    def test_one_endpoint_is_a_machine_alone(self, metadata: Callable[..., None]):
+        metadata("0", "unknown:unknown:10.0.0.1")
+        assert membership() is None
+
+    @pytest.mark.parametrize(("number", "endpoints"), [(None, None), (None, "10.0.0.1,10.0.0.2"), ("1", None)])
+    def test_no_slice(self, metadata: Callable[..., None], number: str | None, endpoints: str | None):
+        metadata(number, endpoints)
+        assert membership() is None
+
+    @pytest.mark.parametrize("number", ["x", "", "2", "-1"])
+    def test_a_number_that_is_none_of_them(self, metadata: Callable[..., None], number: str):
+        metadata(number, "10.0.0.1,10.0.0.2")
+        with pytest.raises(ConfigError, match=rf"agent-worker-number .*'{number}'"):
+            membership()
+
+    def test_it_is_not_asked_where_jax_does_not_ask(self, metadata: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+        metadata("0", "10.0.0.1,10.0.0.2")
+        monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+        assert membership() is None
+
+    def test_nobody_answers(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+        assert membership() is None

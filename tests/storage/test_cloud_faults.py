@@ -1,0 +1,261 @@
+"""Cloud Storage on a bad day: what passes is waited for, what does not is explained."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpulm import storage
+from tpulm.emulator import Emulator
+from tpulm.errors import MissingExtra, StorageError, StorageRefused
+from tpulm.storage import cloud
+
+# google-cloud-storage leaves the connection of a refused download to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+FOLDER = "gs://runs/folder"
+CONTENT = bytes(range(256)) * 1000
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeats come within milliseconds."""
+    from google.cloud.storage import retry
+
+    patient = retry.DEFAULT_RETRY
+
+    class Soon:
+        def with_delay(self, **_: float) -> Any:
+            return patient.with_delay(initial=0.01, maximum=0.05, multiplier=1.5)
+
+    monkeypatch.setattr(retry, "DEFAULT_RETRY", Soon())
+
+
+def read_in_pieces(path: str) -> bytes:
+    with storage.open_read(path) as stream, storage.explain("read", path):
+        return stream.read()
+
+
+def publish(tmp_path: Path) -> None:
+    storage.write_atomic(tmp_path / "made" / "x", "new")
+    storage.publish(tmp_path / "made", f"{FOLDER}/made")
+
+
+OPERATIONS: dict[str, Callable[[Path], object]] = {
+    "write": lambda tmp_path: storage.write_atomic(f"{FOLDER}/y", CONTENT),
+    "create": lambda tmp_path: storage.create_if_absent(f"{FOLDER}/y", CONTENT),
+    "read": lambda tmp_path: storage.read_bytes(f"{FOLDER}/x"),
+    "read in pieces": lambda tmp_path: read_in_pieces(f"{FOLDER}/x"),
+    "read a range": lambda tmp_path: storage.open_ranges(f"{FOLDER}/x").read(5, 5000),
+    "download": lambda tmp_path: cloud.download(storage.as_path(f"{FOLDER}/x"), tmp_path / "copy"),
+    "look": lambda tmp_path: storage.info(f"{FOLDER}/x"),
+    "exists": lambda tmp_path: storage.exists(FOLDER),
+    "list": lambda tmp_path: storage.list_folder(FOLDER),
+    "walk": lambda tmp_path: storage.walk(FOLDER),
+    "remove": lambda tmp_path: storage.remove(FOLDER),
+    "move": lambda tmp_path: storage.move_folder(FOLDER, "gs://runs/other"),
+    "publish": publish,
+}
+RESULTS: dict[str, object] = {
+    "create": True,
+    "read": CONTENT,
+    "read in pieces": CONTENT,
+    "read a range": CONTENT[5:5000],
+    "exists": True,
+    "list": [storage.as_path(f"{FOLDER}/x")],
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_passes_is_waited_for(gcs: Emulator, tmp_path: Path, operation: str):
+    storage.write_atomic(f"{FOLDER}/x", CONTENT)
+    for fault in ({"error_rate": 1}, {"error_rate": 1, "error_status": 429}, {"drop_rate": 1}, {"truncate_rate": 1}):
+        gcs.faults.set(**fault, count=3)
+        found = OPERATIONS[operation](tmp_path)
+        gcs.faults.clear()
+        assert operation not in RESULTS or found == RESULTS[operation]
+        if operation == "download":
+            assert (tmp_path / "copy").read_bytes() == CONTENT
+        storage.remove("gs://runs/other")
+        storage.remove(f"{FOLDER}/y")
+        storage.remove(f"{FOLDER}/made")
+        storage.write_atomic(f"{FOLDER}/x", CONTENT)
+    assert gcs.faults.injected["error"] == 6 and gcs.faults.injected["drop"] == 3
+
+
+@pytest.mark.parametrize("fault", ["error_after_rate", "drop_after_rate"])
+class TestLostAnswers:
+    def test_a_creation(self, gcs: Emulator, fault: str):
+        gcs.faults.set(**{fault: 1, "count": 1})
+        assert storage.create_if_absent(f"{FOLDER}/x", "mine") is True
+        assert storage.create_if_absent(f"{FOLDER}/x", "other") is False
+        assert storage.read_bytes(f"{FOLDER}/x") == b"mine"
+        assert sum(gcs.faults.injected.values()) == 1
+
+    def test_a_replacement(self, gcs: Emulator, fault: str):
+        storage.write_atomic(f"{FOLDER}/x", "old")
+        seen = storage.read_versioned(f"{FOLDER}/x")
+        gcs.faults.set(**{fault: 1, "count": 1})
+        assert seen is not None
+        new = storage.replace_version(f"{FOLDER}/x", "new", seen[1])
+        assert new is not None and storage.read_versioned(f"{FOLDER}/x") == (b"new", new)
+
+    def test_a_deletion(self, gcs: Emulator, fault: str):
+        storage.write_atomic(f"{FOLDER}/x", "old")
+        gcs.faults.set(**{fault: 1, "count": 1, "match": "folder/x"})
+        storage.remove(f"{FOLDER}/x")
+        assert not storage.exists(f"{FOLDER}/x")
+
+    def test_a_move(self, gcs: Emulator, fault: str):
+        storage.write_atomic(f"{FOLDER}/x", "old")
+        gcs.faults.set(**{fault: 1, "count": 2, "match": "/x$"})
+        storage.move_folder(FOLDER, "gs://runs/other")
+        assert list(storage.walk("gs://runs")) == ["other/x"]
+
+
+def test_one_of_many_wins_whatever_is_lost(gcs: Emulator):
+    gcs.faults.set(error_rate=0.2, error_after_rate=0.2, drop_rate=0.1, drop_after_rate=0.2)
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(lambda i: storage.create_if_absent(f"{FOLDER}/x", str(i)), range(16)))
+    gcs.faults.clear()
+    assert won.count(True) == 1
+    assert storage.read_text(f"{FOLDER}/x") == str(won.index(True))
+
+
+@pytest.mark.parametrize(
+    ("operation", "words"),
+    [
+        ("write", "write gs://runs/folder/y"),
+        ("read", "read gs://runs/folder/x"),
+        ("read in pieces", "read gs://runs/folder/x"),
+        ("list", "list gs://runs/folder"),
+        ("look", "look at gs://runs/folder/x"),
+        ("remove", "list gs://runs/folder"),
+        ("download", "read gs://runs/folder/x"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [({"error_rate": 1}, "trouble|unavailable|try again|backend|error"), ({"drop_rate": 1}, "onnection")],
+)
+def test_a_deadline_names_operation_object_and_cause(
+    gcs: Emulator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    words: str,
+    fault: dict[str, Any],
+    cause: str,
+):
+    storage.write_atomic(f"{FOLDER}/x", CONTENT)
+    monkeypatch.setattr(cloud, "DEADLINE_SECONDS", 0.2)
+    gcs.faults.set(**fault)
+    with pytest.raises(
+        StorageError, match=rf"cannot {words}: Cloud Storage did not answer .* for too long \(.*(?i:{cause}).*\); run the same"
+    ) as refused:
+        OPERATIONS[operation](tmp_path)
+    assert not isinstance(refused.value, StorageRefused)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_account_that_may_not_write(gcs: Emulator, tmp_path: Path):
+    storage.write_atomic(f"{FOLDER}/x", CONTENT)
+    gcs.faults.set(read_only=True)
+    for operation in ("write", "create", "remove", "move", "publish"):
+        with pytest.raises(
+            StorageRefused,
+            match=r"cannot \w+ gs://runs/.*: no permission for anonymous \(.*storage\.objects\.\w+.*\); grant it the role "
+            r"roles/storage\.objectAdmin on gs://runs",
+        ) as refused:
+            OPERATIONS[operation](tmp_path)
+        assert refused.value.exit_code == 4
+    with pytest.raises(StorageRefused, match="cannot write"):
+        storage.check_writable(FOLDER)
+    assert storage.read_bytes(f"{FOLDER}/x") == CONTENT
+
+
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "publish"])
+def test_a_bucket_that_does_not_exist(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str):
+    monkeypatch.setattr(sys.modules[__name__], "FOLDER", "gs://rums/folder")
+    with pytest.raises(
+        StorageError,
+        match=r"cannot .* gs://rums.*: there is no bucket rums, .*; make it with 'gcloud storage buckets create gs://rums "
+        r"--location=REGION', or correct its name",
+    ):
+        OPERATIONS[operation](tmp_path)
+
+
+def test_a_full_disk_is_not_blamed_on_the_cloud(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    storage.write_atomic(f"{FOLDER}/x", CONTENT)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("google.cloud.storage.Blob.download_to_filename", full)
+    with pytest.raises(StorageError, match=r"cannot read gs://runs/folder/x: the disk is full; free some space"):
+        cloud.download(storage.as_path(f"{FOLDER}/x"), tmp_path / "copy")
+
+
+def without_cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine where nobody has logged in."""
+    for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "nobody"))
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    storage.forget_clients()
+    return dict(os.environ)
+
+
+def test_nobody_is_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    without_cloud(monkeypatch, tmp_path)
+    started = time.monotonic()
+    with pytest.raises(
+        StorageRefused, match=r"there are no credentials for Google Cloud.*application-default login"
+    ) as refused:
+        storage.read_bytes("gs://nobucket/x")
+    assert refused.value.exit_code == 4 and time.monotonic() - started < 2
+
+
+@pytest.mark.slow
+def test_a_command_without_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user_environment: dict[str, str]):
+    environment = {
+        name: value
+        for name, value in without_cloud(monkeypatch, tmp_path).items()
+        if name in user_environment or "CLOUD" in name
+    }
+    started = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-m", "tpulm", "run", "bert-tiny", "--workdir", "gs://nobucket/x"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert result.returncode == 4, result.stderr
+    words = " ".join(result.stderr.split())
+    assert "there are no credentials for Google Cloud" in words and "gcloud auth application-default login" in words
+    assert "Traceback" not in result.stderr
+    assert time.monotonic() - started < 30
+
+
+def test_the_extra_is_not_installed(gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
+    whole = builtins.__import__
+
+    def without(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        if name.startswith(("google.cloud", "google.api_core", "google.auth")):
+            raise ImportError(f"No module named '{name}'", name=name)
+        return whole(name, globals, locals, fromlist, level)
+
+    storage.forget_clients()
+    monkeypatch.setattr(builtins, "__import__", without)
+    for operation in (storage.read_bytes, storage.exists, storage.list_folder, storage.walk, storage.remove, storage.info,
+                      storage.read_versioned, storage.check_writable, storage.open_read):  # fmt: skip
+        with pytest.raises(MissingExtra, match=r"gs:// need a package more: pip install 'tpulm\[gcs\]'"):
+            operation("gs://runs/x")

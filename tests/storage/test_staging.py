@@ -1,0 +1,160 @@
+"""Files made here that go elsewhere: built aside, copied here, mirrored, and what killed processes left of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path, PurePath
+
+import pytest
+
+from tpulm import storage
+from tpulm.emulator import Emulator
+from tpulm.errors import StorageError
+from tpulm.storage import mirror, scratch
+
+
+def temporaries(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.name.endswith(storage.TEMPORARY_SUFFIX)]
+
+
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+class TestBuiltAside:
+    def test_a_file(self, place: PurePath, temporary_files: Path):
+        with storage.built_aside(place / "deep" / "x") as made:
+            made.write_text("content")
+            assert not storage.exists(place / "deep" / "x")
+        assert storage.read_text(place / "deep" / "x") == "content"
+        assert temporaries(temporary_files.parent) == []
+
+    def test_a_folder_replaces_what_was_there(self, place: PurePath, temporary_files: Path):
+        storage.write_atomic(place / "x" / "stale", "")
+        with storage.built_aside(place / "x", last="b") as made:
+            made.mkdir()
+            (made / "a").write_text("a")
+            (made / "b").write_text("b")
+        assert list(storage.walk(place / "x")) == ["a", "b"]
+        assert temporaries(temporary_files.parent) == []
+
+    def test_an_error_leaves_everything_as_it_was(self, place: PurePath, temporary_files: Path):
+        storage.write_atomic(place / "x", "old")
+        with pytest.raises(RuntimeError), storage.built_aside(place / "x") as made:
+            made.write_text("half")
+            raise RuntimeError
+        assert storage.read_text(place / "x") == "old" and list(storage.walk(place)) == ["x"]
+        assert temporaries(temporary_files.parent) == []
+
+    def test_a_block_that_makes_nothing_replaces_nothing(self, place: PurePath, temporary_files: Path):
+        storage.write_atomic(place / "x" / "old", "old")
+        with pytest.raises(StorageError, match="no such file"), storage.built_aside(place / "x"):
+            pass
+        assert list(storage.walk(place / "x")) == ["old"]
+
+    def test_what_a_killed_process_left_is_removed(self, place: PurePath, temporary_files: Path):
+        left = f".x.{dead_process()}.0123{storage.TEMPORARY_SUFFIX}"
+        if isinstance(place, Path):
+            storage.write_atomic(place / left / "half", "")
+        else:
+            storage.write_atomic(temporary_files / f"tpulm-{dead_process()}-abc{storage.TEMPORARY_SUFFIX}" / "half", "")
+        with storage.built_aside(place / "x") as made:
+            made.write_text("whole")
+        assert storage.read_text(place / "x") == "whole"
+        assert temporaries(temporary_files.parent) == []
+
+
+class TestLocalCopy:
+    def test_it_is_the_file_or_a_copy(self, place: PurePath, temporary_files: Path):
+        storage.write_atomic(place / "한 x.txt", "content")
+        with storage.local_copy(place / "한 x.txt") as copy:
+            assert copy.read_text() == "content" and copy.name == "한 x.txt"
+            assert (copy == place / "한 x.txt") == isinstance(place, Path)
+        assert list(temporary_files.iterdir()) == []
+        assert storage.exists(place / "한 x.txt")
+
+    def test_what_is_missing(self, gcs: Emulator, temporary_files: Path):
+        with pytest.raises(StorageError, match="cannot read gs://runs/x: no such object"), storage.local_copy("gs://runs/x"):
+            pass
+        assert list(temporary_files.iterdir()) == []
+
+
+class TestMirror:
+    def test_what_is_appended_is_there_after_a_sync_and_at_the_end(self, place: PurePath, temporary_files: Path):
+        storage.write_atomic(place / "others", "others'")
+        with storage.Mirror(place) as mirrored, (mirrored.folder / "log").open("a") as stream:
+            for line in ("one\n", "two\n"):
+                stream.write(line)
+                stream.flush()
+                mirrored.sync()
+                assert storage.read_text(place / "log").endswith(line)
+            (mirrored.folder / "deep").mkdir()
+            (mirrored.folder / "deep" / "x").write_text("x")
+            stream.write("three\n")
+            stream.flush()
+        assert storage.read_text(place / "log") == "one\ntwo\nthree\n"
+        assert sorted(storage.walk(place)) == ["deep/x", "log", "others"]
+        assert storage.read_text(place / "others") == "others'"
+        assert list(temporary_files.iterdir()) == []
+
+    def test_nothing_is_sent_twice(self, gcs: Emulator, temporary_files: Path):
+        with storage.Mirror(storage.as_path("gs://runs/w")) as mirrored:
+            (mirrored.folder / "log").write_text("one")
+            mirrored.sync()
+            before = gcs.requests
+            mirrored.sync()
+            assert gcs.requests == before
+
+    def test_now_and_then(self, gcs: Emulator, temporary_files: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(mirror, "_INTERVAL_SECONDS", 0.02)
+        with storage.Mirror(storage.as_path("gs://runs/w")) as mirrored:
+            (mirrored.folder / "log").write_text("one")
+            until = time.monotonic() + 5
+            while not storage.exists("gs://runs/w/log") and time.monotonic() < until:
+                time.sleep(0.01)
+            assert storage.read_text("gs://runs/w/log") == "one"
+
+    def test_an_outage_is_caught_up_with(self, gcs: Emulator, temporary_files: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.1)
+        with storage.Mirror(storage.as_path("gs://runs/w")) as mirrored:
+            (mirrored.folder / "log").write_text("one")
+            gcs.faults.set(error_rate=1)
+            with pytest.raises(StorageError, match="cannot write gs://runs/w/log"):
+                mirrored.sync()
+            gcs.faults.clear()
+        assert storage.read_text("gs://runs/w/log") == "one"
+
+    def test_the_last_sync_fails_aloud_unless_an_error_says_more(
+        self, gcs: Emulator, temporary_files: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.1)
+        gcs.faults.set(error_rate=1)
+        for raised, expected in ((None, StorageError), (RuntimeError(), RuntimeError)):
+            with pytest.raises(expected), storage.Mirror(storage.as_path("gs://runs/w")) as mirrored:
+                (mirrored.folder / "log").write_text("one")
+                if raised is not None:
+                    raise raised
+        assert list(temporary_files.iterdir()) == []
+
+
+class TestScratch:
+    def test_only_what_dead_processes_left_is_swept(self, temporary_files: Path):
+        dead, alive = dead_process(), os.getppid()
+        kept = [
+            f"tpulm-{alive}-a{storage.TEMPORARY_SUFFIX}",
+            f"tpulm-{os.getpid()}-b{storage.TEMPORARY_SUFFIX}",
+            f"tpulm-{dead}-c",
+            f"other-{dead}-d{storage.TEMPORARY_SUFFIX}",
+            f"tpulm-x-e{storage.TEMPORARY_SUFFIX}",
+        ]
+        for name in (*kept, f"tpulm-{dead}-f{storage.TEMPORARY_SUFFIX}", f"tpulm-{dead}-g{storage.TEMPORARY_SUFFIX}"):
+            storage.write_atomic(temporary_files / name / "x", "")
+        with scratch.scratch() as folder:
+            assert folder.is_dir() and list(folder.iterdir()) == []
+            assert sorted(path.name for path in temporary_files.iterdir() if path != folder) == sorted(kept)
+        assert not folder.exists()

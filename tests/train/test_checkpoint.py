@@ -1,0 +1,233 @@
+"""Checkpoints on this machine and in Cloud Storage: due, kept, copied from place to place, and passed over when damaged."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path, PurePath
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import toy
+
+from tpulm import storage
+from tpulm.config import CheckpointConfig
+from tpulm.emulator import Emulator
+from tpulm.errors import CheckpointError, StorageError
+from tpulm.progress import Silent
+from tpulm.train.checkpoint import Checkpoints, checksums, is_due, is_due_by_time
+
+# gcsfs leaves event loops and connections to the garbage collector, and so does a read by orbax that fails.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+CONFIG = CheckpointConfig(every_steps=1, every_minutes=None)
+IDENTITY = {"dataset_fingerprint": "toy"}
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.fixture(params=["disk", "cloud"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> PurePath:
+    if request.param == "disk":
+        return tmp_path / "w" / "checkpoints"
+    request.getfixturevalue("gcs")
+    return storage.as_path("gs://runs/w/checkpoints")
+
+
+def state(step: int) -> dict[str, Any]:
+    rng = np.random.default_rng(step)
+    numbers = rng.standard_normal((64, 33), dtype=np.float32)
+    numbers[0, :3] = [np.nan, -0.0, np.inf]  # bits, not numbers, must come back
+    return {"w": jax.numpy.asarray(numbers), "step": jax.numpy.asarray(step, "int32")}
+
+
+def save(folder: PurePath, *steps: int, config: CheckpointConfig = CONFIG) -> None:
+    with Checkpoints(folder, config) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, state(step), {**IDENTITY, "step": step})
+
+
+def restored_step(folder: PurePath, notes: Notes | None = None) -> int:
+    """Of the newest good checkpoint, whose bits are those that were saved."""
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state(0))
+    with Checkpoints(folder, CONFIG, progress=notes or Notes()) as checkpoints:
+        restored = checkpoints.restore_latest(abstract, IDENTITY)
+    assert restored is not None
+    step = restored.metadata["step"]
+    assert jax.tree.all(
+        jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), restored.state, state(step))
+    )
+    return step
+
+
+def copy_all(source: PurePath, target: PurePath) -> None:
+    for name in storage.walk(source):
+        storage.write_atomic(target / name, storage.read_bytes(source / name))
+
+
+def corrupt(path: PurePath) -> None:
+    content = bytearray(storage.read_bytes(path))
+    content[len(content) // 2] ^= 0xFF
+    storage.write_atomic(path, bytes(content))
+
+
+def largest(folder: PurePath) -> PurePath:
+    found = storage.walk(folder / "state")
+    return folder / "state" / max(found, key=lambda name: found[name].size)
+
+
+def test_by_steps():
+    due = [step for step in range(1, 10) if is_due(CheckpointConfig(every_steps=3), step=step)]
+    assert due == [3, 6, 9]
+    assert not is_due(CheckpointConfig(every_steps=None), step=3)
+
+
+def test_by_time():
+    config = CheckpointConfig(every_minutes=0.5)
+    assert [is_due_by_time(config, seconds_since_last=seconds) for seconds in (0.0, 29.9, 30.0, 1e6)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not is_due_by_time(CheckpointConfig(every_minutes=None, every_steps=1), seconds_since_last=1e9)
+
+
+def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
+    save(folder, 1, 2)
+    assert restored_step(folder) == 2
+    save(folder, 3)
+    assert restored_step(folder) == 3
+
+
+def test_nothing_saved_is_nothing_restored(folder: PurePath):
+    with Checkpoints(folder, CONFIG) as checkpoints:
+        assert checkpoints.steps() == [] and checkpoints.last_step is None
+        assert checkpoints.restore_latest(state(0), IDENTITY) is None
+
+
+def test_the_last_ones_and_every_kth_are_kept(folder: PurePath):
+    save(folder, *range(1, 9), config=CheckpointConfig(every_steps=1, keep=2, keep_every_steps=3))
+    with Checkpoints(folder, CONFIG) as checkpoints:
+        assert checkpoints.steps() == [3, 6, 7, 8]
+    assert sorted({name.split("/")[0] for name in storage.walk(folder)}) == ["3", "6", "7", "8"]
+
+
+def test_fewer_than_two_are_refused():
+    with pytest.raises(ValueError, match="greater than or equal to 2"):
+        CheckpointConfig(keep=1)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "missing", "seal"])
+def test_a_damaged_one_is_set_aside_aloud_and_the_one_before_is_taken(folder: PurePath, damage: str):
+    save(folder, 1, 2)
+    victim = largest(folder / "2")
+    if damage == "flipped":
+        corrupt(victim)
+    elif damage == "cut":
+        storage.write_atomic(victim, storage.read_bytes(victim)[:-1])
+    elif damage == "missing":
+        storage.remove(victim)
+    else:
+        storage.write_atomic(folder / "2" / "objects.json", "{")
+    notes = Notes()
+    assert restored_step(folder, notes) == 1
+    (note,) = notes.notes
+    assert note.startswith("checkpoint 2 is damaged (") and "set aside in" in note and "/damaged/2-" in note
+    (aside,) = storage.list_folder(folder.parent / "damaged")
+    assert aside.name.startswith("2-") and storage.walk(aside)
+    save(folder, 2)
+    assert restored_step(folder) == 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_reads_back_as_other_numbers_is_damaged(folder: PurePath):
+    """As if memory had failed while it was written: the objects are as they were, and the arrays are not."""
+    save(folder, 1, 2)
+    sealed = storage.read_json(folder / "2" / "objects.json")
+    sealed["arrays"]["['w']"] ^= 1
+    storage.write_json(folder / "2" / "objects.json", sealed)
+    notes = Notes()
+    assert restored_step(folder, notes) == 1
+    assert "other numbers than were saved in ['w']" in notes.notes[0]
+    gc.collect()
+
+
+def test_none_that_is_whole(folder: PurePath):
+    save(folder, 1, 2)
+    for step in ("1", "2"):
+        corrupt(largest(folder / step))
+    notes = Notes()
+    with pytest.raises(CheckpointError, match="none of the 2 checkpoints in .* could be read; they are kept in .*damaged"):
+        Checkpoints(folder, CONFIG, progress=notes)
+    with Checkpoints(folder, CONFIG) as checkpoints:
+        assert checkpoints.steps() == []
+    assert len(notes.notes) == 2 and len(storage.list_folder(folder.parent / "damaged")) == 2
+
+
+def test_one_without_its_commit_does_not_exist(gcs: Emulator):
+    folder = storage.as_path("gs://runs/w/checkpoints")
+    save(folder, 1, 2)
+    storage.remove(folder / "2" / "commit_success.txt")
+    assert restored_step(folder) == 1
+
+
+def test_another_run_is_refused(folder: PurePath):
+    save(folder, 1)
+    with Checkpoints(folder, CONFIG) as checkpoints, pytest.raises(
+        CheckpointError, match=r"checkpoint 1 belongs to another run: its dataset_fingerprint is 'toy', this run's is 'other'"
+    ):  # fmt: skip
+        checkpoints.restore_latest(state(0), {"dataset_fingerprint": "other"})
+    assert storage.exists(folder / "1")
+
+
+class TestCopies:
+    """Copied by whatever tool, a checkpoint is as good as the original."""
+
+    CLOUD, OTHER = "gs://runs/w/checkpoints", "gs://others/deep/folder/checkpoints"
+
+    @pytest.mark.parametrize(("source", "target"), [("disk", CLOUD), (CLOUD, "disk"), (CLOUD, OTHER)])
+    def test_it_is_restored_bit_for_bit(self, gcs: Emulator, tmp_path: Path, source: str, target: str):
+        gcs.create_bucket("others")
+        source_folder, target_folder = (
+            tmp_path / "w" / "checkpoints" if place == "disk" else storage.as_path(place) for place in (source, target)
+        )
+        save(source_folder, 1, 2)
+        copy_all(source_folder, target_folder)
+        storage.remove(source_folder)
+        assert restored_step(target_folder) == 2
+        save(target_folder, 3)
+        assert restored_step(target_folder) == 3
+
+    @pytest.mark.parametrize("source", ["disk", "gs://runs/w"])
+    def test_a_run_goes_on_where_it_was_copied_to(self, gcs: Emulator, tmp_path: Path, source: str):
+        settings = toy.config(train={"steps": 6})
+        made = toy.program(settings)
+        first = storage.as_path(tmp_path / "w" if source == "disk" else source)
+        second = storage.as_path("gs://runs/elsewhere")
+        whole = toy.run(made, settings, first)  # type: ignore[arg-type]
+        copy_all(first, second)
+        storage.remove(second / "checkpoints" / "6")
+        result = toy.run(made, settings, second)  # type: ignore[arg-type]
+        assert result.resumed_at == 5 and checksums(result.state) == checksums(whole.state)
+
+
+def test_a_bucket_that_may_not_be_written_to(gcs: Emulator):
+    folder = storage.as_path("gs://runs/w/checkpoints")
+    save(folder, 1)
+    with pytest.raises(StorageError, match=r"cannot save a checkpoint to gs://runs/w/checkpoints: "), \
+            Checkpoints(folder, CONFIG) as checkpoints:  # fmt: skip
+        gcs.faults.set(read_only=True)
+        checkpoints.save(2, state(2), IDENTITY)
+    gcs.faults.clear()
+    assert restored_step(folder) == 1
