@@ -64,7 +64,9 @@ def restored_step(folder: PurePath, notes: Notes | None = None) -> int:
         restored = checkpoints.restore_latest(abstract, IDENTITY)
     assert restored is not None
     step = restored.metadata["step"]
-    assert jax.tree.all(jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), restored.state, state(step)))
+    assert jax.tree.all(
+        jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), restored.state, state(step))
+    )
     return step
 
 
@@ -92,7 +94,12 @@ def test_by_steps():
 
 def test_by_time():
     config = CheckpointConfig(every_minutes=0.5)
-    assert [is_due_by_time(config, seconds_since_last=seconds) for seconds in (0.0, 29.9, 30.0, 1e6)] == [False, False, True, True]
+    assert [is_due_by_time(config, seconds_since_last=seconds) for seconds in (0.0, 29.9, 30.0, 1e6)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert not is_due_by_time(CheckpointConfig(every_minutes=None, every_steps=1), seconds_since_last=1e9)
 
 

@@ -48,9 +48,15 @@ DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
     "missing": (lambda folder: storage.remove(folder / "state" / "d" / "0"), r"^state/d/0 is missing$"),
     "empty one missing": (lambda folder: storage.remove(folder / "metadata" / "x"), r"^metadata/x is missing$"),
     "cut": (lambda folder: storage.write_atomic(folder / "state/d/0", b"123"), r"^state/d/0 has 3 bytes, not 1024$"),
-    "flipped": (lambda folder: flip(folder / "state" / "d" / "0"), r"^state/d/0 has another checksum than when it was written$"),
+    "flipped": (
+        lambda folder: flip(folder / "state" / "d" / "0"),
+        r"^state/d/0 has another checksum than when it was written$",
+    ),
     "no seal": (lambda folder: storage.remove(folder / sealing.SEAL), r"^objects\.json is missing$"),
-    "torn seal": (lambda folder: storage.write_atomic(folder / sealing.SEAL, '{"objects": {'), r"^objects\.json is not .* JSON"),
+    "torn seal": (
+        lambda folder: storage.write_atomic(folder / sealing.SEAL, '{"objects": {'),
+        r"^objects\.json is not .* JSON",
+    ),
     "other seal": (lambda folder: storage.write_json(folder / sealing.SEAL, []), r"^objects\.json is not a list of objects"),
     "odd seal": (
         lambda folder: storage.write_json(folder / sealing.SEAL, {"objects": ["x"]}),
