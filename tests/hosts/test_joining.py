@@ -298,7 +298,7 @@ def test_a_stop_ends_the_search(group: Group):
 
 def test_a_port_that_is_taken(group: Group, coordinator: str):
     with socket.create_server(("127.0.0.1", int(coordinator.partition(":")[2]) + 1)), pytest.raises(
-        ConfigError, match=r"cannot listen on 127\.0\.0\.1:\d+ for the other hosts \(.*in use.*with a port whose next one is free"
+        ConfigError, match=r"cannot listen on 127\.0\.0\.1:\d+ for the other hosts \(.*in use.*a port whose next one is free"
     ):  # fmt: skip
         group.start(meet, 0, 2).result(SECONDS)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -52,17 +52,20 @@ def test_one_mesh_axis_twice_is_refused() -> None:
         parameter_shardings({"w": param((4, 4), ("heads", "feed_forward"), zeros)}, mesh)
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True)
+class Device:
     """As much of one as a mesh needs: where it is."""
 
     process_index: int
     id: int
+    platform: str = "cpu"
 
 
 def mesh_of(hosts: int, devices: int, **sizes: int) -> Mesh:
     """So many hosts of so many devices each."""
     return make_mesh(
-        HardwareConfig(**sizes), [Device(host, host * devices + i) for host in range(hosts) for i in range(devices)]
+        HardwareConfig.model_validate(sizes),
+        [Device(host, host * devices + i) for host in range(hosts) for i in range(devices)],
     )  # type: ignore[arg-type]
 
 

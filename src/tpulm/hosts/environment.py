@@ -78,8 +78,8 @@ def _from_metadata() -> Membership | None:
         return None
     if not number.isdecimal() or int(number) >= len(addresses):
         raise ConfigError(
-            f"the metadata of this TPU VM says agent-worker-number '{number}', and names {len(addresses)} hosts; say which one this "
-            "is by --coordinator, --num-hosts and --host-index"
+            f"the metadata of this TPU VM says agent-worker-number '{number}', and names {len(addresses)} hosts; say which "
+            "one this is by --coordinator, --num-hosts and --host-index"
         )
     return Membership(f"{addresses[0]}:{DEFAULT_PORT}", len(addresses), int(number))
 

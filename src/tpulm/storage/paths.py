@@ -43,8 +43,8 @@ def _remote(text: str) -> PurePath:
         raise ConfigError(f"{text}: name the bucket, as in {REMOTE}my-bucket/folder")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
-            f"{text}: '{bucket}' cannot be a bucket's name, which is of small letters, digits, '-', '_' and '.', and begins and "
-            "ends with a letter or digit"
+            f"{text}: '{bucket}' cannot be a bucket's name, which is of small letters, digits, '-', '_' and '.', and begins "
+            "and ends with a letter or digit"
         )
     from etils import epath  # a tenth of a second that local runs do without
 
