@@ -207,6 +207,7 @@ class TestCopies:
         save(target_folder, 3)
         assert restored_step(target_folder) == 3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("source", ["disk", "gs://runs/w"])
     def test_a_run_goes_on_where_it_was_copied_to(self, gcs: Emulator, tmp_path: Path, source: str):
         settings = toy.config(train={"steps": 6})
