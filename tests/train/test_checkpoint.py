@@ -168,7 +168,7 @@ def test_none_that_is_whole(folder: PurePath):
     for step in ("1", "2"):
         corrupt(largest(folder / step))
     notes = Notes()
-    with pytest.raises(CheckpointError, match="none of the 2 checkpoints in .* could be read; they are kept in .*damaged"):
+    with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints in .* could be read; they are kept in .*damaged"):
         Checkpoints(folder, CONFIG, progress=notes)
     with Checkpoints(folder, CONFIG) as checkpoints:
         assert checkpoints.steps() == []
@@ -209,6 +209,7 @@ class TestCopies:
         save(target_folder, 3)
         assert restored_step(target_folder) == 3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("source", ["disk", "gs://runs/w"])
     def test_a_run_goes_on_where_it_was_copied_to(self, gcs: Emulator, tmp_path: Path, source: str):
         settings = toy.config(train={"steps": 6})

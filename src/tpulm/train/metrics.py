@@ -45,7 +45,8 @@ class MetricsLog:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             board.mkdir(parents=True, exist_ok=True)
             self._stream = self._path.open("ab")
-            self._board = SummaryWriter(str(board), purge_step=first_step, filename_suffix=f".attempt-{self.attempt}")
+            # TensorBoard drops the purged step itself, too, which the attempt before has drawn for good.
+            self._board = SummaryWriter(str(board), purge_step=first_step + 1, filename_suffix=f".attempt-{self.attempt}")
 
     def __enter__(self) -> MetricsLog:
         return self
