@@ -46,10 +46,12 @@ def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
     magic = glob.has_magic(str(path))
     root = next(folder for folder in (path, *path.parents) if not glob.has_magic(str(folder)))
     matches = _matcher(path.relative_to(root).parts) if magic else lambda parts: True
-    below = {name: found for name, found in storage.walk(root).items() if not _is_hidden(name)}
+    beginning = re.split(r"[*?[]", path.relative_to(root).as_posix())[0] if magic else ""  # spares a listing of all else
+    below = {name: found for name, found in storage.walk(root, beginning=beginning).items() if not _is_hidden(name)}
     found = {f"{root}/{name}": below[name] for name in sorted(below, key=lambda name: name.split("/")) if matches(name)}
     if not found:
-        near = f" {root} holds {_some(sorted({name.split('/')[0] for name in below}))}" if below else _near_in_cloud(root)
+        names = [item.name for item in storage.list_folder(root) if not _is_hidden(item.name)]
+        near = f" {root} holds {_some(names)}" if names else _near_in_cloud(root)
         raise ConfigError(f"{path} matches no file.{near}" if magic else f"there is no file or folder {path}.{near}")
     return found
 

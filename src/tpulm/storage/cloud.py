@@ -138,12 +138,12 @@ def list_folder(path: PurePath) -> list[PurePath]:
     return [path / name for name in sorted(names) if name]
 
 
-def walk(path: PurePath) -> dict[str, ObjectInfo]:
-    """All objects below, by their names relative to the folder, sorted."""
+def walk(path: PurePath, beginning: str = "") -> dict[str, ObjectInfo]:
+    """All objects below whose names relative to the folder begin so, by those names, sorted."""
     bucket, name = bucket_and_name(path)
     prefix = f"{name}/" if name else ""
     with explained("list", path):
-        blobs = list(client().list_blobs(bucket, prefix=prefix, **_patience()))
+        blobs = list(client().list_blobs(bucket, prefix=prefix + beginning, **_patience()))
     return {blob.name.removeprefix(prefix): _info(blob) for blob in blobs if not blob.name.endswith("/")}
 
 

@@ -191,18 +191,22 @@ def list_folder(path: AnyPath) -> list[PurePath]:
     return cloud.list_folder(folder)
 
 
-def walk(path: AnyPath) -> dict[str, FileInfo]:
-    """All files below the folder, by their names relative to it; one request (or few) in Cloud Storage, not one for each."""
+def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
+    """All files below the folder, by their names relative to it; one request (or few) in Cloud Storage, not one for each.
+
+    Only those whose names begin with `beginning` are looked for there.
+    """
     folder = as_path(path)
     if isinstance(folder, Path):
         found: dict[str, FileInfo] = {}
         with explain("list", folder):
             for file in sorted(folder.rglob("*")):
-                if file.is_file():
+                if file.is_file() and file.relative_to(folder).as_posix().startswith(beginning):
                     status = file.stat()
                     found[file.relative_to(folder).as_posix()] = FileInfo(status.st_size, status.st_mtime_ns)
         return found
-    return {name: FileInfo(item.size, 1000 * item.generation, item.crc32c) for name, item in cloud.walk(folder).items()}
+    objects = cloud.walk(folder, beginning)
+    return {name: FileInfo(item.size, 1000 * item.generation, item.crc32c) for name, item in objects.items()}
 
 
 def remove(path: AnyPath) -> None:
