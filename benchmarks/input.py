@@ -1,8 +1,9 @@
 """Batches delivered by the input pipeline against what a model consumes.
 
-    python benchmarks/input.py [--workdir W] [--rows-per-second N]
+    python benchmarks/input.py [--workdir W] [--rows-per-second N] [--cloud-latency SECONDS]
 
-Without --workdir a dataset of random tokens is written into a temporary folder. Without --rows-per-second the consumer is a
+Without --workdir a dataset of random tokens is written into a temporary folder, or, with --cloud-latency, into the emulator's
+Cloud Storage, where each request takes that much longer. Without --rows-per-second the consumer is a
 stand-in for bert-mini's training step: matrix products of its shapes, as many as forward and backward take.
 The last line of the output is one JSON object.
 """
@@ -10,16 +11,18 @@ The last line of the output is one JSON object.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
+from cloud_stand_in import emulator
 
 from tpulm import storage
 from tpulm.dataset.batches import Batches
@@ -41,11 +44,14 @@ class Delivery(NamedTuple):
 
 def main() -> None:
     arguments = parse()
-    with tempfile.TemporaryDirectory(prefix="tpulm-input-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="tpulm-input-") as temporary, contextlib.ExitStack() as cloud:
         if arguments.workdir:
             folder = arguments.workdir / "dataset" / "train"
         else:
-            folder = Path(temporary) / "train"
+            place = temporary
+            if arguments.cloud_latency is not None:
+                place = cloud.enter_context(emulator(latency_seconds=arguments.cloud_latency))
+            folder = storage.as_path(place) / "train"
             write_random_split(folder, arguments.dataset_rows, arguments.sequence_length, arguments.block_rows)
         results = [deliver(folder, arguments) for _ in range(arguments.repeats)]
         step = (
@@ -59,6 +65,7 @@ def main() -> None:
     report = {
         "batch_size": arguments.batch_size,
         "num_hosts": arguments.num_hosts,
+        "cloud_latency_seconds": arguments.cloud_latency,
         "delivered_batches_per_second": round(delivered, 1),
         "consumed_batches_per_second": round(consumed, 1),
         "ratio": round(delivered / consumed, 1),
@@ -75,7 +82,8 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", type=Path, help="a work folder with a prepared dataset")
+    parser.add_argument("--workdir", type=storage.as_path, help="a work folder with a prepared dataset")
+    parser.add_argument("--cloud-latency", type=float, metavar="SECONDS", help="read from the emulator's Cloud Storage")
     parser.add_argument("--rows-per-second", type=float, help="what the consumer takes, instead of measuring the stand-in")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--num-hosts", type=int, default=1, help="measure the first of so many hosts (default 1)")
@@ -87,7 +95,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def write_random_split(folder: Path, num_rows: int, sequence_length: int, block_rows: int) -> None:
+def write_random_split(folder: PurePath, num_rows: int, sequence_length: int, block_rows: int) -> None:
     """Two parts of full rows; ids spread as in text, commoner ones smaller."""
     special = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
     rows = RowFormat(
@@ -112,11 +120,11 @@ def write_random_split(folder: Path, num_rows: int, sequence_length: int, block_
     storage.write_json(folder / "manifest.json", split_manifest("train", {}, rows, records).model_dump(mode="json"))
 
 
-def open_batches(folder: Path, arguments: argparse.Namespace) -> Batches:
+def open_batches(folder: PurePath, arguments: argparse.Namespace) -> Batches:
     return Batches(folder, batch_size=arguments.batch_size * arguments.num_hosts, seed=0, num_hosts=arguments.num_hosts)
 
 
-def deliver(folder: Path, arguments: argparse.Namespace) -> Delivery:
+def deliver(folder: PurePath, arguments: argparse.Namespace) -> Delivery:
     """The whole pipeline, with nobody doing anything with the batches."""
     batches = open_batches(folder, arguments)
     started_at = time.perf_counter()
@@ -157,7 +165,7 @@ def steps_per_second(step: Callable[[], None]) -> float:
     return 1 / statistics.median(times)
 
 
-def waiting_share(folder: Path, arguments: argparse.Namespace, step: Callable[[], None], num_steps: int = 50) -> float:
+def waiting_share(folder: PurePath, arguments: argparse.Namespace, step: Callable[[], None], num_steps: int = 50) -> float:
     """The share of its time that the stand-in waits for batches."""
     iterator = open_batches(folder, arguments).iterate(0)
     next(iterator)

@@ -18,6 +18,7 @@ from tpulm.errors import ConfigError
 from tpulm.hosts import ALONE, Hosts, Membership
 from tpulm.preparation import is_prepared, prepare_corpus, prepare_dataset, prepare_tokenizer
 from tpulm.progress import SILENT, Progress
+from tpulm.train.sealing import committed_steps
 from tpulm.workfolder import begin, is_imported, read_result, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
@@ -332,9 +333,7 @@ class _Run:
         trained = self._result("train")
         if trained is not None:
             return trained["steps"]
-        folder = self.workdir / "checkpoints"
-        steps = [int(path.name) for path in storage.list_folder(folder) if path.name.isdigit()]
-        return max(steps, default=None)
+        return max(committed_steps(self.workdir / "checkpoints"), default=None)
 
     def _machine(self) -> dict[str, Any]:
         import jax

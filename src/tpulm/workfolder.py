@@ -80,18 +80,18 @@ def working_in(
     """
     with interrupt.handled():
         if member is None:
-            with _held(begin(config, workdir), stage, ALONE) as folder:
+            with _held(begin(config, workdir), stage, ALONE, progress) as folder:
                 yield WorkFolder(folder, ALONE)
             return
         path = storage.as_path(workdir)
 
-        def record(error: PeerLost) -> None:
+        def record(error: PeerLost | Stopped) -> None:
             record_failure(path, error, stage=stage, host=member.index)
 
         with join(member, run=f"{path} {canonical_json(config)}", record=record, progress=progress) as hosts:
             folder = begin(config, workdir) if hosts.is_first else path
             hosts.barrier("work folder")
-            with _held(folder, stage, hosts):
+            with _held(folder, stage, hosts, progress):
                 yield WorkFolder(folder, hosts)
 
 
@@ -103,7 +103,7 @@ def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
         found = [name for name in (_RUN_FILE, *_STAGES) if storage.exists(folder / name)]
         if found:
             raise WorkFolderMismatch(f"{folder} holds {', '.join(found)}, and no imported dataset; import into an empty folder")
-    with interrupt.handled(), _held(folder, "import", ALONE) as held:
+    with interrupt.handled(), _held(folder, "import", ALONE, SILENT) as held:
         yield held
 
 
@@ -146,8 +146,8 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
 
 
 @contextlib.contextmanager
-def _held(folder: PurePath, stage: str | None, hosts: Hosts) -> Iterator[PurePath]:
-    with storage.held(folder) if hosts.is_first else contextlib.nullcontext():
+def _held(folder: PurePath, stage: str | None, hosts: Hosts, progress: Progress) -> Iterator[PurePath]:
+    with storage.held(folder, note=progress.note) if hosts.is_first else contextlib.nullcontext():
         try:
             yield folder
         except (Exception, KeyboardInterrupt) as error:

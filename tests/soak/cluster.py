@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpulm import storage
+from tpulm.train.sealing import committed_steps
 
 NUM_HOSTS = 2
 STRICT = ("JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
@@ -54,19 +55,23 @@ class Cluster:
         self.hosts: list[subprocess.Popen[bytes]] = []
         self.attempts = 0
 
-    def start(self) -> None:
+    def start(self, *, num_hosts: int = NUM_HOSTS) -> None:
         self.attempts += 1
         coordinator = f"127.0.0.1:{free_port_pair()}"
         self.hosts = []
-        for index in range(NUM_HOSTS):
+        for index in range(num_hosts):
             command = [sys.executable, "-m", "tpulm", "run", str(self.run_file), "--workdir", str(self.workdir)]
-            several = ["--coordinator", coordinator, "--num-hosts", str(NUM_HOSTS), "--host-index", str(index)]
+            several = ["--coordinator", coordinator, "--num-hosts", str(num_hosts), "--host-index", str(index)]
             with self.log(index).open("ab") as log:
                 log.write(f"\n=== attempt {self.attempts}\n".encode())
                 log.flush()
                 self.hosts.append(
                     subprocess.Popen(
-                        [*command, *several], env=self._environment, stdout=log, stderr=log, start_new_session=True
+                        command + several * (num_hosts > 1),
+                        env=self._environment,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
                     )
                 )
 
@@ -88,7 +93,7 @@ class Cluster:
         return [host.returncode for host in self.hosts]
 
     def send(self, number: signal.Signals, *indices: int) -> None:
-        for index in indices or range(NUM_HOSTS):
+        for index in indices or range(len(self.hosts)):
             if self.hosts[index].poll() is None:
                 os.killpg(self.hosts[index].pid, number) if number == signal.SIGKILL else self.hosts[index].send_signal(number)
 
@@ -98,10 +103,7 @@ class Cluster:
 
     def committed_step(self) -> int:
         """Of the newest checkpoint that is whole; 0 where there is none."""
-        names = storage.walk(self.workdir / "checkpoints")
-        return max(
-            (int(name.split("/")[0]) for name in names if name.endswith("/commit_success.txt") and name[0].isdigit()), default=0
-        )
+        return max(committed_steps(self.workdir / "checkpoints"), default=0)
 
     def is_committing(self) -> bool:
         """Whether a checkpoint is being written."""
@@ -110,7 +112,7 @@ class Cluster:
         return bool(begun - {parts[0] for parts in names if parts[1:] == ["commit_success.txt"]})
 
     def tails(self) -> str:
-        return "\n".join(f"--- host {index}\n{self.log(index).read_text()[-3000:]}" for index in range(NUM_HOSTS))
+        return "\n".join(f"--- host {index}\n{self.log(index).read_text()[-3000:]}" for index in range(len(self.hosts)))
 
 
 def free_port_pair() -> int:

@@ -31,7 +31,7 @@ class Event(NamedTuple):
     kind: Kind
     at_step: int  # when a checkpoint of this step, or a later one, is there
     delay: float  # seconds after that
-    host: int
+    host: int  # for what happens to one: each in turn
 
 
 def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
@@ -42,6 +42,6 @@ def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
     random_.shuffle(chosen)
     last = 9 * steps // 10
     return [
-        Event(kind, number * last // count, random_.uniform(0.0, 1.0), random_.randrange(2))
+        Event(kind, number * last // count, random_.uniform(0.0, 1.0), chosen[:number].count(kind) % 2)
         for number, kind in enumerate(chosen)
     ]

@@ -50,6 +50,31 @@ def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(
     assert max(repeated, default=0) <= INTERVAL
 
 
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_hosts_and_devices(gcs: Emulator, tmp_path: Path) -> None:
+    """Begun by two hosts of two devices, ended by one: the same rows in the same order, and losses that differ by rounding."""
+    write_corpus()
+    alone = run_of(tmp_path / "alone", gcs, steps=80)
+    alone.start(num_hosts=1)
+    assert alone.wait(120) == [0], alone.tails()
+
+    moved = run_of(tmp_path / "moved", gcs, steps=80)
+    moved.start()
+    while not (moved.is_training() and moved.committed_step() >= INTERVAL):
+        assert moved.is_running(), moved.tails()
+        time.sleep(0.05)
+    moved.send(signal.SIGTERM, 1)
+    assert moved.wait(60) == [75, 75], moved.tails()
+    moved.start(num_hosts=1)
+    assert moved.wait(120) == [0], moved.tails()
+
+    dataset = [{name: value for name, value in digests(run).items() if name.startswith("dataset/")} for run in (alone, moved)]
+    assert dataset[0] == dataset[1]
+    losses = [[values["loss"] for kind, _, values in read_metrics(run.workdir) if kind == "train"] for run in (alone, moved)]
+    assert len(losses[0]) == 80
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
 def suffer(run: Cluster, schedule: list[Event], emulator: Emulator) -> Iterator[str]:
     """Start the run again and again until it ends, while the events happen; says each when it is over."""
     waiting = list(schedule)

@@ -14,7 +14,7 @@ import pytest
 
 from tpulm import interrupt, storage
 from tpulm.emulator import Emulator
-from tpulm.errors import StorageError
+from tpulm.errors import Stopped, StorageError
 from tpulm.storage import lease
 
 FOLDER = "gs://runs/w"
@@ -22,6 +22,8 @@ PATH = f"{FOLDER}/{lease.LEASE}"
 HOLDER = """
 import sys, time
 from tpulm import storage
+from tpulm.storage import lease
+lease._RENEW_SECONDS = 0.1
 with storage.held(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)
@@ -39,6 +41,11 @@ def holder(gcs: Emulator, user_environment: dict[str, str]) -> Iterator[subproce
     yield process
     process.kill()
     process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_WATCH_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -60,12 +67,14 @@ def wait_for(condition: Any, seconds: float = 5.0) -> None:
 
 
 def test_a_second_process_is_told_about_the_first(holder: subprocess.Popen[str]):
+    notes: list[str] = []
     with pytest.raises(
-        StorageError,
-        match=rf"gs://runs/w is in use by another tpulm process \(process {holder.pid} on .*; unless that renews it, the "
-        r"folder is free in (59|60) s\); wait for it or stop it",
-    ), storage.held(FOLDER):  # fmt: skip
+        StorageError, match=rf"gs://runs/w is in use by another tpulm process \(process {holder.pid} on .*\); wait for it"
+    ), storage.held(FOLDER, note=notes.append):  # fmt: skip
         pass
+    (note,) = notes
+    assert note.startswith(f"gs://runs/w was in use by process {holder.pid} on ")
+    assert note.endswith(("; waiting 60 s to see whether it still is", "; waiting 59 s to see whether it still is"))
 
 
 @pytest.mark.parametrize("reaped", [True, False])
@@ -89,7 +98,7 @@ def test_it_is_given_back_at_the_end(gcs: Emulator):
     assert storage.read_json(PATH)["expires_at"] <= time.time()
 
 
-def test_this_process_itself_excludes_a_second_block(gcs: Emulator):
+def test_this_process_itself_excludes_a_second_block(gcs: Emulator, hurried: None):
     with storage.held(FOLDER), pytest.raises(StorageError, match=f"process {os.getpid()} on"), storage.held(FOLDER):
         pass
 
@@ -100,11 +109,32 @@ def test_a_lease_of_another_machine_that_ran_out_is_taken_over(gcs: Emulator):
         assert storage.read_json(PATH)["process"] == os.getpid()
 
 
-def test_one_that_did_not_is_refused(gcs: Emulator):
+def test_one_that_nobody_renews_is_waited_out(gcs: Emulator):
+    notes: list[str] = []
+    storage.write_json(PATH, somebody(0.6))
+    started = time.monotonic()
+    with storage.held(FOLDER, note=notes.append):
+        assert storage.read_json(PATH)["process"] == os.getpid() and time.monotonic() - started > 0.4
+    assert notes == ["gs://runs/w was in use by process 17 on elsewhere (0); waiting 1 s to see whether it still is"]
+
+
+def test_one_that_is_renewed_meanwhile_is_refused(gcs: Emulator):
     storage.write_json(PATH, somebody(42.4))
-    with pytest.raises(StorageError, match=r"process 17 on elsewhere \(0\).* free in 42 s"), storage.held(FOLDER):
+
+    def renew(note: str) -> None:
+        assert "process 17 on elsewhere (0); waiting 42 s" in note
+        storage.write_json(PATH, somebody(60))
+
+    with pytest.raises(StorageError, match=r"in use by .* \(process 17 on elsewhere \(0\)\)"), storage.held(FOLDER, note=renew):
         pass
     assert storage.read_json(PATH)["process"] == 17
+
+
+def test_a_stop_ends_the_wait(gcs: Emulator):
+    storage.write_json(PATH, somebody(60))
+    with interrupt.handled(), pytest.raises(Stopped, match="nothing was begun"), \
+            storage.held(FOLDER, note=lambda text: interrupt.request("SIGTERM")):  # fmt: skip
+        pass
 
 
 def test_it_is_renewed(gcs: Emulator, hurried: None, monkeypatch: pytest.MonkeyPatch):

@@ -168,7 +168,11 @@ def test_none_that_is_whole(folder: PurePath):
     for step in ("1", "2"):
         corrupt(largest(folder / step))
     notes = Notes()
-    with Checkpoints(folder, CONFIG, progress=notes) as checkpoints:
+    with pytest.raises(
+        CheckpointError, match=r"none of the 2 checkpoints in .*checkpoints could be read; they are kept in .*damaged"
+    ):
+        Checkpoints(folder, CONFIG, progress=notes)
+    with Checkpoints(folder, CONFIG) as checkpoints:
         assert checkpoints.steps() == []
     assert len(notes.notes) == 2 and len(storage.list_folder(folder.parent / "damaged")) == 2
 

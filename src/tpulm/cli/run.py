@@ -40,6 +40,8 @@ def run(
     member = hosts.membership(coordinator, num_hosts, host_index)
     with drawn_progress() as progress:
         summary = pipeline.run(config, workdir, member=member, progress=progress)
+    if member is not None and member.index > 0:  # the first host says it
+        return
     show_summary(summary)
     if as_json:
         print_json(asdict(summary))

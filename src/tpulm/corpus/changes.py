@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from tpulm import storage
-from tpulm.config import CorpusConfig, RunConfig, differences
+from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences
 from tpulm.corpus.manifest import CorpusManifest, reading_settings
 from tpulm.corpus.piece import is_unchanged
 from tpulm.corpus.sources import InputFile, find_files
@@ -22,7 +21,7 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
     try:
         files = find_files(config.sources)
     except ConfigError:
-        if any(storage.exists(record.path) for record in manifest.inputs if record.path):
+        if any(_is_there(source) for source in config.sources):
             raise
         files = None
     found = list(_settings_changes(manifest, config, part_bytes))
@@ -35,6 +34,13 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
             + "".join(f"  {line}\n" for line in shown)
             + "Use another --workdir, or delete this one to begin again."
         )
+
+
+def _is_there(source: SourceConfig) -> bool:
+    try:
+        return bool(find_files([source]))
+    except ConfigError:
+        return False
 
 
 def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes: int) -> Iterator[str]:
@@ -50,7 +56,7 @@ def _file_changes(manifest: CorpusManifest, config: CorpusConfig, files: Sequenc
     if manifest.limit_reached:
         files = files[: len(records)]
     if len(files) != len(records):
-        before, now = {record.path for record in records}, {file.path for file in files}
+        before, now = {record.within for record in records}, {file.within for file in files}
         yield f"number of files: {len(records)} -> {len(files)}"
         yield from (f"new: {path}" for path in sorted(now - before))
         yield from (f"gone: {path}" for path in sorted(before - now))
@@ -58,7 +64,7 @@ def _file_changes(manifest: CorpusManifest, config: CorpusConfig, files: Sequenc
     for record, file in zip(records, files, strict=True):
         theirs = reading_settings(manifest.config, record.source, record)
         ours = reading_settings(config, file.source, file)
-        name = file.path if file.path == record.path else f"{file.path} (was {record.path})"
+        name = file.name if file.within == record.within else f"{file.name} (was {record.within})"
         yield from (f"{name}, {key}: {theirs.get(key)} -> {ours.get(key)}" for key in ours if theirs.get(key) != ours.get(key))
         if theirs == ours and file.format != "python" and not is_unchanged(record, file):
             yield f"{file.name}: its content is not what it was (was {record.bytes} bytes, is {file.bytes})"

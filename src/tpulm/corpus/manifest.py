@@ -16,7 +16,7 @@ from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import Run
 from tpulm.errors import StorageError
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 
 class Record(BaseModel):
@@ -26,7 +26,7 @@ class Record(BaseModel):
 class InputRecord(Record):
     """One file as it was read."""
 
-    path: str
+    within: str  # its name in the folder, or below the fixed part of the glob, that its source is; where that lay is not kept
     source: int
     format: str
     compression: str | None

@@ -30,6 +30,14 @@ def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
     return found
 
 
+def name_within(path: str, pattern: str) -> str:
+    """The name of a found file below the folder, or the fixed part of the glob, that found it."""
+    whole = storage.as_path(pattern)
+    root = next(folder for folder in (whole, *whole.parents) if not glob.has_magic(str(folder)))
+    name = PurePath(os.path.relpath(path, root)) if not storage.is_remote(path) else storage.as_path(path).relative_to(root)
+    return storage.as_path(path).name if str(name) == "." else name.as_posix()
+
+
 def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
     """The same of gs:// paths, by the names that the bucket lists."""
     info = storage.info(path)

@@ -106,7 +106,7 @@ def is_unchanged(record: InputRecord, file: InputFile) -> bool:
     """Whether a file still has the bytes that were read: by size and time if they are the same, else by its hash."""
     if file.format == "python":
         return record.sha256 == file.sha256
-    if (record.path, record.bytes, record.modified_ns) == (file.path, file.bytes, file.modified_ns):
+    if (record.within, record.bytes, record.modified_ns) == (file.within, file.bytes, file.modified_ns):
         return True
     read_in_full = record.read_bytes == record.bytes
     if (file.bytes != record.bytes) if read_in_full else (file.bytes < record.read_bytes):
@@ -155,7 +155,8 @@ def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> I
         raise DataError(
             f"it had {file.bytes} bytes at first and {read_bytes} when read: let nothing write to it", location=file.name
         )
-    return InputRecord.model_validate(file._asdict() | {"read_bytes": read_bytes, "sha256": sha256})
+    known = {name: value for name, value in file._asdict().items() if name != "path"}
+    return InputRecord.model_validate(known | {"read_bytes": read_bytes, "sha256": sha256})
 
 
 class _Keeper:

@@ -102,7 +102,7 @@ def _write_manifest(
     inputs = tuple(file for record in records for file in record.inputs)
     manifest = CorpusManifest(
         format_version=FORMAT_VERSION,
-        config=config,
+        config=_without_places(config),
         part_bytes=part_bytes,
         inputs=inputs,
         counts=counts,
@@ -117,6 +117,12 @@ def _write_manifest(
         fingerprint=fingerprint_of(config, inputs, counts),
     )
     storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"))
+
+
+def _without_places(config: CorpusConfig) -> CorpusConfig:
+    """The settings with the last name of each path alone: a manifest is the same wherever its text lay."""
+    sources = [source.model_copy(update={"path": PurePath(source.path).name}) for source in config.sources]
+    return config.model_copy(update={"sources": tuple(sources)})
 
 
 def has_spill(workdir: str | os.PathLike[str], manifest: CorpusManifest) -> bool:

@@ -16,7 +16,7 @@ from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.bytestream import Compression
 from tpulm.corpus.codec import find_codec
-from tpulm.corpus.paths import find_paths
+from tpulm.corpus.paths import find_paths, name_within
 from tpulm.corpus.python_text import hash_python_files, list_python_files
 from tpulm.errors import ConfigError
 
@@ -35,6 +35,7 @@ class InputFile(NamedTuple):
     """One file to read, and how."""
 
     path: str  # "" for the text that ships with Python
+    within: str  # its name within the folder or glob of its source: what is written down of where it lies
     source: int  # index in the configuration
     format: Format
     compression: Compression | None
@@ -62,7 +63,9 @@ def find_files(sources: Sequence[SourceConfig]) -> list[InputFile]:
             files.append(_python_text(source, index))
             continue
         for path, found in find_paths(source.path).items():
-            file = InputFile(path, index, *_kind(path, source), codec.name, found.size, found.modified_ns)
+            file = InputFile(
+                path, name_within(path, source.path), index, *_kind(path, source), codec.name, found.size, found.modified_ns
+            )
             other = reached.setdefault(path if storage.is_remote(path) else os.path.realpath(path), file)
             if other is not file:
                 raise ConfigError(_reached_twice(other, file, sources))
@@ -75,7 +78,7 @@ def _python_text(source: SourceConfig, index: int) -> InputFile:
         raise ConfigError(f"corpus.sources[{index}]: format 'python' reads Python's own text; leave out path '{source.path}'")
     files = list_python_files()
     total = sum(file.path.stat().st_size for file in files)
-    return InputFile("", index, "python", None, "utf-8", total, 0, hash_python_files(files))
+    return InputFile("", "", index, "python", None, "utf-8", total, 0, hash_python_files(files))
 
 
 def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[SourceConfig]) -> str:

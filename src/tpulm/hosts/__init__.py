@@ -6,6 +6,6 @@ here: corpus and dataset are prepared by several hosts, too.
 
 from tpulm.hosts.environment import Membership, membership
 from tpulm.hosts.hosts import ALONE, Hosts
-from tpulm.hosts.joining import join
+from tpulm.hosts.joining import end_now, join
 
-__all__ = ["ALONE", "Hosts", "Membership", "join", "membership"]
+__all__ = ["ALONE", "Hosts", "Membership", "end_now", "join", "membership"]

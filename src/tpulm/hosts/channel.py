@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tpulm import interrupt
-from tpulm.errors import EXIT_STOPPED, ConfigError, PeerLost
+from tpulm.errors import EXIT_STOPPED, ConfigError, PeerLost, Stopped
 
 _POLL_SECONDS = 0.2
 _LINE_BYTES = 4096
@@ -73,14 +73,14 @@ class Line:
 class Star:
     """The channel of one host. `on_loss` is called, from a thread, when another host is gone before this one has left."""
 
-    def __init__(self, index: int, count: int, lines: dict[int, Line], on_loss: Callable[[PeerLost], None]):
+    def __init__(self, index: int, count: int, lines: dict[int, Line], on_loss: Callable[[PeerLost | Stopped], None]):
         self._index, self._count, self._lines, self._on_loss = index, count, lines, on_loss
         self._changed = threading.Condition()
         self._arrived: dict[str, int] = {}  # at the first host: how many wait at a barrier
         self._passed: dict[str, int] = {}  # how often a barrier was opened
         self._visits: dict[str, int] = {}
         self._left: set[int] = set()
-        self._lost: PeerLost | None = None
+        self._lost: PeerLost | Stopped | None = None
         self._leaving = False
         for other, line in lines.items():
             threading.Thread(target=self._listen, args=(other, line), name=f"host-{other}", daemon=True).start()
@@ -98,7 +98,7 @@ class Star:
                 interrupt.check("finished work is kept")
                 self._changed.wait(_POLL_SECONDS)
 
-    def lost(self, wait_seconds: float) -> PeerLost | None:
+    def lost(self, wait_seconds: float) -> PeerLost | Stopped | None:
         with self._changed:
             self._changed.wait_for(lambda: self._lost is not None, wait_seconds)
             return self._lost
@@ -168,7 +168,7 @@ class Star:
             self._on_loss(self._lost)
 
 
-def peer_lost(index: int, code: int | None) -> PeerLost:
+def peer_lost(index: int, code: int | None) -> PeerLost | Stopped:
     """The error for a host that is gone: killed or vanished (None), or ended with an exit code."""
     if code is None:
         return PeerLost(
@@ -176,7 +176,9 @@ def peer_lost(index: int, code: int | None) -> PeerLost:
             "command: they continue from the last checkpoint"
         )
     if code == EXIT_STOPPED:
-        return PeerLost(f"host {index} was stopped; start all hosts again with the same command to continue", code=code)
+        return Stopped(
+            f"host {index} was stopped, and this one with it. Start all hosts again with the same command to continue."
+        )
     return PeerLost(f"host {index} failed (exit code {code}); its own message says why", code=code)
 
 

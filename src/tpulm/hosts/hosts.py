@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tpulm.errors import PeerLost
+from tpulm.errors import PeerLost, Stopped
 
 Item = TypeVar("Item")
 
@@ -16,7 +16,7 @@ class Channel(Protocol):
 
     def barrier(self, name: str) -> None: ...
 
-    def lost(self, wait_seconds: float) -> PeerLost | None: ...
+    def lost(self, wait_seconds: float) -> PeerLost | Stopped | None: ...
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Hosts:
     count: int = 1
     coordinator: str = ""  # address:port, where there are several
     channel: Channel | None = None
+    record: Callable[[PeerLost | Stopped], None] = lambda error: None  # leaves word of a loss, where this process cannot go on
 
     @property
     def is_first(self) -> bool:
@@ -48,7 +49,7 @@ class Hosts:
         if self.channel is not None:
             self.channel.barrier(name)
 
-    def lost(self, *, wait_seconds: float = 0.0) -> PeerLost | None:
+    def lost(self, *, wait_seconds: float = 0.0) -> PeerLost | Stopped | None:
         """The error that says who is gone, if one is; what fails here just then fails because of it."""
         return None if self.channel is None else self.channel.lost(wait_seconds)
 

@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from tpulm import interrupt
-from tpulm.errors import ConfigError, PeerLost, TpulmError
+from tpulm.errors import ConfigError, PeerLost, Stopped, TpulmError
 from tpulm.hosts.channel import Line, Star, greet, read_greeting
 from tpulm.hosts.environment import Membership
 from tpulm.hosts.hosts import ALONE, Hosts
@@ -30,7 +31,7 @@ def join(
     member: Membership | None,
     *,
     run: str,
-    record: Callable[[PeerLost], None] = lambda error: None,
+    record: Callable[[PeerLost | Stopped], None] = lambda error: None,
     progress: Progress = SILENT,
 ) -> Iterator[Hosts]:
     """Inside the block all hosts of the run are there. `run` names what they work on and must be the same on all.
@@ -49,7 +50,7 @@ def join(
     star = Star(member.index, member.count, lines, lambda error: _end(error, record, ended))
     code = 1
     try:
-        yield Hosts(member.index, member.count, member.coordinator, star)
+        yield Hosts(member.index, member.count, member.coordinator, star, record)
         code = 0
     except TpulmError as error:
         code = error.exit_code
@@ -118,13 +119,16 @@ def _connect(address: tuple[str, int], member: Membership, run: str) -> Line:
         return line
 
 
-def _end(error: PeerLost, record: Callable[[PeerLost], None], ended: threading.Event) -> None:
+def _end(error: PeerLost | Stopped, record: Callable[[PeerLost | Stopped], None], ended: threading.Event) -> None:
     """End this process, unless it ends by itself within the grace. Runs in the thread that saw the loss."""
-    if ended.wait(_GRACE_SECONDS if error.exit_code == 1 else _STOP_GRACE_SECONDS):
-        return
+    if not ended.wait(_STOP_GRACE_SECONDS if isinstance(error, Stopped) else _GRACE_SECONDS):
+        end_now(error, record)
+
+
+def end_now(error: PeerLost | Stopped, record: Callable[[PeerLost | Stopped], None]) -> NoReturn:
+    """Leave the record, say why, and end the process, whatever its other threads do."""
     writer = threading.Thread(target=record, args=(error,), daemon=True)  # which may hang where the loss came from
     writer.start()
     writer.join(_RECORD_SECONDS)
-    if not ended.is_set():
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        os._exit(error.exit_code)
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    os._exit(error.exit_code)

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -27,16 +27,19 @@ from tpulm.storage.causes import explain
 LEASE = ".lease.json"
 _LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
+_WATCH_SECONDS = 1.0
+_JOIN_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def held(folder: str | os.PathLike[str]) -> Iterator[None]:
+def held(folder: str | os.PathLike[str], *, note: Callable[[str], None] = lambda text: None) -> Iterator[None]:
     """The block has `folder` to itself: a second process that asks meanwhile gets a StorageError naming the first.
 
-    Whoever loses a lease in Cloud Storage, after a minute without any answer from there, is asked to stop by `interrupt`.
+    In Cloud Storage that may take a minute, until it is clear that the first one lives; `note` is told of the wait. Whoever
+    loses its lease there, after a minute without any answer, is asked to stop by `interrupt`.
     """
     path = files.make_folder(folder)
-    with _locked(path) if isinstance(path, Path) else _leased(path):
+    with _locked(path) if isinstance(path, Path) else _leased(path, note):
         yield
 
 
@@ -60,9 +63,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _leased(folder: PurePath) -> Iterator[None]:
+def _leased(folder: PurePath, note: Callable[[str], None]) -> Iterator[None]:
     path, owner = folder / LEASE, _this_process()
-    version = _acquire(path, owner)
+    version = _acquire(path, owner, note)
     ended = threading.Event()
     keeper = threading.Thread(target=_renew, args=(path, owner, version, ended), name="lease", daemon=True)
     keeper.start()
@@ -70,30 +73,37 @@ def _leased(folder: PurePath) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        keeper.join()
+        keeper.join(_JOIN_SECONDS)  # it may be waiting for an answer
         with contextlib.suppress(StorageError):
             found = files.read_versioned(path)
             if found is not None and _read(path, found[0])["id"] == owner["id"]:
                 files.replace_version(path, _lease(owner, seconds=0.0), found[1])
 
 
-def _acquire(path: PurePath, owner: dict[str, Any]) -> str:
-    """The lease's version once it is ours."""
+def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None]) -> str:
+    """The lease's version once it is ours. One that runs is watched to its end: a machine that is gone does not renew it."""
+    watched: str | None = None
     while True:
         found = files.read_versioned(path)
         if found is None:
             files.create_if_absent(path, _lease(owner, seconds=0.0))
             continue
-        other = _read(path, found[0])
-        if not is_free(other, now=time.time(), host=owner["host"]):
+        content, version = found
+        other = _read(path, content)
+        if is_free(other, now=time.time(), host=owner["host"]):
+            new = files.replace_version(path, _lease(owner), version)
+            if new is not None:
+                return new
+            continue
+        name = f"process {other['process']} on {other['host']}"
+        if watched not in (None, version):
+            raise _in_use(path.parent, name)
+        if watched is None:
             left = other["expires_at"] - time.time()
-            raise _in_use(
-                path.parent,
-                f"process {other['process']} on {other['host']}; unless that renews it, the folder is free in {left:.0f} s",
-            )
-        version = files.replace_version(path, _lease(owner), found[1])
-        if version is not None:
-            return version
+            note(f"{path.parent} was in use by {name}; waiting {left:.0f} s to see whether it still is")
+        watched = version
+        interrupt.check("nothing was begun")
+        time.sleep(_WATCH_SECONDS)
 
 
 def is_free(lease: dict[str, Any], *, now: float, host: str) -> bool:

@@ -26,8 +26,8 @@ from tpulm.errors import CheckpointError, StorageError
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
 from tpulm.train import sealing
+from tpulm.train.distributed import agreed
 
-_COMMIT = "commit_success.txt"  # without it Orbax sees no checkpoint in Cloud Storage
 _UNCOMMITTED = ".orbax-checkpoint-tmp"  # what the folder's name ends with on this machine, until the commit
 
 
@@ -78,11 +78,13 @@ class Checkpoints:
     def steps(self) -> list[int]:
         return sorted(self._manager.all_steps())
 
-    def is_due(self, step: int) -> bool:
-        return is_due(self._config, step=step)
-
-    def is_due_by_time(self) -> bool:
-        return is_due_by_time(self._config, seconds_since_last=time.monotonic() - self.saved_at)
+    def is_due(self, step: int, *, ask_the_clock: bool) -> bool:
+        """Whether to save after this step; the same on all hosts. The clock is the first one's; asking it costs a message."""
+        if is_due(self._config, step=step):
+            return True
+        if not ask_the_clock or self._config.every_minutes is None:
+            return False
+        return agreed(self._hosts, is_due_by_time(self._config, seconds_since_last=time.monotonic() - self.saved_at))
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Begin to save; returns when the state may change again. Raises StorageError for this or the previous one."""
@@ -112,8 +114,10 @@ class Checkpoints:
                 restored = self._restore(step, abstract_state)
             except Exception as error:  # whatever orbax and tensorstore raise for missing, short or garbled files
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self._set_aside(step, reason.split(". See full TensorStore")[0])
-                if self._hosts.are_several and not isinstance(error, CheckpointError):
+                seen_by_all = isinstance(error, CheckpointError)  # who reads the same numbers finds the same fault
+                if self._hosts.is_first or not seen_by_all:
+                    self._set_aside(step, reason.split(". See full TensorStore")[0])
+                if self._hosts.are_several and not seen_by_all:
                     raise CheckpointError(  # the others may have read it, and wait for this one
                         f"checkpoint {step} could not be read on host {self._hosts.index} ({reason}); it was set aside, and "
                         "the same command on all hosts continues from the one before"
@@ -124,10 +128,7 @@ class Checkpoints:
             self.last_step = step
             return restored
         if steps:
-            raise CheckpointError(
-                f"none of the {len(steps)} checkpoints in {self._folder} could be read; they are kept in "
-                f"{self._damaged_folder()}. To begin training anew, run the same command again"
-            )
+            raise self._none_left(len(steps))
         return None
 
     def _restore(self, step: int, abstract_state: Any) -> Restored:
@@ -142,19 +143,25 @@ class Checkpoints:
         return Restored(items["state"], items["metadata"])
 
     def _set_damaged_aside(self) -> None:
-        """Down to the newest step whose objects are all there and as they were written."""
-        steps = sorted((int(path.name) for path in storage.list_folder(self._folder) if path.name.isdigit()), reverse=True)
-        for step in steps:
+        """Down to the newest step whose objects are all there and as they were written. Raises CheckpointError if none is."""
+        steps = sealing.committed_steps(self._folder)
+        for step in reversed(steps):
             reason = sealing.damage(self._folder / str(step))
             if reason is None:
                 return
             self._set_aside(step, reason)
+        if steps:
+            raise self._none_left(len(steps))
+
+    def _none_left(self, count: int) -> CheckpointError:
+        return CheckpointError(
+            f"none of the {count} checkpoints in {self._folder} could be read; they are kept in {self._damaged_folder()}. To "
+            "begin training anew, run the same command again"
+        )
 
     def _set_aside(self, step: int, reason: str) -> None:
-        if not storage.exists(self._folder / str(step)):  # another host did it
-            return
         target = self._damaged_folder() / f"{step}-{time.time_ns()}"
-        storage.move_folder(self._folder / str(step), target, first=_COMMIT)
+        storage.move_folder(self._folder / str(step), target, first=sealing.COMMIT)
         self._progress.note(f"checkpoint {step} is damaged ({reason}); set aside in {target}, trying the one before")
 
     def _reopen(self) -> None:

@@ -1,5 +1,8 @@
 """JAX over several hosts: one program over the devices of all, and decisions that all take at the same step.
 
+When a host is gone JAX ends the others from inside, by abort(), from a thread of its own; a handler of that signal uses the
+moment to leave a record (`Hosts.record`) and an exit code.
+
 A stop is agreed on by JAX's preemption service: SIGTERM on any host reaches all of them, and they stop at one step. Its handler
 is C++'s and is silently replaced by any that Python installs later (`signal.signal`), so it is put aside as soon as it exists
 and lent back for as long as steps are taken; before and after, SIGTERM is `tpulm.interrupt`'s.
@@ -18,10 +21,12 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from tpulm import interrupt
-from tpulm.hosts import Hosts
+from tpulm.errors import PeerLost
+from tpulm.hosts import Hosts, end_now
 
 HEARTBEAT_SECONDS = 20  # the default of 100 would leave the others hanging for 95
 _SHUTDOWN_SECONDS = 30
+_LAST_WORDS_SECONDS = 25
 
 _python_api = ctypes.pythonapi
 _python_api.PyOS_getsig.restype = ctypes.c_void_p
@@ -30,6 +35,8 @@ _python_api.PyOS_setsig.restype = ctypes.c_void_p
 _python_api.PyOS_setsig.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
 _jax_handler: int | None = None
+_abort_handler: object = None
+_libc = ctypes.CDLL(None)
 
 
 def initialize(hosts: Hosts) -> None:
@@ -38,6 +45,8 @@ def initialize(hosts: Hosts) -> None:
     if not hosts.are_several or _jax_handler is not None:
         return
     ours = _python_api.PyOS_getsig(signal.SIGTERM)
+    proxies = [name for name in os.environ if name.lower().endswith("_proxy") and name.lower() != "no_proxy"]
+    jax.config.update("jax_check_proxy_envs", bool(proxies))
     jax.distributed.initialize(
         hosts.coordinator,
         hosts.count,
@@ -47,6 +56,25 @@ def initialize(hosts: Hosts) -> None:
         coordinator_bind_address=hosts.coordinator if hosts.is_first else None,
     )
     _jax_handler = _python_api.PyOS_setsig(signal.SIGTERM, ours)
+    _explain_abort(hosts)
+
+
+def _explain_abort(hosts: Hosts) -> None:
+    """Let abort() leave word of the host that is gone. The thread that calls it is C++'s and holds nothing of Python's."""
+    global _abort_handler
+
+    def on_abort(number: int) -> None:
+        _libc.alarm(_LAST_WORDS_SECONDS)  # ends the process whatever happens below
+        lost = hosts.lost(wait_seconds=2.0)
+        if lost is None:
+            lost = PeerLost(
+                "JAX lost the connection to another host, which is gone, stopped or silent. Start all hosts again with the "
+                "same command: they continue from the last checkpoint"
+            )
+        end_now(lost, hosts.record)
+
+    _abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort)  # kept: C holds no reference
+    _python_api.PyOS_setsig(signal.SIGABRT, ctypes.cast(_abort_handler, ctypes.c_void_p))
 
 
 @contextlib.contextmanager

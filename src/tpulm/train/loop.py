@@ -18,7 +18,7 @@ from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import Progress
 from tpulm.train.checkpoint import Checkpoints
-from tpulm.train.distributed import agreed, stop_requested, stopping_together
+from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.evaluate import Evaluation
 from tpulm.train.metrics import MetricsLog, NoMetrics
 from tpulm.train.program import Program
@@ -111,8 +111,7 @@ def train(
 
             last, stopping = step == last_step, stop_requested(hosts, step)
             log_due = _every(step, config.log_every_steps) or last
-            by_time = checkpoints.is_due_by_time() and (log_due or not hosts.are_several)
-            save_due = checkpoints.is_due(step) or last or stopping or (agreed(hosts, by_time) if log_due else by_time)
+            save_due = last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)
 
             if log_due or save_due:
                 bad = _bad_window(config, program, state, step, lowest)
