@@ -44,9 +44,9 @@ def coordinator() -> str:
 
 
 @pytest.fixture(autouse=True)
-def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[PeerLost]]:
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[PeerLost | Stopped]]:
     """The losses for which this process would have been ended."""
-    losses: list[PeerLost] = []
+    losses: list[PeerLost | Stopped] = []
     monkeypatch.setattr(joining, "_end", lambda error, record, ended: losses.append(error))
     monkeypatch.setattr(joining, "JOIN_SECONDS", SECONDS)
     with interrupt.handled():
@@ -93,7 +93,7 @@ def test_a_host_alone():
         assert hosts is ALONE and hosts.is_first and not hosts.are_several and hosts.lost() is None
 
 
-def test_a_barrier_waits_for_all(group: Group, ended: list[PeerLost]):
+def test_a_barrier_waits_for_all(group: Group, ended: list[PeerLost | Stopped]):
     arrived: list[tuple[str, int]] = []
 
     def body(hosts: Hosts) -> list[int]:
@@ -119,7 +119,7 @@ def test_shares_are_disjoint_and_whole(group: Group):
     assert shares == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
 
 
-def test_one_ends_early_and_is_no_loss(group: Group, ended: list[PeerLost]):
+def test_one_ends_early_and_is_no_loss(group: Group, ended: list[PeerLost | Stopped]):
     def body(hosts: Hosts) -> object:
         hosts.barrier("x")
         time.sleep(0.1 * hosts.index)
@@ -158,7 +158,7 @@ def test_two_hosts_of_one_number(group: Group):
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
-def test_a_lost_connection_is_a_lost_host(group: Group, ended: list[PeerLost], gone: int):
+def test_a_lost_connection_is_a_lost_host(group: Group, ended: list[PeerLost | Stopped], gone: int):
     def body(hosts: Hosts) -> object:
         hosts.barrier("begin")
         if hosts.index == gone:
@@ -215,7 +215,9 @@ def test_the_others_stop_when_one_was_stopped(group: Group):
     found = group.run(body, stop, body)
     for other in (found[0], found[2]):
         assert isinstance(other, Stopped) and other.exit_code == 75
-        assert "host 1 was stopped, and this one with it. Start all hosts again" in str(other)
+        assert "host 1 was stopped, and this one with it. Start all hosts again with the same command to continue." in str(
+            other
+        )
     assert interrupt.requested() and interrupt.reason() == "a stop of host 1"
 
 
@@ -298,9 +300,9 @@ def test_a_stop_ends_the_search(group: Group):
 
 
 def test_a_port_that_is_taken(group: Group, coordinator: str):
-    message = r"cannot listen on 127\.0\.0\.1:\d+ for the other hosts \(.*in use.*with a port whose next one is free"
-    taken = socket.create_server(("127.0.0.1", int(coordinator.partition(":")[2]) + 1))
-    with taken, pytest.raises(ConfigError, match=message):
+    with socket.create_server(("127.0.0.1", int(coordinator.partition(":")[2]) + 1)), pytest.raises(
+        ConfigError, match=r"cannot listen on 127\.0\.0\.1:\d+ for the other hosts \(.*in use.*a port whose next one is free"
+    ):  # fmt: skip
         group.start(meet, 0, 2).result(SECONDS)
 
 

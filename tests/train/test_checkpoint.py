@@ -168,7 +168,9 @@ def test_none_that_is_whole(folder: PurePath):
     for step in ("1", "2"):
         corrupt(largest(folder / step))
     notes = Notes()
-    with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints in .* could be read; they are kept in .*damaged"):
+    with pytest.raises(
+        CheckpointError, match=r"none of the 2 checkpoints in .*checkpoints could be read; they are kept in .*damaged"
+    ):
         Checkpoints(folder, CONFIG, progress=notes)
     with Checkpoints(folder, CONFIG) as checkpoints:
         assert checkpoints.steps() == []

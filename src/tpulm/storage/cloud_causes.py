@@ -60,7 +60,7 @@ def _made(
         cause = (
             f"there is no bucket {bucket}, or it is in a project that {identity()} may not see; make it with "
             f"'gcloud storage buckets create gs://{bucket} --location=REGION', or correct its name"
-            if operation in ("write", "create") or "bucket does not exist" in message
+            if "bucket does not exist" in message
             else "no such object"
         )
     elif isinstance(error, exceptions.PreconditionFailed):
