@@ -28,7 +28,7 @@ LEASE = ".lease.json"
 _LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
 _WATCH_SECONDS = 1.0
-_JOIN_SECONDS = 5.0
+_RELEASE_SECONDS = 10.0
 
 
 @contextlib.contextmanager
@@ -73,11 +73,18 @@ def _leased(folder: PurePath, note: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        keeper.join(_JOIN_SECONDS)  # it may be waiting for an answer
-        with contextlib.suppress(StorageError):
-            found = files.read_versioned(path)
-            if found is not None and _read(path, found[0])["id"] == owner["id"]:
-                files.replace_version(path, _lease(owner, seconds=0.0), found[1])
+        # Not for long: where nothing answers, the lease runs out by itself.
+        last = threading.Thread(target=_release, args=(path, owner, keeper), name="lease", daemon=True)
+        last.start()
+        last.join(_RELEASE_SECONDS)
+
+
+def _release(path: PurePath, owner: dict[str, Any], keeper: threading.Thread) -> None:
+    keeper.join()
+    with contextlib.suppress(StorageError):
+        found = files.read_versioned(path)
+        if found is not None and _read(path, found[0])["id"] == owner["id"]:
+            files.replace_version(path, _lease(owner, seconds=0.0), found[1])
 
 
 def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None]) -> str:
