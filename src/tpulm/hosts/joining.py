@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 import sys
@@ -42,6 +43,7 @@ def join(
     if member is None:
         yield ALONE
         return
+    run = hashlib.sha256(run.encode()).hexdigest()  # a line has an end
     host, _, port = member.coordinator.rpartition(":")
     progress.start(f"Waiting for {member.count - 1} other hosts" if member.index == 0 else "Looking for the first host")
     address = (host, int(port) + 1)  # the port itself is JAX's
