@@ -191,3 +191,28 @@ def test_a_vocabulary_the_corpus_does_not_allow(tmp_path: Path, vocab_size: int)
     config = toy_config(write_corpus(tmp_path / "corpus.txt.gz"), tokenizer={"vocab_size": vocab_size})
     with pytest.raises(ConfigError, match="vocab_size"):
         pipeline.run(config, tmp_path / "w")
+
+
+def test_a_wrong_path_can_be_corrected_in_the_same_work_folder(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt.gz")
+    wrong = toy_config(tmp_path / "corpse.txt.gz")
+    with pytest.raises(ConfigError, match="there is no file or folder"), workfolder.working_in(wrong, tmp_path / "w") as folder:
+        preparation.prepare_dataset(wrong, folder.path)
+    with workfolder.working_in(toy_config(corpus), tmp_path / "w") as folder:
+        preparation.prepare_corpus(toy_config(corpus), folder.path)
+
+
+@pytest.mark.parametrize(
+    ("group", "setting", "message"),
+    [
+        ("tokenizer", {"path": "gone/vocab.txt"}, r"tokenizer\.path gone/vocab\.txt is not there"),
+        ("tokenizer", {"path": "/"}, r"tokenizer\.path / is a folder; name the vocab\.txt"),
+        ("train", {"start_from": "gone"}, r"train\.start_from gone is not there"),
+    ],
+)
+def test_what_the_settings_name_is_looked_for_first(tmp_path: Path, group: str, setting: dict[str, str], message: str) -> None:
+    config = toy_config(write_corpus(tmp_path / "corpus.txt.gz"))
+    config = config.model_copy(update={group: getattr(config, group).model_copy(update=setting)})
+    with pytest.raises(ConfigError, match=message), workfolder.working_in(config, tmp_path / "w") as folder:
+        preparation.prepare_corpus(config, folder.path)
+    assert not (tmp_path / "w" / "corpus").exists()

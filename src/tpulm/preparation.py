@@ -22,7 +22,20 @@ def prepare_corpus(
             'the run has no text: name it in the run file, for instance\n  [corpus]\n  sources = ["texts/*.txt.gz"]\n'
             "or with --set 'corpus.sources=[\"texts/*.txt.gz\"]'"
         )
+    if corpus.load_manifest(workdir) is None:
+        _check_named_inputs(config)
     return corpus.scatter(config.corpus, workdir, part_bytes=config.data.part_bytes, hosts=hosts, progress=progress)
+
+
+def _check_named_inputs(config: RunConfig) -> None:
+    """Whatever else the settings name had better be missed now than in an hour."""
+    path = config.tokenizer.path
+    if path is not None and storage.info(path) is None:
+        what = "a folder; name the vocab.txt or tokenizer.json in it" if storage.exists(path) else "not there"
+        raise ConfigError(f"tokenizer.path {path} is {what}")
+    start = config.train.start_from
+    if start is not None and not storage.exists(start):
+        raise ConfigError(f"train.start_from {start} is not there; name the folder of a model, or a work folder with an export")
 
 
 def prepare_tokenizer(

@@ -43,7 +43,7 @@ def begin(config: RunConfig, workdir: str | PurePath) -> PurePath:
         _agree_with_import(config, folder)
     if storage.exists(folder / _RUN_FILE):
         changes = differences(open_run(folder), config)
-        if changes:
+        if changes and any(storage.exists(folder / name) for name in _STAGES):  # else nothing was made of the old settings
             listed = "\n".join(f"  {line}" for line in changes)
             raise WorkFolderMismatch(
                 f"{folder} was begun with another configuration (there -> now):\n{listed}\n"

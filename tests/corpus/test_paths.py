@@ -148,3 +148,9 @@ def test_an_empty_bucket(cloud: str, gcs: Emulator):
         find_paths("gs://runs/x")
     with pytest.raises(ConfigError, match=r"there is no file or folder gs://runs"):
         find_paths("gs://runs")
+
+
+def test_two_stars_within_a_name(gcs: Emulator):
+    storage.write_atomic("gs://runs/many/a.txt", "a")
+    with pytest.raises(ConfigError, match=r"\*\* stands for whole folders"):
+        find_paths("gs://runs/m**/*.txt")

@@ -36,6 +36,7 @@ def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(
     calm = run_of(tmp_path / "calm", gcs, steps)
     calm.start()
     assert calm.wait(300) == [0, 0], calm.tails()
+    assert not storage.exists(calm.workdir / "failures")
 
     stormy = run_of(tmp_path / "stormy", gcs, steps)
     schedule = draw_schedule(seed=20_26, count=events, steps=steps)
@@ -57,6 +58,7 @@ def test_a_run_goes_on_with_other_hosts_and_devices(gcs: Emulator, tmp_path: Pat
     alone = run_of(tmp_path / "alone", gcs, steps=80)
     alone.start(num_hosts=1)
     assert alone.wait(120) == [0], alone.tails()
+    assert not storage.exists(alone.workdir / "failures")
 
     moved = run_of(tmp_path / "moved", gcs, steps=80)
     moved.start()
@@ -73,6 +75,18 @@ def test_a_run_goes_on_with_other_hosts_and_devices(gcs: Emulator, tmp_path: Pat
     losses = [[values["loss"] for kind, _, values in read_metrics(run.workdir) if kind == "train"] for run in (alone, moved)]
     assert len(losses[0]) == 80
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_two_hosts_on_one_disk_part_in_peace(gcs: Emulator, tmp_path: Path) -> None:
+    write_corpus()
+    run = run_of(tmp_path / "disk", gcs, steps=10)
+    run.workdir = tmp_path / "disk" / "w"
+    run.start()
+    assert run.wait(120) == [0, 0], run.tails()
+    assert not storage.exists(run.workdir / "failures")
+    ended = [(tmp_path / "disk" / f"host{index}.log").read_text() for index in range(2)]
+    assert "error" not in "".join(ended)
 
 
 def suffer(run: Cluster, schedule: list[Event], emulator: Emulator) -> Iterator[str]:

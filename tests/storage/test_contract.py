@@ -11,7 +11,7 @@ import pytest
 
 from tpulm import storage
 from tpulm.emulator import Emulator
-from tpulm.errors import StorageError
+from tpulm.errors import ConfigError, StorageError
 
 # google-cloud-storage leaves the connection of a refused download to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -259,3 +259,9 @@ class TestReading:
         before = gcs.requests
         storage.open_ranges("gs://runs/x").read(5, 10)
         assert sum(gcs.requests.values()) - sum(before.values()) == 1
+
+
+def test_dots_are_no_folders_in_cloud_storage():
+    for path in ("gs://runs/../x", "gs://runs/./x", "gs://runs/x/.."):
+        with pytest.raises(ConfigError, match=r"no \. and \.\. for folders"):
+            storage.as_path(path)

@@ -164,6 +164,12 @@ class TestFolder:
             vocab_size_of(tmp_path / "tokenizer") == vocab_size_of(tmp_path / "tokenizer" / "tokenizer.json") == made.vocab_size
         )
 
+    def test_a_vocabulary_that_was_changed_beside_it(self, trained: dict[str, Tokenization], tmp_path: Path):
+        save(trained["wordpiece"], tmp_path)
+        storage.write_atomic(tmp_path / "vocab.txt", storage.read_text(tmp_path / "vocab.txt").replace("a", "b", 1))
+        with pytest.raises(StorageError, match=r"vocab\.txt is not the vocabulary of .*tokenizer\.json: it was changed"):
+            load(tmp_path)
+
     def test_changed_after_it_was_saved(self, made: Tokenization, tmp_path: Path):
         save(made, tmp_path)
         specification = storage.read_json(tmp_path / "tokenizer.json")

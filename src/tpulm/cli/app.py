@@ -80,10 +80,16 @@ def main() -> None:
 def _leave(code: int) -> None:
     """Exit at once where a thread still compiles: ending the interpreter around it would abort the process (code 134).
 
-    So would JAX, which waits at the end for the other hosts, where this one fails or one of them is gone.
+    So would JAX, which waits at the end for the other hosts, where this one fails or one of them is gone. Where all went well
+    they part here, all of them in the same way.
     """
     jax = sys.modules.get("jax")
-    if threading.active_count() > 1 or (code and jax is not None and jax.distributed.is_initialized()):
+    several = False
+    if jax is not None and jax.distributed.is_initialized():
+        several = True
+        if not code:
+            jax.distributed.shutdown()
+    if threading.active_count() > 1 or several:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

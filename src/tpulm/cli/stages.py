@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.storage import is_remote
 
 
 def train(
@@ -70,7 +71,12 @@ def export(
     ):
         path = pipeline.export(config, folder.path, hosts=folder.hosts, progress=progress)
     loader = "AutoModelForCausalLM" if config.model.architecture == "decoder" else "AutoModelForMaskedLM"
-    console.print(f"exported to [bold]{path}[/]: {loader}.from_pretrained('{path}') loads it")
+    if is_remote(path):
+        console.print(
+            f"exported to [bold]{path}[/]: tpulm.load_model('{path}') loads it; for transformers copy the folder to disk"
+        )
+    else:
+        console.print(f"exported to [bold]{path}[/]: {loader}.from_pretrained('{path}') loads it")
     if as_json:
         print_json({"export": str(path)})
 

@@ -60,6 +60,8 @@ def _matcher(parts: Sequence[str]) -> Callable[[str], bool]:
     """Whether a name relative to the root matches the glob, or lies in a folder that does."""
     from fsspec.utils import glob_translate  # a tenth of a second that local runs do without
 
+    if any("**" in part and part != "**" for part in parts):
+        raise ConfigError(f"{'/'.join(parts)}: in Cloud Storage ** stands for whole folders; write a/**/b* or use one *")
     pattern = re.compile(glob_translate("/".join(parts)))
     if "**" in parts:
         return lambda name: pattern.match(name) is not None

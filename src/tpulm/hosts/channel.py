@@ -193,8 +193,11 @@ def greet(line: Line, index: int, count: int, run: str) -> None:
     line.set_timeout(None)
 
 
-def read_greeting(line: Line, count: int, run: str, known: set[int]) -> int | None:
-    """The index of a host that introduces itself; None, and the line closed, for whoever is none of this run's."""
+def read_greeting(line: Line, count: int, run: str, known: set[int], note: Callable[[str], None]) -> int | None:
+    """The index of a host that introduces itself; None, and the line closed, for whoever is none of this run's.
+
+    `note` is told of a host that is refused, and why.
+    """
     text = line.receive() or ""
     word, _, rest = text.partition(" ")
     try:
@@ -211,6 +214,7 @@ def read_greeting(line: Line, count: int, run: str, known: set[int]) -> int | No
     elif their_run != run:
         reason = f"host {index} was started with another configuration or work folder than the first one; they must be the same"
     if reason:
+        note(f"refused: {reason}")
         line.send(f"refused {reason}")
         line.discard()
         return None

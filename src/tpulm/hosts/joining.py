@@ -20,6 +20,7 @@ from tpulm.hosts.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
 
 JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
+_TELL_SECONDS = 20.0
 _GREETING_SECONDS = 2.0  # a host says who it is at once; others that connect may say nothing
 _ANSWER_SECONDS = 30.0  # the first host may have several of those before it comes to us
 _GRACE_SECONDS = 5.0  # for this host's own work to end by itself when another is lost
@@ -45,9 +46,10 @@ def join(
         return
     run = hashlib.sha256(run.encode()).hexdigest()  # a line has an end
     host, _, port = member.coordinator.rpartition(":")
-    progress.start(f"Waiting for {member.count - 1} other hosts" if member.index == 0 else "Looking for the first host")
+    others = "the other host" if member.count == 2 else f"{member.count - 1} other hosts"
+    progress.start(f"Waiting for {others}" if member.index == 0 else "Looking for the first host")
     address = (host, int(port) + 1)  # the port itself is JAX's
-    lines = _gather(address, member, run) if member.index == 0 else {0: _connect(address, member, run)}
+    lines = _gather(address, member, run, progress) if member.index == 0 else {0: _connect(address, member, run)}
     ended = threading.Event()
     star = Star(member.index, member.count, lines, lambda error: _end(error, record, ended))
     code = 1
@@ -63,7 +65,7 @@ def join(
         star.close()
 
 
-def _gather(address: tuple[str, int], member: Membership, run: str) -> dict[int, Line]:
+def _gather(address: tuple[str, int], member: Membership, run: str, progress: Progress) -> dict[int, Line]:
     lines: dict[int, Line] = {}
     try:
         server = socket.create_server(address, reuse_port=False)
@@ -76,10 +78,14 @@ def _gather(address: tuple[str, int], member: Membership, run: str) -> dict[int,
         on_error.callback(lambda: [line.discard() for line in lines.values()])
         server.settimeout(0.5)
         until = time.monotonic() + JOIN_SECONDS
+        told_at = time.monotonic()
         while len(lines) < member.count - 1:
             interrupt.check("nothing was begun")
+            missing = ", ".join(str(index) for index in range(1, member.count) if index not in lines)
+            if time.monotonic() > told_at + _TELL_SECONDS:
+                told_at = time.monotonic()
+                progress.note(f"still waiting at {address[0]}:{address[1]} for host {missing}")
             if time.monotonic() > until:
-                missing = ", ".join(str(index) for index in range(1, member.count) if index not in lines)
                 raise TpulmError(
                     f"host {missing} did not come within {JOIN_SECONDS:.0f} s; start all {member.count} hosts with the same "
                     f"command, and see that they reach {member.coordinator} and the port after it"
@@ -90,7 +96,7 @@ def _gather(address: tuple[str, int], member: Membership, run: str) -> dict[int,
                 continue
             connection.settimeout(_GREETING_SECONDS)
             line = Line(connection)
-            index = read_greeting(line, member.count, run, set(lines))
+            index = read_greeting(line, member.count, run, set(lines), progress.note)
             if index is not None:
                 lines[index] = line
         on_error.pop_all()

@@ -46,6 +46,8 @@ def _remote(text: str) -> PurePath:
             f"{text}: '{bucket}' cannot be a bucket's name, which is of small letters, digits, '-', '_' and '.', and begins "
             "and ends with a letter or digit"
         )
+    if any(part in (".", "..") for part in text.split("/")):
+        raise ConfigError(f"{text}: names in Cloud Storage have no . and .. for folders; write the path out")
     from etils import epath  # a tenth of a second that local runs do without
 
     return epath.Path(text.rstrip("/"))

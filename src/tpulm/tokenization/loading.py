@@ -59,6 +59,13 @@ def _from_folder(folder: PurePath, config: TokenizerConfig | None, progress: Pro
             f"{source} was changed after it was written: its fingerprint is {tokenization.fingerprint[:16]}…, the manifest has "
             f"{manifest['fingerprint'][:16]}…. Restore it, or delete the folder and run again."
         )
+    beside = folder / "vocab.txt"  # a copy of it for older tools, which the export has, too
+    if manifest is not None and storage.exists(beside):
+        wanted = "".join(f"{token}\n" for token in tokenization.vocabulary())
+        if storage.read_bytes(beside) != wanted.encode():
+            raise StorageError(
+                f"{beside} is not the vocabulary of {source}: it was changed or damaged. Restore it, or delete it."
+            )
     return tokenization
 
 

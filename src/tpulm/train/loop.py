@@ -154,9 +154,9 @@ def train(
                 meter.resume()
             if stopping and step < config.steps:
                 checkpoints.wait()
+                by = interrupt.reason() or "a signal to one of the hosts"
                 raise Stopped(
-                    f"stopped by {interrupt.reason() or 'SIGTERM'} after saving step {step} of {config.steps}. "
-                    "Run the same command again to continue."
+                    f"stopped by {by} after saving step {step} of {config.steps}. Run the same command again to continue."
                 )
         checkpoints.wait()
     return TrainResult(state, step, start.step, values["loss"], meter.overall(), skipped, log.attempt)
