@@ -36,7 +36,7 @@ def import_(
         bool | None,
         typer.Option(
             "--lowercase/--cased",
-            help="Whether it was trained on lower-case text without accents; by default, whether no token has upper-case letters.",
+            help="Whether it was trained on lower-case text without accents; by default, whether no token has capital letters.",
             rich_help_panel=_TF1,
             show_default=False,
         ),

@@ -122,8 +122,8 @@ def _not_a_model(path: PurePath) -> ConfigError:
         )
     if pickled:
         return ConfigError(
-            f"{path}: {pickled[0]} is not read, as such files can run any program when they are opened. If you trust it, load it "
-            f"with transformers and save_pretrained() it, which writes {WEIGHTS}; then import that folder"
+            f"{path}: {pickled[0]} is not read, as such files can run any program when they are opened. If you trust it, "
+            f"load it with transformers and save_pretrained() it, which writes {WEIGHTS}; then import that folder"
         )
     if names == [WEIGHTS]:
         return ConfigError(f"{path} is a file; name the folder it lies in, with its {CONFIG} and tokenizer")
@@ -141,17 +141,12 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
     dropped: list[str] = []
     notes: list[str] = []
     for part in parts:
-        model = load_weights(base / part) if storage.exists(base / part / CONFIG) else load_model(base / part)
         note = _foreign_tokenizer(base / part)
         if note is None:
-            _save(
-                target / part,
-                model.params,
-                Part(model.params, model.config),
-                load_model(base / part).tokenization,
-                model.vocab_size,
-            )
+            model = load_model(base / part)
+            _save(target / part, Part(model.params, model.config), model.tokenization, model.vocab_size)
         else:
+            model = load_weights(base / part)
             _save_foreign(base / part, target / part, encode_weights(model.params, model.config, vocab_size=model.vocab_size))
             notes.append(note)
         dropped += model.dropped
@@ -164,7 +159,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
 
 def _foreign_tokenizer(folder: PurePath) -> str | None:
     """Why the tokenizer of a causal model is not one that tpulm uses itself; None where it is, or for another model."""
-    values = storage.read_json(folder / CONFIG)
+    values = storage.read_json(folder / CONFIG) if storage.exists(folder / CONFIG) else None
     if not isinstance(values, dict) or values.get("model_type") not in decoder_json.MODEL_TYPES:
         return None
     if any(storage.exists(folder / name) for name in TOKENIZERS):
@@ -183,6 +178,7 @@ def _foreign_tokenizer(folder: PurePath) -> str | None:
 
 def _save_foreign(source: PurePath, target: Path, weights: bytes) -> None:
     values = storage.read_json(source / CONFIG)
+    values.pop("torch_dtype", None)  # the older name of dtype
     _check_foreign_size(source, values["vocab_size"])
     storage.make_folder(target)
     for name in _FOREIGN:
@@ -230,7 +226,7 @@ def _from_tensorflow1(
     tokenizer, lowercase = _vocabulary(vocab_path, lowercase, notes)
     _check_vocabulary(tokenizer.vocab_size, found.vocab_size, vocab_path, prefix, notes)
     for half, part in found.parts.items():
-        _save(target / half, part.params, part, tokenizer, found.vocab_size)
+        _save(target / half, part, tokenizer, found.vocab_size)
     if found.moments:
         storage.write_atomic(target / OPTIMIZER, safetensors.numpy.save(dict(found.moments)))
     elif any(name.endswith(("/adam_m", "/adam_v")) for name in found.dropped):
@@ -278,12 +274,12 @@ def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath,
 # -- both -------------------------------------------------------------------------------------------------------------------
 
 
-def _save(target: Path, params: Model, part: Part, tokenizer: Tokenization, vocab_size: int) -> None:
+def _save(target: Path, part: Part, tokenizer: Tokenization, vocab_size: int) -> None:
     with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as folder:
         tokenization.save(tokenizer, folder)
         save_model(
             target,
-            params,
+            part.params,
             part.config,
             vocab_size=vocab_size,
             tokenization_folder=folder,

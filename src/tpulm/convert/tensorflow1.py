@@ -87,8 +87,8 @@ def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None 
     bundle = open_bundle(prefix)
     if _OBJECT_GRAPH in bundle:
         raise DataError(
-            "a checkpoint of TensorFlow 2 (it holds an object graph), and only those of TF1 are read; load it with transformers "
-            "and save_pretrained() it, which writes model.safetensors",
+            "a checkpoint of TensorFlow 2 (it holds an object graph), and only those of TF1 are read; load it with "
+            "transformers and save_pretrained() it, which writes model.safetensors",
             location=bundle.index,
         )
     extras = {name: role for name in bundle for role, pattern in EXTRAS if fnmatchcase(name, pattern)}
@@ -116,8 +116,8 @@ def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
     if "electra" in scopes:
         return "electra"
     raise DataError(
-        f"neither google's BERT (bert/…) nor its ELECTRA (electra/…): the names begin with {', '.join(scopes[:12]) or 'nothing'}. "
-        "Another model's checkpoint cannot be imported",
+        f"neither google's BERT (bert/…) nor its ELECTRA (electra/…): the names begin with "
+        f"{', '.join(scopes[:12]) or 'nothing'}. Another model's checkpoint cannot be imported",
         location=bundle.index,
     )
 
@@ -125,8 +125,8 @@ def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
 def _bert(bundle: Bundle, weights: Sequence[str], given: Given | None) -> _Layout:
     if given is None:
         raise ConfigError(
-            f"{bundle.prefix}: no bert_config.json lies beside the checkpoint, and the number of heads stands nowhere else; name "
-            "it with --config"
+            f"{bundle.prefix}: no bert_config.json lies beside the checkpoint, and the number of heads stands nowhere else; "
+            "name it with --config"
         )
     head: Head = "next_sentence" if NEXT_SENTENCE in weights else "masked"
     return _Layout(_described("bert", given.values, given.origin), head, bert_names(head), tuple(weights), ("",))
@@ -184,8 +184,8 @@ def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, 
         return {}
     if size % HEAD_SIZE:
         raise ConfigError(
-            f"{bundle.prefix}: the layers are {size} wide, which heads of {HEAD_SIZE} do not divide, so that their number cannot "
-            "be seen; write a JSON file with num_attention_heads and name it with --config"
+            f"{bundle.prefix}: the layers are {size} wide, which heads of {HEAD_SIZE} do not divide, so that their number "
+            "cannot be seen; write a JSON file with num_attention_heads and name it with --config"
         )
     return {"num_attention_heads": size // HEAD_SIZE}
 
