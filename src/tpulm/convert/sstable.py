@@ -73,6 +73,7 @@ def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
         metaindex = _handle(data, footer)
         blocks = _handle(data, metaindex.end).handle
         table: dict[bytes, bytes] = {}
+        list(_block(data, metaindex.handle, path))  # holds nothing, but damage is damage
         for _, value in _block(data, blocks, path):
             table.update(_block(data, _handle(value, 0).handle, path))
     except Malformed as error:
