@@ -97,7 +97,7 @@ def drawn(shapes: Mapping[str, tuple[int, ...]], *, moments: bool = True) -> dic
     if moments:
         for role in ("adam_m", "adam_v"):
             tensors |= {f"{name}/{role}": random.random(shape).astype(np.float32) for name, shape in shapes.items()}
-    return tensors | {"global_step": np.int64(1234).reshape(())}
+    return tensors | {"global_step": np.array(1234, np.int64)}
 
 
 def embeddings(scope: str, vocab: int, positions: int, size: int) -> dict[str, tuple[int, ...]]:

@@ -23,7 +23,7 @@ TENSORS = {
     "empty": np.zeros((0, 3), np.float32),
     "half": np.arange(4).astype(np.float16),
     "short": np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3),
-    "step": np.int64(7).reshape(()),
+    "step": np.array(7, np.int64),
     "wide": np.linspace(0, 1, 9),
 }
 

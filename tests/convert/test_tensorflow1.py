@@ -134,7 +134,7 @@ def compare(torch: Any, tensors: dict[str, np.ndarray], config: dict[str, Any], 
     """Our hidden states, after they were compared with those of a BertModel that was given the arrays by itself."""
     import transformers
 
-    theirs = transformers.BertModel(transformers.BertConfig(**config | {"hidden_act": "gelu_new"}))
+    theirs = transformers.BertModel(transformers.BertConfig.from_dict({**config, "hidden_act": "gelu_new"}))
     arrays = {name.removeprefix("bert."): array for name, array in bundles.as_transformers(tensors).items() if name[0] == "b"}
     assert {*theirs.state_dict()} - {*arrays} <= {"embeddings.position_ids"}
     theirs.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()}, strict=False)
