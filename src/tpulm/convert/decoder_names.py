@@ -71,6 +71,7 @@ _TABLES = {"gpt2": _GPT2, "llama": _LLAMA, "eurobert": _LLAMA}
 _EMBEDDINGS = {"gpt2": "transformer.wte.weight", "llama": "model.embed_tokens.weight", "eurobert": "model.embed_tokens.weight"}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # ends of names that old files have, and no weights
 _FUSED = (".c_attn.weight", ".c_attn.bias")
+_BARE = ("wte.", "wpe.", "h.", "ln_f.")
 
 
 def table_of(model_type: str, spec: Any) -> tuple[Name, ...]:
@@ -96,6 +97,8 @@ def untie(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool, ori
 
     Raises DataError where a tied output is another table than the embeddings.
     """
+    if model_type == "gpt2":  # saved as the bare GPT2Model, as the first ones were
+        tensors = {f"transformer.{name}" if name.startswith(_BARE) else name: tensor for name, tensor in tensors.items()}
     kept: dict[str, np.ndarray] = {}
     embeddings = _EMBEDDINGS[model_type]
     for name, tensor in tensors.items():

@@ -50,6 +50,16 @@ class LoadedModel(NamedTuple):
     dropped: tuple[str, ...] = ()
 
 
+class Weights(NamedTuple):
+    """A model without its tokenizer; the fields are those of `LoadedModel`."""
+
+    params: Model
+    config: ModelConfig
+    vocab_size: int
+    head: Head
+    dropped: tuple[str, ...]
+
+
 def save_model(
     folder: Folder,
     params: Model,
@@ -69,10 +79,7 @@ def save_model(
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
     head = head_of(params)
     model_type = _model_type(config, head)
-    params = jax.device_get(params)
-    _check_finite(params)
-    tree = spec_of(config, head, vocab_size=vocab_size)
-    tensors = fuse(to_theirs(params, tree, _table(model_type, tree, config, head), vocab_size=vocab_size))
+    weights = encode_weights(params, config, vocab_size=vocab_size)
     with storage.built_aside(target, last=CONFIG) as temporary:
         _copy_tokenizer(tokenizer_folder, temporary, config)
         if model_type in decoder_json.MODEL_TYPES:
@@ -81,10 +88,21 @@ def save_model(
         else:
             description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id)
         storage.write_json(temporary / CONFIG, description)
-        storage.write_atomic(temporary / WEIGHTS, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+        storage.write_atomic(temporary / WEIGHTS, weights)
         if card is not None:
             write_card(temporary, card)
     return folder
+
+
+def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int) -> bytes:
+    """The bytes of model.safetensors. Raises TpulmError for a parameter that is not finite, ConfigError as `save_model`."""
+    head = head_of(params)
+    model_type = _model_type(config, head)
+    params = jax.device_get(params)
+    _check_finite(params)
+    tree = spec_of(config, head, vocab_size=vocab_size)
+    tensors = fuse(to_theirs(params, tree, _table(model_type, tree, config, head), vocab_size=vocab_size))
+    return safetensors.numpy.save(tensors, metadata={"format": "pt"})
 
 
 def save_parts(
@@ -121,6 +139,19 @@ def load_model(path: str | PurePath) -> LoadedModel:
     Raises ConfigError when the path is no model, DataError when its files contradict each other.
     """
     folder = model_folder(path)
+    weights = load_weights(folder)
+    tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
+    if tokenizer.vocab_size > weights.vocab_size:
+        raise DataError(
+            f"the vocabulary has {tokenizer.vocab_size} tokens, but the model only {weights.vocab_size} "
+            f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
+            location=str(folder),
+        )
+    return LoadedModel(weights.params, weights.config, weights.vocab_size, tokenizer, weights.head, weights.dropped)
+
+
+def load_weights(folder: PurePath) -> Weights:
+    """What config.json and model.safetensors of a folder hold. Raises DataError when they contradict each other."""
     values, origin = storage.read_json(folder / CONFIG), str(folder / WEIGHTS)
     if isinstance(values, dict) and values.get("model_type") in decoder_json.MODEL_TYPES:
         described = decoder_json.from_json(values, origin=str(folder / CONFIG))
@@ -134,14 +165,7 @@ def load_model(path: str | PurePath) -> LoadedModel:
     tree = spec_of(config, head, vocab_size=described.vocab_size)
     table = _table(values["model_type"], tree, config, head)
     params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
-    tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
-    if tokenizer.vocab_size > described.vocab_size:
-        raise DataError(
-            f"the vocabulary has {tokenizer.vocab_size} tokens, but the model only {described.vocab_size} "
-            f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
-            location=str(folder),
-        )
-    return LoadedModel(params, config, described.vocab_size, tokenizer, head, kept.dropped)
+    return Weights(params, config, described.vocab_size, head, kept.dropped)
 
 
 def model_folder(path: str | PurePath) -> PurePath:

@@ -182,11 +182,22 @@ def to_theirs(params: Any, spec: Any, table: Sequence[Name], *, vocab_size: int)
     return tensors
 
 
-def from_theirs(tensors: Mapping[str, np.ndarray], spec: Any, table: Sequence[Name], *, vocab_size: int, origin: str) -> Any:
-    """Our tree of float32 arrays. Raises DataError listing every name that is missing, unknown or of another shape."""
+def from_theirs(
+    tensors: Mapping[str, np.ndarray],
+    spec: Any,
+    table: Sequence[Name],
+    *,
+    vocab_size: int,
+    origin: str,
+    description: str = "config.json",
+) -> Any:
+    """Our tree of float32 arrays. Raises DataError listing every name that is missing, unknown or of another shape.
+
+    `description` is what the model's sizes are known from, for the message.
+    """
     specs = named_leaves(spec)
     rows = _by_our_name(table, specs)
-    _check(tensors, _their_shapes(specs, rows, vocab_size=vocab_size), origin=origin)
+    _check(tensors, _their_shapes(specs, rows, vocab_size=vocab_size), origin=origin, description=description)
 
     def leaf(ours: str, leaf_spec: ParamSpec) -> np.ndarray:
         name, layout = rows[ours].theirs, rows[ours].layout
@@ -204,17 +215,19 @@ def from_theirs(tensors: Mapping[str, np.ndarray], spec: Any, table: Sequence[Na
     return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), leaves)
 
 
-def _check(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], *, origin: str) -> None:
+def _check(
+    tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], *, origin: str, description: str
+) -> None:
     problems = [f"missing: {name} {list(expected[name])}" for name in expected if name not in tensors]
     for name, tensor in tensors.items():
         if name not in expected:
             problems.append(f"unknown: {name} {list(tensor.shape)}.{suggest(name, expected)}")
         elif tensor.shape != expected[name]:
-            problems.append(f"shape: {name} is {list(tensor.shape)}, config.json says {list(expected[name])}")
+            problems.append(f"shape: {name} is {list(tensor.shape)}, {description} says {list(expected[name])}")
     if problems:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise DataError(
-            f"the weights do not fit config.json ({len(problems)} of {len(expected)} names):\n{lines}", location=origin
+            f"the weights do not fit {description} ({len(problems)} of {len(expected)} names):\n{lines}", location=origin
         )
 
 

@@ -1,0 +1,294 @@
+"""Somebody else's model as a folder of ours: from a Hugging Face folder, or from a TF1 checkpoint of google's.
+
+Either way the weights become our parameters first, so every name and shape is checked, and are then written as an export is.
+Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import safetensors.numpy
+
+from tpulm import storage, tokenization
+from tpulm.config import TokenizerConfig
+from tpulm.config.layouts import LAYOUTS
+from tpulm.convert import decoder_json
+from tpulm.convert.checkpoint_path import find_checkpoint
+from tpulm.convert.heads import Model
+from tpulm.convert.huggingface import CONFIG, TOKENIZERS, WEIGHTS, encode_weights, load_model, load_weights, save_model
+from tpulm.convert.tensorflow1 import Given, Kind, Part, load_checkpoint
+from tpulm.errors import ConfigError, DataError
+from tpulm.models.bert import VOCABULARY_MULTIPLE
+from tpulm.nn.params import named_leaves
+from tpulm.tokenization import Tokenization
+
+AnyPath = str | os.PathLike[str]
+REPORT = "import.json"
+OPTIMIZER = "optimizer.safetensors"
+HALVES = ("discriminator", "generator")
+CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
+VOCABULARY = "vocab.txt"
+SHARDED = "model.safetensors.index.json"
+PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")
+# Of a causal model whose tokenizer is not one of ours: copied as they are.
+_FOREIGN_TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
+_FOREIGN = (*_FOREIGN_TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+
+
+class Imported(NamedTuple):
+    """What was imported. `dropped` names the tensors left out, `notes` says what the user should know."""
+
+    folder: str
+    source: Literal["huggingface", "tf1"]
+    architecture: str
+    parts: tuple[str, ...]  # folders with a model, below `folder`: "" is itself
+    parameters: int  # numbers in the model, or in both halves; the vocabulary's padding not counted
+    vocab_size: int
+    lowercase: bool | None  # of a bare vocab.txt; None: the tokenizer's own file says it
+    step: int | None
+    moments: bool
+    dropped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def import_model(
+    source: AnyPath,
+    target: AnyPath,
+    *,
+    vocab: AnyPath | None = None,
+    lowercase: bool | None = None,
+    kind: Kind | None = None,
+    config: AnyPath | None = None,
+) -> Imported:
+    """Write the model of `source` into `target`, which must be empty or absent; nothing is there when this fails.
+
+    `vocab`, `lowercase`, `kind` and `config` are for TF1 checkpoints. Raises ConfigError for what is asked, DataError for what
+    the files hold.
+    """
+    given, folder = storage.as_path(source), storage.as_path(target)
+    _check_target(folder)
+    base = given / "export" if storage.exists(given / "run.json") else given
+    parts = _parts_of(base)
+    if parts:
+        options = {"--vocab": vocab, "--lowercase/--cased": lowercase, "--kind": kind, "--config": config}
+        wrong = [name for name, value in options.items() if value is not None]
+        if wrong:
+            raise ConfigError(f"{', '.join(wrong)}: for TF1 checkpoints; {base} is a Hugging Face folder, which says it itself")
+    prefix = None if parts else find_checkpoint(given)
+    if prefix is None and not parts:
+        raise _not_a_model(given)
+    with storage.built_aside(folder, last=REPORT) as temporary:
+        storage.make_folder(temporary)
+        if prefix is None:
+            imported = _from_hugging_face(base, parts, temporary)
+        else:
+            imported = _from_tensorflow1(prefix, temporary, vocab, lowercase, kind, config)
+        imported = imported._replace(folder=str(folder))
+        report = {name: value for name, value in imported._asdict().items() if name != "folder"}
+        storage.write_json(temporary / REPORT, report | {"imported_from": str(given)})
+    return imported
+
+
+def _check_target(folder: PurePath) -> None:
+    if storage.info(folder) is not None:
+        raise ConfigError(f"{folder} is a file; --to names the folder to be made")
+    if storage.list_folder(folder):
+        raise ConfigError(f"{folder} is not empty; name another folder with --to, or empty that one first")
+
+
+def _parts_of(base: PurePath) -> tuple[str, ...]:
+    """The folders below a Hugging Face folder that hold a model, "" for itself; none where it is no such folder."""
+    if storage.exists(base / WEIGHTS):
+        return ("",)
+    return tuple(half for half in HALVES if storage.exists(base / half / WEIGHTS))
+
+
+def _not_a_model(path: PurePath) -> ConfigError:
+    if not storage.exists(path):
+        return ConfigError(f"{path}: no such file or folder; name a Hugging Face folder or a TF1 checkpoint")
+    files = [path] if storage.info(path) is not None else storage.list_folder(path)
+    names = [file.name for file in files]
+    pickled = [name for name in names if name.endswith(PICKLED)]
+    if SHARDED in names:
+        return ConfigError(
+            f"{path}: the weights are cut into several files ({SHARDED}); load the model with transformers and "
+            f"save_pretrained(folder, max_shard_size='100GB') it, which writes one {WEIGHTS}"
+        )
+    if pickled:
+        return ConfigError(
+            f"{path}: {pickled[0]} is not read, as such files can run any program when they are opened. If you trust it, "
+            f"load it with transformers and save_pretrained() it, which writes {WEIGHTS}; then import that folder"
+        )
+    if names == [WEIGHTS]:
+        return ConfigError(f"{path} is a file; name the folder it lies in, with its {CONFIG} and tokenizer")
+    return ConfigError(
+        f"{path} is neither a Hugging Face folder ({WEIGHTS}, {CONFIG}) nor a TF1 checkpoint (PREFIX.index and "
+        f"PREFIX.data-00000-of-00001); it holds {', '.join(names[:8]) or 'nothing'}"
+    )
+
+
+# -- from Hugging Face ------------------------------------------------------------------------------------------------------
+
+
+def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> Imported:
+    parameters, vocab_size, architecture = 0, 0, ""
+    dropped: list[str] = []
+    notes: list[str] = []
+    for part in parts:
+        note = _foreign_tokenizer(base / part)
+        if note is None:
+            model = load_model(base / part)
+            _save(target / part, Part(model.params, model.config), model.tokenization, model.vocab_size)
+        else:
+            model = load_weights(base / part)
+            _save_foreign(base / part, target / part, encode_weights(model.params, model.config, vocab_size=model.vocab_size))
+            notes.append(note)
+        dropped += model.dropped
+        parameters += _count(model.params, model.vocab_size)
+        vocab_size, architecture = model.vocab_size, model.config.architecture
+    return Imported(
+        str(target), "huggingface", architecture, parts, parameters, vocab_size, None, None, False, tuple(dropped), tuple(notes)
+    )
+
+
+def _foreign_tokenizer(folder: PurePath) -> str | None:
+    """Why the tokenizer of a causal model is not one that tpulm uses itself; None where it is, or for another model."""
+    values = storage.read_json(folder / CONFIG) if storage.exists(folder / CONFIG) else None
+    if not isinstance(values, dict) or values.get("model_type") not in decoder_json.MODEL_TYPES:
+        return None
+    if any(storage.exists(folder / name) for name in TOKENIZERS):
+        try:
+            tokenization.load(folder)
+        except DataError as error:
+            why = str(error)
+        else:
+            return None
+    elif any(storage.exists(folder / name) for name in _FOREIGN_TOKENIZERS):
+        why = "it is not in the format of the tokenizers library (tokenizer.json)"
+    else:
+        return None
+    return f"the tokenizer was copied as it is: transformers reads it, tpulm's own commands do not ({why})"
+
+
+def _save_foreign(source: PurePath, target: Path, weights: bytes) -> None:
+    values = storage.read_json(source / CONFIG)
+    values.pop("torch_dtype", None)  # the older name of dtype
+    _check_foreign_size(source, values["vocab_size"])
+    storage.make_folder(target)
+    for name in _FOREIGN:
+        if storage.exists(source / name):
+            storage.write_atomic(target / name, storage.read_bytes(source / name))
+    class_name = next(layout.class_name for layout in LAYOUTS if layout.model_type == values["model_type"])
+    storage.write_json(target / CONFIG, values | {"architectures": [class_name], "dtype": "float32"})
+    storage.write_atomic(target / WEIGHTS, weights)
+
+
+def _check_foreign_size(folder: PurePath, vocab_size: int) -> None:
+    if not storage.exists(folder / "vocab.json"):
+        return
+    ids: Any = storage.read_json(folder / "vocab.json")
+    if not isinstance(ids, dict) or not all(isinstance(index, int) for index in ids.values()):
+        raise DataError("not a vocabulary: expected an object of tokens and ids", location=str(folder / "vocab.json"))
+    if 1 + max(ids.values(), default=-1) > vocab_size:
+        raise DataError(
+            f"the vocabulary has {1 + max(ids.values()):,} tokens, but the model only {vocab_size:,} (vocab_size in {CONFIG}): "
+            "this tokenizer belongs to another model",
+            location=str(folder),
+        )
+
+
+# -- from TF1 ---------------------------------------------------------------------------------------------------------------
+
+
+def _from_tensorflow1(
+    prefix: PurePath,
+    target: Path,
+    vocab: AnyPath | None,
+    lowercase: bool | None,
+    kind: Kind | None,
+    config: AnyPath | None,
+) -> Imported:
+    beside = prefix.parent
+    config_path = next((beside / name for name in CONFIGS if storage.exists(beside / name)), None)
+    config_path = config_path if config is None else storage.as_path(config)
+    vocab_path = beside / VOCABULARY if vocab is None else storage.as_path(vocab)
+    if storage.info(vocab_path) is None:
+        raise ConfigError(f"{vocab_path}: no such file; name the vocabulary of the checkpoint with --vocab vocab.txt")
+    given = None if config_path is None else Given(storage.read_json(config_path), str(config_path))
+    found = load_checkpoint(prefix, given=given, kind=kind)
+    notes: list[str] = []
+    tokenizer, lowercase = _vocabulary(vocab_path, lowercase, notes)
+    _check_vocabulary(tokenizer.vocab_size, found.vocab_size, vocab_path, prefix, notes)
+    for half, part in found.parts.items():
+        _save(target / half, part, tokenizer, found.vocab_size)
+    if found.moments:
+        storage.write_atomic(target / OPTIMIZER, safetensors.numpy.save(dict(found.moments)))
+    elif any(name.endswith(("/adam_m", "/adam_v")) for name in found.dropped):
+        notes.append("the optimiser's moments were left out: the checkpoint has not those of every parameter")
+    return Imported(
+        str(target),
+        "tf1",
+        found.kind,
+        tuple(found.parts),
+        sum(_count(part.params, found.vocab_size) for part in found.parts.values()),
+        found.vocab_size,
+        lowercase,
+        found.step,
+        bool(found.moments),
+        found.dropped,
+        tuple(notes),
+    )
+
+
+def _vocabulary(path: PurePath, lowercase: bool | None, notes: list[str]) -> tuple[Tokenization, bool]:
+    """The tokenizer, and whether it makes text lower-case: asked for, or known by a vocabulary without upper-case letters."""
+    if lowercase is None:
+        tokens = tokenization.load(path).vocabulary()
+        lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
+        found = "no token has" if lowercase else "some tokens have"
+        notes.append(
+            f"text is {'made lower-case' if lowercase else 'kept as it is'}, as {found} upper-case letters; "
+            f"{'--cased' if lowercase else '--lowercase'} says otherwise"
+        )
+    return tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=lowercase)), lowercase
+
+
+def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath, notes: list[str]) -> None:
+    """A vocabulary may be shorter than the model's table, where that was rounded up."""
+    if tokens > rows or rows - tokens >= VOCABULARY_MULTIPLE:
+        raise DataError(
+            f"the vocabulary has {tokens:,} tokens, and the model of {prefix} {rows:,}: it belongs to another model. Name the "
+            "right one with --vocab",
+            location=str(vocab),
+        )
+    if tokens < rows:
+        notes.append(f"the vocabulary has {tokens:,} tokens and the model {rows:,}: the last {rows - tokens} stand for none")
+
+
+# -- both -------------------------------------------------------------------------------------------------------------------
+
+
+def _save(target: Path, part: Part, tokenizer: Tokenization, vocab_size: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as folder:
+        tokenization.save(tokenizer, folder)
+        save_model(
+            target,
+            part.params,
+            part.config,
+            vocab_size=vocab_size,
+            tokenization_folder=folder,
+            pad_token_id=tokenizer.special.pad,
+        )
+
+
+def _count(params: Model, vocab_size: int) -> int:
+    """Numbers in a model; a table of the vocabulary counts without its padding."""
+    leaves: Mapping[str, np.ndarray] = named_leaves(params)
+    vocabulary = ("embeddings/tokens", "masked_head/output", "masked_head/output_bias", "output")
+    return sum((vocab_size * leaf.size // leaf.shape[0]) if name in vocabulary else leaf.size for name, leaf in leaves.items())

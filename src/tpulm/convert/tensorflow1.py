@@ -1,0 +1,232 @@
+"""Models of google's BERT and ELECTRA from their TF1 checkpoints, the optimiser's moments included.
+
+google's BERT computes GELU in its tanh form and ELECTRA by erf; both call it "gelu" (modeling.py of the two). Their layer norms
+have an epsilon of 1e-12. BERT's sizes stand in its bert_config.json; ELECTRA's are seen in the shapes, but for the number of
+heads: size / 64 in all published ones, and max(1, size / 64) in every generator (electra: pretrain/pretrain_helpers.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tpulm.config import ModelConfig
+from tpulm.convert.config_json import Described, from_config_json
+from tpulm.convert.heads import Head, Model, spec_of
+from tpulm.convert.names import Name, from_theirs
+from tpulm.convert.tensorbundle import Bundle, open_bundle
+from tpulm.convert.tensorflow1_names import EXTRAS, NEXT_SENTENCE, POOLER, bert_names, electra_names
+from tpulm.errors import ConfigError, DataError
+from tpulm.nn.params import named_leaves
+
+Kind = Literal["bert", "electra"]
+HEAD_SIZE = 64
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow 2's
+_DEFAULTS = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
+# Theirs, of a config.json: the name of a tensor in a scope, and which of its axes is that long.
+_SIZES = {
+    "vocab_size": ("embeddings/word_embeddings", 0),
+    "embedding_size": ("embeddings/word_embeddings", 1),
+    "max_position_embeddings": ("embeddings/position_embeddings", 0),
+    "type_vocab_size": ("embeddings/token_type_embeddings", 0),
+    "hidden_size": ("encoder/layer_0/attention/self/query/kernel", 0),
+    "intermediate_size": ("encoder/layer_0/intermediate/dense/kernel", 1),
+}
+
+
+class Given(NamedTuple):
+    """A bert_config.json: its mapping and its path."""
+
+    values: Mapping[str, Any]
+    origin: str
+
+
+class Part(NamedTuple):
+    """A whole model: BERT, or a half of ELECTRA. Parameters are float32 (numpy), the vocabulary padded."""
+
+    params: Model
+    config: ModelConfig
+
+
+class Checkpoint(NamedTuple):
+    """What a TF1 checkpoint held.
+
+    `moments` are the optimiser's, in the shapes of our parameters: "adam_m/" and "adam_v/" before the path that a parameter
+    has in training; empty where the checkpoint has none, or not all. `dropped` names what was left out.
+    """
+
+    kind: Kind
+    parts: Mapping[str, Part]  # "" of BERT; "discriminator" and "generator"
+    vocab_size: int
+    step: int | None
+    moments: Mapping[str, np.ndarray]
+    dropped: tuple[str, ...]
+
+
+class _Layout(NamedTuple):
+    """One part before its numbers are read; `owns` are the beginnings of the names that are its alone in training."""
+
+    described: Described
+    head: Head
+    table: tuple[Name, ...]
+    tensors: tuple[str, ...]
+    owns: tuple[str, ...]
+
+
+def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None = None) -> Checkpoint:
+    """The model and the optimiser under PREFIX.
+
+    Raises ConfigError where a BERT has no config or `kind` is not what the checkpoint holds, DataError listing every name that
+    is missing, unknown or of another shape, and what tensorbundle.py raises for damaged files.
+    """
+    bundle = open_bundle(prefix)
+    if _OBJECT_GRAPH in bundle:
+        raise DataError(
+            "a checkpoint of TensorFlow 2 (it holds an object graph), and only those of TF1 are read; load it with "
+            "transformers and save_pretrained() it, which writes model.safetensors",
+            location=bundle.index,
+        )
+    extras = {name: role for name in bundle for role, pattern in EXTRAS if fnmatchcase(name, pattern)}
+    weights = [name for name in bundle if name not in extras]
+    found = _kind_in(weights, bundle)
+    if kind not in (None, found):
+        raise ConfigError(f"{prefix} holds {found.upper()}, not {kind}: leave --kind out, or name another checkpoint")
+    if found == "bert":
+        dropped = [] if NEXT_SENTENCE in weights else [name for name in POOLER if name in weights]
+        layouts = {"": _bert(bundle, [name for name in weights if name not in dropped], given)}
+    else:
+        dropped, layouts = [], _electra(bundle, weights, given)
+    parts = {half: _read(bundle, layout, given) for half, layout in layouts.items()}
+    moments = _moments(bundle, layouts, extras)
+    dropped += [name for name, role in extras.items() if role is None or (role.startswith("adam") and not moments)]
+    step = int(bundle["global_step"].read()) if "global_step" in bundle else None
+    vocab_size = next(iter(layouts.values())).described.vocab_size
+    return Checkpoint(found, parts, vocab_size, step, moments, tuple(dropped))
+
+
+def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
+    scopes = sorted({name.partition("/")[0] for name in weights})
+    if "bert" in scopes:
+        return "bert"
+    if "electra" in scopes:
+        return "electra"
+    raise DataError(
+        f"neither google's BERT (bert/…) nor its ELECTRA (electra/…): the names begin with "
+        f"{', '.join(scopes[:12]) or 'nothing'}. Another model's checkpoint cannot be imported",
+        location=bundle.index,
+    )
+
+
+def _bert(bundle: Bundle, weights: Sequence[str], given: Given | None) -> _Layout:
+    if given is None:
+        raise ConfigError(
+            f"{bundle.prefix}: no bert_config.json lies beside the checkpoint, and the number of heads stands nowhere else; "
+            "name it with --config"
+        )
+    head: Head = "next_sentence" if NEXT_SENTENCE in weights else "masked"
+    return _Layout(_described("bert", given.values, given.origin), head, bert_names(head), tuple(weights), ("",))
+
+
+def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dict[str, _Layout]:
+    """Both halves; the generator may have its own embeddings and layers, or share them."""
+    settings, origin = ({}, bundle.index) if given is None else given
+    own_layers = any(name.startswith("generator/encoder/") for name in weights)
+    own_embeddings = any(name.startswith("generator/embeddings/") for name in weights)
+    body, embeddings = "generator" if own_layers else "electra", "generator" if own_embeddings else "electra"
+    sizes = _sizes(bundle, weights, body="electra", embeddings="electra")
+    # What stands in the file goes before, and is then compared with the shapes.
+    large = _described("electra", {**sizes, **_heads(settings, sizes["hidden_size"], bundle), **settings}, origin)
+    sizes = _sizes(bundle, weights, body=body, embeddings=embeddings)
+    heads = max(1, sizes["hidden_size"] // HEAD_SIZE) if own_layers else large.config.num_heads
+    small = _described("electra", {**settings, **sizes, "num_attention_heads": heads}, origin)
+    generators = [name for name in weights if name.startswith(("generator/", "generator_predictions/"))]
+    shared = [name for name in weights if name.startswith("electra/embeddings/")] if embeddings == "electra" else []
+    shared += [
+        name for name in weights if name.startswith(("electra/encoder/", "electra/embeddings_project/")) and not own_layers
+    ]
+    return {
+        "discriminator": _Layout(
+            large,
+            "detection",
+            electra_names(large.config, "detection", body="electra", embeddings="electra"),
+            tuple(name for name in weights if name not in generators),
+            ("",),
+        ),
+        "generator": _Layout(
+            small,
+            "masked",
+            electra_names(small.config, "masked", body=body, embeddings=embeddings),
+            (*shared, *generators),
+            ("generator/", "generator_predictions/"),
+        ),
+    }
+
+
+def _sizes(bundle: Bundle, weights: Sequence[str], *, body: str, embeddings: str) -> dict[str, int]:
+    """Keys of a config.json, by the shapes of the tensors in two scopes."""
+    sizes: dict[str, int] = {}
+    for key, (name, axis) in _SIZES.items():
+        full = f"{embeddings if name.startswith('embeddings') else body}/{name}"
+        if full not in bundle or len(bundle[full].shape) != 2:
+            raise DataError(f"missing: {full}, a matrix, by which {key} would be known", location=bundle.index)
+        sizes[key] = bundle[full].shape[axis]
+    numbers = [int(found.group(1)) for name in weights if (found := re.match(rf"{body}/encoder/layer_(\d+)/", name))]
+    return sizes | {"num_hidden_layers": 1 + max(numbers)}
+
+
+def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, int]:
+    if "num_attention_heads" in settings:
+        return {}
+    if size % HEAD_SIZE:
+        raise ConfigError(
+            f"{bundle.prefix}: the layers are {size} wide, which heads of {HEAD_SIZE} do not divide, so that their number "
+            "cannot be seen; write a JSON file with num_attention_heads and name it with --config"
+        )
+    return {"num_attention_heads": size // HEAD_SIZE}
+
+
+def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
+    """google's keys are those of Hugging Face, but for the meaning of "gelu" and what is fixed in their code."""
+    if not isinstance(values, Mapping):
+        raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
+    activation = values.get("hidden_act", "gelu")
+    if kind == "bert" and activation == "gelu" and "model_type" not in values:
+        activation = "gelu_new"
+    fixed = {"model_type": kind, "hidden_act": activation, "layer_norm_eps": 1e-12}
+    return from_config_json({**_DEFAULTS, **values, **fixed}, origin=origin)
+
+
+def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str = "") -> Part:
+    """The numbers of one part, or one of their two `moment`s."""
+    described = layout.described
+    tree = spec_of(described.config, layout.head, vocab_size=described.vocab_size)
+    tensors = {name: bundle[name + moment].read() for name in layout.tensors}
+    params = from_theirs(
+        tensors,
+        tree,
+        layout.table,
+        vocab_size=described.vocab_size,
+        origin=str(bundle.prefix),
+        description="the model's layout" if given is None else PurePath(given.origin).name,
+    )
+    return Part(params, described.config)
+
+
+def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
+    """Of all parameters as they are trained, where there are both moments of each; what is shared is the discriminator's."""
+    wanted = [f"{name}/{role}" for layout in layouts.values() for name in layout.tensors for role in ("adam_m", "adam_v")]
+    if not all(name in extras for name in wanted):
+        return {}
+    moments: dict[str, np.ndarray] = {}
+    for half, layout in layouts.items():
+        owned = {row.ours for row in layout.table if row.theirs.startswith(layout.owns)}
+        for role in ("adam_m", "adam_v"):
+            leaves = named_leaves(_read(bundle, layout, None, moment=f"/{role}").params)
+            prefix = f"{role}/{half}/" if half else f"{role}/"
+            moments |= {prefix + ours: array for ours, array in leaves.items() if ours in owned}
+    return moments

@@ -1,0 +1,227 @@
+"""`tpulm import`: folders of Hugging Face's and a checkpoint of TF1 become models that the other commands use."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from typer.testing import CliRunner
+
+from tpulm import storage, tokenization
+from tpulm.cli.app import app
+from tpulm.config import ModelConfig
+from tpulm.convert import load_model, save_model
+from tpulm.convert.heads import Head, spec_of
+from tpulm.convert.huggingface import load_weights, save_parts
+from tpulm.errors import ConfigError, DataError
+from tpulm.models import electra
+from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones
+
+SIZES = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 20}
+LLAMA = {"norm": "rms", "biases": False, "feed_forward": "gated", "positions": "rotary", "activation": "silu", "dropout": 0.0}
+KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
+    "bert": ("next_sentence", {}),
+    "megatron-bert": ("masked", {"norm_position": "pre"}),
+    "gpt2": ("causal", {"architecture": "decoder", "norm_position": "pre"}),
+    "llama": ("causal", {"architecture": "decoder", "norm_position": "pre", "tied_output": False, **LLAMA}),
+}
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> dict[str, Any]:
+    """What `save_model` takes of one, by name."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", *(f"w{number}" for number in range(52))]
+    storage.write_atomic(tmp_path / "vocab.txt", "\n".join(words) + "\n")
+    tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path / "tokenizer")
+    return {"vocab_size": 60, "tokenization_folder": tmp_path / "tokenizer", "pad_token_id": 0}
+
+
+def draw(leaf: ParamSpec) -> np.ndarray:
+    return np.random.default_rng(7).normal(float(leaf.init is ones), 0.3, leaf.shape).astype(np.float32)
+
+
+def made(folder: Path, kind: str, tokenizer: dict[str, Any]) -> Path:
+    """A random model as a folder of Hugging Face's."""
+    head, settings = KINDS[kind]
+    config = ModelConfig.model_validate(SIZES | settings)
+    return save_model(folder, map_specs(draw, spec_of(config, head, vocab_size=60)), config, **tokenizer)
+
+
+def run(*arguments: object) -> dict[str, Any]:
+    """What `tpulm import … --json` prints; its errors are raised."""
+    result = CliRunner().invoke(app, ["import", *map(str, arguments), "--json"], catch_exceptions=False)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_an_export_comes_back_as_it_was(tmp_path: Path, tokenizer: dict[str, Any], kind: str):
+    source = made(tmp_path / "source", kind, tokenizer)
+    imported = run(source, "--to", tmp_path / "out")
+    assert (imported["source"], imported["notes"], imported["moments"]) == ("huggingface", [], False)
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+    before, after = load_model(source), load_model(tmp_path / "out")
+    assert (before.config, before.vocab_size, before.head) == (after.config, after.vocab_size, after.head)
+    assert before.tokenization.canonical_json == after.tokenization.canonical_json
+    for name, leaf in named_leaves(before.params).items():
+        np.testing.assert_array_equal(named_leaves(after.params)[name], leaf, err_msg=name)
+    files = {file.name for file in source.iterdir()}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == files | {"import.json"}
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == json.loads((source / "config.json").read_text())
+
+
+def test_both_halves_of_an_electra_or_one(tmp_path: Path, tokenizer: dict[str, Any]):
+    config = ModelConfig.model_validate({"architecture": "electra", "activation": "gelu", "embedding_size": 12, **SIZES})
+    save_parts(tmp_path / "source", map_specs(draw, electra.spec(config, vocab_size=60)), config, **tokenizer)
+    assert run(tmp_path / "source", "--to", tmp_path / "both")["parts"] == ["discriminator", "generator"]
+    assert run(tmp_path / "source" / "discriminator", "--to", tmp_path / "one")["parts"] == [""]
+    for half, copy in (("discriminator", "both/discriminator"), ("generator", "both/generator"), ("discriminator", "one")):
+        weights = (tmp_path / "source" / half / "model.safetensors").read_bytes()
+        assert (tmp_path / copy / "model.safetensors").read_bytes() == weights
+
+
+def test_somebody_else_s_gpt2_comes_back_as_it_was(real_data: Path, tmp_path: Path):
+    source = real_data / "fixtures" / "gpt2_hf"
+    imported = run(source, "--to", tmp_path / "out")
+    assert (imported["architecture"], imported["vocab_size"]) == ("decoder", 21)
+    assert "the tokenizer was copied as it is" in imported["notes"][0]
+    theirs, ours = (safetensors.numpy.load_file(folder / "model.safetensors") for folder in (source, tmp_path / "out"))
+    assert {f"transformer.{name}" for name in theirs} == {*ours}
+    for name, tensor in theirs.items():
+        np.testing.assert_array_equal(ours[f"transformer.{name}"], tensor, err_msg=name)
+    before, after = load_weights(source), load_weights(tmp_path / "out")
+    assert before.config == after.config
+    for name, leaf in named_leaves(before.params).items():
+        np.testing.assert_array_equal(named_leaves(after.params)[name], leaf, err_msg=name)
+    run(tmp_path / "out", "--to", tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "out" / "model.safetensors").read_bytes()
+
+
+def test_transformers_loads_somebody_else_s_gpt2_with_its_tokenizer(torch: Any, real_data: Path, tmp_path: Path):
+    import transformers
+
+    source = real_data / "fixtures" / "gpt2_hf"
+    run(source, "--to", tmp_path / "out")
+    transformers.utils.logging.set_verbosity_error()
+    models = [transformers.AutoModelForCausalLM.from_pretrained(folder) for folder in (source, tmp_path / "out")]
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        logits = [model.eval()(ids).logits.numpy() for model in models]
+    np.testing.assert_array_equal(logits[0], logits[1])
+    tokens = [
+        transformers.AutoTokenizer.from_pretrained(folder)("low newer")["input_ids"] for folder in (source, tmp_path / "out")
+    ]
+    assert tokens[0] == tokens[1]
+
+
+def test_the_command_as_a_user_meets_it(real_data: Path, tmp_path: Path, user_environment: dict[str, str]):
+    def tpulm(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
+        return subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=300, check=False)
+
+    source, out = real_data / "fixtures" / "bert_tf1_checkpoint", tmp_path / "out"
+    imported = tpulm("import", source / "bert_model.ckpt", "--to", out, "--json")
+    assert imported.returncode == 0, imported.stderr
+    assert json.loads(imported.stdout)["step"] == 20 and "moments in optimizer.safetensors" in imported.stderr
+    filled = tpulm("fill-mask", out, "all work and no [MASK]", "--top", 2, "--json")
+    assert filled.returncode == 0, filled.stderr
+    assert len(json.loads(filled.stdout)["all work and no [MASK]"]) == 2
+    again = tpulm("import", source, "--to", out)
+    assert again.returncode == 2 and "is not empty; name another folder" in again.stderr
+    wrong = tpulm("import", source / "bert_modl.ckpt", "--to", tmp_path / "other")
+    assert wrong.returncode == 2 and "Did you mean 'bert_model.ckpt'?" in wrong.stderr
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "model.pt"])
+def test_pickled_weights_are_never_opened(tmp_path: Path, name: str):
+    storage.make_folder(tmp_path / "source")
+    (tmp_path / "source" / name).write_bytes(b"\x80\x04cos\nsystem\n")
+    for source in (tmp_path / "source", tmp_path / "source" / name):
+        with pytest.raises(ConfigError, match=rf"{name} is not read, as such files can run any program.*save_pretrained\(\)"):
+            run(source, "--to", tmp_path / "out")
+
+
+def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path, tokenizer: dict[str, Any]):
+    with pytest.raises(ConfigError, match="no such file or folder; name a Hugging Face folder or a TF1 checkpoint"):
+        run(tmp_path / "nowhere", "--to", tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"neither a Hugging Face folder .* nor a TF1 checkpoint .*it holds .*vocab.txt"):
+        run(tmp_path / "tokenizer", "--to", tmp_path / "out")
+    source = made(tmp_path / "source", "bert", tokenizer)
+    with pytest.raises(ConfigError, match="--vocab, --kind: for TF1 checkpoints"):
+        run(source, "--to", tmp_path / "out", "--vocab", tmp_path / "vocab.txt", "--kind", "bert")
+    with pytest.raises(ConfigError, match="is a file; name the folder it lies in"):
+        run(source / "model.safetensors", "--to", tmp_path / "out")
+    with pytest.raises(ConfigError, match="is a file; --to names the folder"):
+        run(source, "--to", tmp_path / "vocab.txt")
+    with pytest.raises(ConfigError, match="is not empty; name another folder with --to"):
+        run(source, "--to", source)
+    (source / "model.safetensors").rename(source / "model-00001-of-00002.safetensors")
+    (source / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"cut into several files .*max_shard_size"):
+        run(source, "--to", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def change_config(folder: Path, **values: Any) -> None:
+    storage.write_json(folder / "config.json", storage.read_json(folder / "config.json") | values)
+
+
+def test_files_that_contradict_each_other_are_refused(tmp_path: Path, tokenizer: dict[str, Any]):
+    source = made(tmp_path / "source", "bert", tokenizer)
+    weights = source / "model.safetensors"
+    whole, values = weights.read_bytes(), storage.read_json(source / "config.json")
+
+    def refused(message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            run(source, "--to", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    for broken in (whole[:100], struct.pack("<Q", 1 << 40) + whole[8:], whole[:8] + b"}" + whole[9:], whole[:-10], b""):
+        weights.write_bytes(broken)
+        refused("not a whole safetensors file")
+    weights.write_bytes(whole)
+    change_config(source, model_type="roberta")
+    refused("model_type 'roberta' is not supported")
+    change_config(source, **values | {"model_type": "electra", "embedding_size": 24})
+    refused("missing: electra.embeddings.word_embeddings.weight")
+    change_config(source, **values | {"vocab_size": 50})
+    refused(r"word_embeddings.weight is \[60, 24\], config.json says \[50, 24\]")
+    change_config(source, **values)
+    tensors = safetensors.numpy.load(whole)
+    tensors["bert.embeddings.extra"] = tensors.pop("bert.embeddings.LayerNorm.bias")
+    weights.write_bytes(safetensors.numpy.save(tensors))
+    refused(r"(?s)missing: bert.embeddings.LayerNorm.bias \[24\].*unknown: bert.embeddings.extra \[24\]")
+    weights.write_bytes(whole)
+    words = [f"x{number}" for number in range(100)]
+    (source / "tokenizer.json").unlink()
+    storage.write_atomic(source / "vocab.txt", "\n".join([*(source / "vocab.txt").read_text().split(), *words]) + "\n")
+    refused("the vocabulary has 160 tokens, but the model only 60 .*belongs to another model")
+
+
+def test_a_vocabulary_of_another_gpt2_is_refused(tmp_path: Path, tokenizer: dict[str, Any]):
+    source = made(tmp_path / "source", "gpt2", tokenizer)
+    (source / "tokenizer.json").unlink()
+    (source / "vocab.txt").unlink()
+    (source / "vocab.json").write_text(json.dumps({f"w{number}": number for number in range(61)}))
+    with pytest.raises(DataError, match="the vocabulary has 61 tokens, but the model only 60"):
+        run(source, "--to", tmp_path / "out")
+
+
+def test_from_and_to_cloud_storage(gcs: object, tmp_path: Path, tokenizer: dict[str, Any]):
+    source = made(tmp_path / "source", "bert", tokenizer)
+    run(source, "--to", "gs://runs/model")
+    run("gs://runs/model", "--to", tmp_path / "back")
+    assert (tmp_path / "back" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match="gs://runs/model is not empty"):
+        run(source, "--to", "gs://runs/model")

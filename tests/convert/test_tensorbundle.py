@@ -1,0 +1,195 @@
+"""Checkpoints of TF1: whatever can be wrong with their files is found, and said."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+import bundles
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tpulm import storage
+from tpulm.convert.checkpoint_path import find_checkpoint
+from tpulm.convert.tensorbundle import Bundle, open_bundle
+from tpulm.errors import ConfigError, DataError
+
+TENSORS = {
+    "a/kernel": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "a/kernel/adam_m": np.ones((3, 4), np.float32),
+    "b": np.arange(5, dtype=np.int32),
+    "empty": np.zeros((0, 3), np.float32),
+    "half": np.arange(4).astype(np.float16),
+    "short": np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3),
+    "step": np.array(7, np.int64),
+    "wide": np.linspace(0, 1, 9),
+}
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    return bundles.write(tmp_path / "model.ckpt-7", TENSORS)
+
+
+def flip(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("restart_every", [1, 2, 16])
+@pytest.mark.parametrize("block_entries", [1, 4, 100])
+def test_what_was_written_is_read(tmp_path: Path, shards: int, restart_every: int, block_entries: int):
+    prefix = bundles.write(tmp_path / "x", TENSORS, shards=shards, restart_every=restart_every, block_entries=block_entries)
+    bundle = open_bundle(prefix)
+    assert list(bundle) == sorted(TENSORS) and len(bundle) == len(TENSORS)
+    for name, array in TENSORS.items():
+        assert bundle[name].shape == array.shape and bundle[name].dtype == array.dtype
+        np.testing.assert_array_equal(bundle[name].read(), array)
+
+
+def test_a_thousand_names_that_begin_alike(tmp_path: Path):
+    tensors = {f"encoder/layer_{index}/kernel": np.float32(index).reshape(1) for index in range(1000)}
+    bundle = open_bundle(bundles.write(tmp_path / "x", tensors, block_entries=50, restart_every=16))
+    assert {name: float(stored.read()[0]) for name, stored in bundle.items()} == {n: float(a[0]) for n, a in tensors.items()}
+
+
+def test_nothing_is_read_before_it_is_asked_for(prefix: Path):
+    data = prefix.with_name(prefix.name + ".data-00000-of-00001")
+    data.unlink()
+    bundle = open_bundle(prefix)
+    assert bundle["a/kernel"].shape == (3, 4)
+    with pytest.raises(
+        DataError, match=r"tensor a/kernel \(byte 0\): the data file is not there.*Copy model.ckpt-7.data-00000"
+    ):
+        bundle["a/kernel"].read()
+
+
+def test_every_changed_byte_of_the_data_is_found(prefix: Path):
+    data = prefix.with_name(prefix.name + ".data-00000-of-00001")
+    whole = data.read_bytes()
+    for byte in range(len(whole)):
+        flip(data, byte)
+        bundle = open_bundle(prefix)
+        with pytest.raises(
+            DataError, match=r"\.data-00000-of-00001, tensor \S+ \(byte \d+\): its [\d,]+ bytes have the checks"
+        ):
+            for stored in bundle.values():
+                stored.read()
+        data.write_bytes(whole)
+
+
+def test_every_changed_byte_of_the_index_s_blocks_is_found(prefix: Path):
+    index = prefix.with_name(prefix.name + ".index")
+    whole = index.read_bytes()
+    for byte in range(len(whole) - 48):
+        flip(index, byte)
+        with pytest.raises(DataError, match=r"\.index, byte [\d,]+: .*damaged"):
+            open_bundle(prefix)
+        index.write_bytes(whole)
+
+
+def test_every_cut_is_found(prefix: Path):
+    index, data = (prefix.with_name(prefix.name + end) for end in (".index", ".data-00000-of-00001"))
+    whole = index.read_bytes()
+    for size in range(0, len(whole), 7):
+        index.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"\.index, byte \d+: it does not end as the index of a checkpoint"):
+            open_bundle(prefix)
+    index.write_bytes(whole)
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(
+        DataError, match=r"tensor wide \(byte \d+\): its 72 bytes end at byte \d+, and the file has \d+: it was"
+    ):
+        open_bundle(prefix)["wide"].read()
+
+
+def test_a_damaged_footer_never_does_worse_than_say_so(prefix: Path):
+    index = prefix.with_name(prefix.name + ".index")
+    whole = index.read_bytes()
+    for byte in range(len(whole) - 48, len(whole)):
+        flip(index, byte)
+        with contextlib.suppress(DataError):
+            assert list(open_bundle(prefix)) == sorted(TENSORS)  # the padding
+        index.write_bytes(whole)
+
+
+def single(path: Path, entry: bytes, *, header: bytes | None = None, kind: int = 0) -> Bundle:
+    entries = {b"": bundles.header(1) if header is None else header, b"x": entry}
+    path.with_name(path.name + ".index").write_bytes(bundles.table(entries, kind=kind))
+    path.with_name(path.name + ".data-00000-of-00001").write_bytes(b"\0" * 16)
+    return open_bundle(path)
+
+
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path):
+    path, data = tmp_path / "x", b"\0" * 16
+    with pytest.raises(DataError, match=r"the block is compressed \(snappy\).*save it again"):
+        single(path, bundles.entry(1, (4,), 0, 0, data), kind=1)
+    with pytest.raises(DataError, match=r"tensor x .*partitioned variable"):
+        single(path, bundles.entry(1, (4,), 0, 0, data, more=bundles.message(7, b"")))["x"].read()
+    with pytest.raises(DataError, match=r"tensor x .*holds strings, not numbers"):
+        single(path, bundles.entry(7, (4,), 0, 0, data))["x"].read()
+    with pytest.raises(DataError, match="big-endian"):
+        single(path, bundles.entry(1, (4,), 0, 0, data), header=bundles.header(1, endianness=1))
+    with pytest.raises(DataError, match=r"says 16 bytes, and \[5\] of float32 are 20"):
+        single(path, bundles.entry(1, (5,), 0, 0, data))["x"].read()
+    with pytest.raises(DataError, match="tensor x: it is said to be in data file 3, of 1"):
+        single(path, bundles.entry(1, (4,), 3, 0, data))
+    with pytest.raises(DataError, match="tensor x: its entry is damaged"):
+        single(path, bundles.entry(1, (4,), 0, 0, data)[:-2])
+
+
+# -- which checkpoint a path means ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["model.ckpt-7", "model.ckpt-7.index", "model.ckpt-7.data-00000-of-00001", ""])
+def test_a_checkpoint_is_found_by(prefix: Path, given: str):
+    assert find_checkpoint(prefix.parent / given) == prefix
+
+
+def test_of_several_the_newest_as_noted(prefix: Path):
+    for step in (8, 9):
+        bundles.write(prefix.with_name(f"model.ckpt-{step}"), TENSORS)
+    with pytest.raises(ConfigError, match=r"holds 3 checkpoints: model.ckpt-7, .*Name one, as in .*model.ckpt-9"):
+        find_checkpoint(prefix.parent)
+    (prefix.parent / "checkpoint").write_text(
+        'model_checkpoint_path: "/old/place/model.ckpt-8"\nall_model_checkpoint_paths: "x"\n'
+    )
+    assert find_checkpoint(prefix.parent) == prefix.with_name("model.ckpt-8")
+
+
+def test_wrong_paths_are_told_what_is_there(prefix: Path):
+    with pytest.raises(ConfigError, match=r"there is no model.ckpt-9.index. Did you mean 'model.ckpt-7'"):
+        find_checkpoint(prefix.with_name("model.ckpt-9"))
+    prefix.with_name(prefix.name + ".index").rename(prefix.with_name("elsewhere"))
+    with pytest.raises(DataError, match=r"not its index; copy model.ckpt-7.index there too"):
+        find_checkpoint(prefix)
+    with pytest.raises(DataError, match=r"no .index file; copy that there too"):
+        find_checkpoint(prefix.parent)
+    with pytest.raises(DataError, match=r"checkpoint of version 1, a single file.*write"):
+        find_checkpoint(prefix.with_name("elsewhere"))  # such a one is a table, too
+    (prefix.parent / "empty").mkdir()
+    assert find_checkpoint(prefix.parent / "empty") is None
+
+
+def test_a_checkpoint_in_cloud_storage(gcs: object, prefix: Path):
+    for file in prefix.parent.iterdir():
+        storage.write_atomic(f"gs://runs/bert/{file.name}", file.read_bytes())
+    found = find_checkpoint(storage.as_path("gs://runs/bert"))
+    assert found is not None and str(found) == "gs://runs/bert/model.ckpt-7"
+    for name, stored in open_bundle(found).items():
+        np.testing.assert_array_equal(stored.read(), TENSORS[name])
+
+
+def test_a_checkpoint_written_by_tensorflow(real_data: Path):
+    prefix = find_checkpoint(real_data / "fixtures" / "bert_tf1_checkpoint")
+    assert prefix is not None
+    bundle = open_bundle(prefix)
+    assert len(bundle) == 1 + 3 * 46 and sum(name.endswith("/adam_m") for name in bundle) == 46
+    assert int(bundle["global_step"].read()) == 20
+    assert bundle["bert/embeddings/word_embeddings"].shape == (15, 4)
+    for name, stored in bundle.items():
+        assert np.isfinite(stored.read()).all() and re.fullmatch(r"[\w/]+", name)

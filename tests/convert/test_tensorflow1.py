@@ -1,0 +1,301 @@
+"""google's BERT and ELECTRA from TF1: each number where transformers' own conversion puts it, and what does not fit refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import bundles
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tpulm.config import ModelConfig
+from tpulm.convert import LoadedModel, load_model
+from tpulm.convert.checkpoint_path import find_checkpoint
+from tpulm.convert.importing import import_model
+from tpulm.convert.tensorbundle import open_bundle
+from tpulm.convert.tensorflow1 import Given, load_checkpoint
+from tpulm.errors import ConfigError, DataError
+from tpulm.models import electra
+from tpulm.models.bert import Tokens, encode
+from tpulm.nn.params import named_leaves
+from tpulm.nn.transformer import Execution
+from tpulm.predict.fill_mask import fill_mask
+
+EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
+CONFIG = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 24,
+    "initializer_range": 0.02,
+    "intermediate_size": 40,
+    "max_position_embeddings": 20,
+    "num_attention_heads": 3,
+    "num_hidden_layers": 2,
+    "type_vocab_size": 2,
+    "vocab_size": 60,
+}
+ELECTRAS: dict[str, dict[str, Any]] = {
+    "projected": {"size": 128, "small": 64, "embedding": 32},
+    "as wide": {"size": 128, "small": 128, "embedding": 128},
+    "generator projected": {"size": 128, "small": 64, "embedding": 128},
+    "own embeddings": {"size": 128, "small": 64, "embedding": 32, "own_embeddings": True},
+    "one body": {"size": 128, "small": 128, "embedding": 32, "own_layers": False},
+}
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """A function (tensors, config=None, vocabulary of 60) -> the prefix of a checkpoint with its files beside it."""
+
+    def made(tensors: dict[str, np.ndarray], config: Any = None, tokens: int = 60) -> Path:
+        prefix = bundles.write(tmp_path / "source" / "model.ckpt", tensors)
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "##s"]
+        words += [f"w{number}" for number in range(tokens - len(words))]
+        (prefix.parent / "vocab.txt").write_text("\n".join(words) + "\n")
+        if config is not None:
+            (prefix.parent / "bert_config.json").write_text(json.dumps(config))
+        return prefix
+
+    return made
+
+
+@partial(jax.jit, static_argnums=(3,))
+def hidden_states(params: Any, ids: Any, types: Any, config: ModelConfig) -> jax.Array:
+    tokens = Tokens(ids, jnp.zeros_like(ids), types, None)
+    return encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
+
+
+def stored(folder: Path) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+def assert_equal_tensors(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert sorted(found) == sorted(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+# -- BERT -------------------------------------------------------------------------------------------------------------------
+
+
+def test_bert_has_the_tensors_that_transformers_makes_of_it(make: Make, tmp_path: Path):
+    tensors = bundles.drawn(bundles.bert())
+    imported = import_model(make(tensors, CONFIG), tmp_path / "out")
+    assert (imported.architecture, imported.step, imported.moments, imported.dropped) == ("bert", 1234, True, ())
+    assert imported.parameters == sum(array.size for name, array in tensors.items() if "adam" not in name) - 1
+    assert_equal_tensors(stored(tmp_path / "out"), bundles.as_transformers(tensors))
+    model = load_model(tmp_path / "out")
+    assert model.config.activation == "gelu_tanh" and model.head == "next_sentence"  # google's gelu
+    assert len(fill_mask(model, "the old [MASK]", top=3)[0]) == 3
+    assert json.loads((tmp_path / "out" / "import.json").read_text())["step"] == 1234
+
+
+def test_the_moments_are_those_of_our_parameters(make: Make, tmp_path: Path):
+    tensors = bundles.drawn(bundles.bert())
+    import_model(make(tensors, CONFIG), tmp_path / "out")
+    found = safetensors.numpy.load_file(tmp_path / "out" / "optimizer.safetensors")
+    params = named_leaves(load_model(tmp_path / "out").params)
+    assert sorted(found) == sorted(f"{role}/{name}" for role in ("adam_m", "adam_v") for name in params)
+    assert all(found[f"{role}/{name}"].shape == leaf.shape for role in ("adam_m", "adam_v") for name, leaf in params.items())
+    query = "bert/encoder/layer_1/attention/self/query/kernel/adam_v"
+    np.testing.assert_array_equal(found["adam_v/layers/attention/query/kernel"][1].reshape(24, 24), tensors[query])
+    np.testing.assert_array_equal(
+        found["adam_m/embeddings/tokens"][:60], tensors["bert/embeddings/word_embeddings/adam_m"], strict=True
+    )
+    del tensors["cls/seq_relationship/output_bias/adam_v"]
+    imported = import_model(make(tensors, CONFIG), tmp_path / "again")
+    assert not imported.moments and not (tmp_path / "again" / "optimizer.safetensors").exists()
+    assert "moments were left out" in " ".join(imported.notes) and len(imported.dropped) == 2 * len(bundles.bert()) - 1
+
+
+def test_without_the_next_sentence_head_the_pooler_is_left_out(make: Make, tmp_path: Path):
+    tensors = {name: array for name, array in bundles.drawn(bundles.bert(), moments=False).items() if "seq_rel" not in name}
+    imported = import_model(make(tensors, CONFIG), tmp_path / "out")
+    assert imported.dropped == ("bert/pooler/dense/kernel", "bert/pooler/dense/bias") and not imported.moments
+    assert load_model(tmp_path / "out").head == "masked"
+
+
+def test_hidden_states_of_bert_equal_those_of_transformers(torch: Any, make: Make, tmp_path: Path):
+    tensors = bundles.drawn(bundles.bert())
+    import_model(make(tensors, CONFIG), tmp_path / "out")
+    assert np.abs(compare(torch, tensors, CONFIG, load_model(tmp_path / "out"))).max() > 0.5
+
+
+def compare(torch: Any, tensors: dict[str, np.ndarray], config: dict[str, Any], model: LoadedModel) -> np.ndarray:
+    """Our hidden states, after they were compared with those of a BertModel that was given the arrays by itself."""
+    import transformers
+
+    theirs = transformers.BertModel(transformers.BertConfig.from_dict({**config, "hidden_act": "gelu_new"}))
+    arrays = {name.removeprefix("bert."): array for name, array in bundles.as_transformers(tensors).items() if name[0] == "b"}
+    assert {*theirs.state_dict()} - {*arrays} <= {"embeddings.position_ids"}
+    theirs.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()}, strict=False)
+    random = np.random.default_rng(2)
+    ids = random.integers(0, config["vocab_size"], (4, config["max_position_embeddings"])).astype(np.int32)
+    types = random.integers(0, 2, ids.shape).astype(np.int32)
+    with torch.no_grad():
+        expected = theirs.eval()(torch.tensor(ids).long(), token_type_ids=torch.tensor(types).long())
+    ours = np.asarray(hidden_states(model.params, ids, types, model.config))
+    np.testing.assert_allclose(ours, expected.last_hidden_state.numpy(), atol=1e-4, rtol=0)
+    return ours
+
+
+def test_a_checkpoint_of_google_s_code(real_data: Path, tmp_path: Path, torch: Any):
+    source = real_data / "fixtures" / "bert_tf1_checkpoint"
+    imported = import_model(source, tmp_path / "out")
+    assert (imported.parameters, imported.vocab_size, imported.step) == (701, 15, 20)
+    assert imported.moments and imported.lowercase and not imported.dropped
+    prefix = find_checkpoint(source)
+    assert prefix is not None
+    tensors = {name: one.read() for name, one in open_bundle(prefix).items()}
+    assert_equal_tensors(stored(tmp_path / "out"), bundles.as_transformers(tensors))
+    model = load_model(tmp_path / "out")
+    compare(torch, tensors, json.loads((source / "bert_config.json").read_text()), model)
+    assert len(fill_mask(model, "all work and no [MASK]", top=3)[0]) == 3
+
+
+# -- ELECTRA ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(ELECTRAS))
+def test_both_halves_have_the_tensors_that_transformers_makes_of_them(make: Make, tmp_path: Path, name: str):
+    tensors = bundles.drawn(bundles.electra(**ELECTRAS[name]))
+    imported = import_model(make(tensors), tmp_path / "out")  # without a config: its sizes are seen
+    assert (imported.architecture, imported.parts, imported.dropped) == ("electra", ("discriminator", "generator"), ())
+    for half in imported.parts:
+        assert_equal_tensors(stored(tmp_path / "out" / half), bundles.as_transformers(tensors, half=half))
+    large, small = (load_model(tmp_path / "out" / half).config for half in imported.parts)
+    sizes = ELECTRAS[name]
+    assert (large.hidden_size, large.num_heads, large.embedding_size) == (128, 2, sizes["embedding"])
+    assert (small.hidden_size, small.num_heads) == (sizes["small"], sizes["small"] // 64)
+    assert small.embedding_size == (sizes["small"] if "own_embeddings" in sizes else sizes["embedding"])
+    assert large.activation == small.activation == "gelu"  # by erf
+    assert len(fill_mask(load_model(tmp_path / "out"), "the [MASK] cat", top=2)[0]) == 2
+
+
+@pytest.mark.parametrize("name", ["projected", "as wide", "one body"])
+def test_the_moments_are_those_of_the_training_tree(make: Make, name: str):
+    sizes = ELECTRAS[name]
+    tensors = bundles.drawn(bundles.electra(**sizes))
+    found = load_checkpoint(make(tensors), given=None)
+    config = found.parts["discriminator"].config
+    generator = {"width": sizes["small"] / 128, "own_layers": sizes.get("own_layers", True)}
+    tree = electra.spec(ModelConfig.model_validate(config.model_dump() | {"generator": generator}), vocab_size=60)
+    shapes = {f"{role}/{path}": leaf.shape for role in ("adam_m", "adam_v") for path, leaf in named_leaves(tree).items()}
+    if generator["own_layers"]:  # ours is 4 times as wide inside, as google's
+        assert {name: array.shape for name, array in found.moments.items()} == shapes
+    assert sorted(found.moments) == sorted(shapes)
+
+
+def test_a_config_says_how_many_heads(make: Make, tmp_path: Path):
+    tensors = bundles.drawn(bundles.electra(size=24, small=16, embedding=12))
+    with pytest.raises(ConfigError, match=r"24 wide, which heads of 64 do not divide.*num_attention_heads.*--config"):
+        import_model(make(tensors), tmp_path / "out")
+    import_model(make(tensors, {"num_attention_heads": 3}), tmp_path / "out")
+    assert [load_model(tmp_path / "out" / half).config.num_heads for half in ("discriminator", "generator")] == [3, 1]
+    with pytest.raises(DataError, match=r"shape: electra/embeddings/word_embeddings is \[60, 12\], bert_config.json says \[70"):
+        import_model(make(tensors, {"num_attention_heads": 3, "vocab_size": 70}), tmp_path / "other")
+
+
+# -- what does not fit ------------------------------------------------------------------------------------------------------
+
+
+def test_missing_and_unknown_names_are_listed(make: Make, tmp_path: Path):
+    tensors = bundles.drawn(bundles.bert(), moments=False)
+    tensors["bert/pooler/dense/kernels"] = tensors.pop("bert/pooler/dense/kernel")
+    del tensors["cls/predictions/output_bias"]
+    with pytest.raises(DataError) as caught:
+        import_model(make(tensors, CONFIG), tmp_path / "out")
+    assert "do not fit bert_config.json (3 of 46 names)" in str(caught.value)
+    assert "missing: cls/predictions/output_bias [60]" in str(caught.value)
+    assert "missing: bert/pooler/dense/kernel [24, 24]" in str(caught.value)
+    assert "unknown: bert/pooler/dense/kernels [24, 24]. Did you mean 'bert/pooler/dense/kernel'?" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": 48}, r"shape: bert/embeddings/LayerNorm/beta is \[24\], bert_config.json says \[48\]"),
+        ({"num_hidden_layers": 3}, "missing: bert/encoder/layer_2/attention/self/query/kernel"),
+        ({"num_attention_heads": 5}, "hidden_size 24 is not a multiple of num_heads 5"),
+        ({"hidden_act": "tanh"}, "hidden_act 'tanh' is not supported"),
+    ],
+)
+def test_a_config_of_another_model_is_refused(make: Make, tmp_path: Path, change: dict[str, Any], message: str):
+    prefix = make(bundles.drawn(bundles.bert(), moments=False), CONFIG | change)
+    with pytest.raises(DataError, match=message):
+        import_model(prefix, tmp_path / "out")
+
+
+def test_checkpoints_of_other_models_are_refused(make: Make, tmp_path: Path):
+    weights = np.ones((2, 2), np.float32)
+    with pytest.raises(DataError, match=r"neither google's BERT .* nor its ELECTRA .*: the names begin with model, wte"):
+        import_model(make({"model/h0/w": weights, "wte": weights}, CONFIG), tmp_path / "out")
+    with pytest.raises(DataError, match="a checkpoint of TensorFlow 2"):
+        import_model(make({"_CHECKPOINTABLE_OBJECT_GRAPH": weights}, CONFIG), tmp_path / "out")
+    with pytest.raises(DataError, match="missing: electra/encoder/layer_0/attention/self/query/kernel, a matrix"):
+        import_model(make({"electra/embeddings/word_embeddings": weights} | {
+            f"electra/embeddings/{name}_embeddings": weights for name in ("position", "token_type")
+        }), tmp_path / "out")  # fmt: skip
+    with pytest.raises(ConfigError, match="holds BERT, not electra: leave --kind out"):
+        import_model(make(bundles.drawn(bundles.bert(), moments=False), CONFIG), tmp_path / "out", kind="electra")
+
+
+def test_a_bert_needs_its_config_and_every_checkpoint_its_vocabulary(make: Make, tmp_path: Path):
+    prefix = make(bundles.drawn(bundles.bert(), moments=False))
+    with pytest.raises(ConfigError, match=r"no bert_config.json lies beside the checkpoint.*--config"):
+        import_model(prefix, tmp_path / "out")
+    (tmp_path / "c.json").write_text(json.dumps(CONFIG))
+    (prefix.parent / "vocab.txt").rename(tmp_path / "v.txt")
+    with pytest.raises(ConfigError, match=r"vocab.txt: no such file; name the vocabulary .*--vocab"):
+        import_model(prefix, tmp_path / "out", config=tmp_path / "c.json")
+    import_model(prefix, tmp_path / "out", config=tmp_path / "c.json", vocab=tmp_path / "v.txt")
+    assert load_model(tmp_path / "out").vocab_size == 60
+
+
+def test_a_vocabulary_of_another_model_is_refused(make: Make, tmp_path: Path):
+    tensors = bundles.drawn(bundles.bert(), moments=False)
+    with pytest.raises(
+        DataError, match=r"vocab.txt: the vocabulary has 61 tokens, and the model of .* 60: it belongs to anoth"
+    ):
+        import_model(make(tensors, CONFIG, tokens=61), tmp_path / "out")
+    imported = import_model(make(tensors, CONFIG, tokens=57), tmp_path / "out")
+    assert "the vocabulary has 57 tokens and the model 60: the last 3 stand for none" in imported.notes
+    wide = bundles.drawn(bundles.bert(vocab=300), moments=False)
+    with pytest.raises(DataError, match=r"the vocabulary has 60 tokens, and the model of .* 300"):
+        import_model(make(wide, CONFIG | {"vocab_size": 300}), tmp_path / "other")
+
+
+def test_whether_text_is_made_lower_case(make: Make, tmp_path: Path):
+    prefix = make(bundles.drawn(bundles.bert(), moments=False), CONFIG)
+    (prefix.parent / "vocab.txt").write_text((prefix.parent / "vocab.txt").read_text().replace("w0\n", "Cat\n"))
+    assert import_model(prefix, tmp_path / "seen").lowercase is False
+    assert import_model(prefix, tmp_path / "asked", lowercase=True).lowercase is True
+    ids = {name: load_model(tmp_path / name).tokenization.encode_one("Cat")[1] for name in ("seen", "asked")}
+    assert ids == {"seen": 9, "asked": 7}
+
+
+def test_a_damaged_checkpoint_leaves_nothing_behind(make: Make, tmp_path: Path):
+    prefix = make(bundles.drawn(bundles.bert()), CONFIG)
+    data = prefix.with_name("model.ckpt.data-00000-of-00001")
+    changed = bytearray(data.read_bytes())
+    changed[1000] ^= 1
+    data.write_bytes(changed)
+    with pytest.raises(DataError, match=r"tensor bert/embeddings/word_embeddings \(byte 0\): .*checksum"):
+        import_model(prefix, tmp_path / "out")
+    assert [file.name for file in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_config_in_the_words_of_hugging_face_means_erf(make: Make):
+    prefix = make(bundles.drawn(bundles.bert(), moments=False))
+    found = load_checkpoint(prefix, given=Given(CONFIG | {"model_type": "bert"}, "config.json"))
+    assert found.parts[""].config.activation == "gelu"
