@@ -94,6 +94,8 @@ def train(
         values: dict[str, float] = {"loss": start.train_loss}
         batches = stream.iterate(cursor, skipped=skipped)
         closing.enter_context(stopping_together(hosts))
+        if step > first_step:
+            progress.note(f"continuing from checkpoint {step} of {config.steps} steps")
         progress.start(title, config.steps, "step")
         progress.advance(step)
 
