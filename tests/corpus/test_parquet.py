@@ -5,7 +5,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tpulm.errors import DataError
+from tpulm import storage
+from tpulm.config import SourceConfig
+from tpulm.corpus import read_texts
+from tpulm.corpus.bytestream import ByteStream
+from tpulm.emulator import Emulator
+from tpulm.errors import DataError, StorageError
 
 
 def parquet(tmp_path: Path, **columns: object) -> bytes:
@@ -58,3 +63,13 @@ def test_a_broken_file(read: Callable, tmp_path: Path):
         with pytest.raises(DataError, match="not a whole Parquet file"):
             read("a.parquet", broken)
         assert read("a.parquet", broken, on_error="skip").skipped == {"broken_file": 1}
+
+
+def test_a_bucket_that_does_not_answer_is_no_broken_file(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    storage.write_atomic("gs://runs/a.parquet", parquet(tmp_path, text=["one", "two"]))
+    source = SourceConfig(path="gs://runs/a.parquet", on_error="skip")
+    assert list(read_texts([source])) == [["one", "two"]]
+    monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.2)
+    monkeypatch.setattr(ByteStream, "exhaust", lambda stream: gcs.faults.set(error_rate=1.0, match="a.parquet"))
+    with pytest.raises(StorageError, match=r"cannot read gs://runs/a\.parquet: Cloud Storage did not answer"):
+        list(read_texts([source]))

@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from tpulm.config import CorpusConfig
 from tpulm.corpus import has_spill, load_manifest, piece, read_part, remove_spill, sample_texts, scatter, spill
 from tpulm.errors import ConfigError, DataError, Stopped, StorageError
+from tpulm.hosts import Hosts
 from tpulm.progress import Silent
 
 SCATTER = sys.modules["tpulm.corpus.scatter"]
@@ -336,3 +339,33 @@ def test_real_files(scattered: Callable, real_data: Path, name: str, settings: d
     corpus = scattered([{"path": str(real_data / name), **settings}])
     assert corpus.manifest.counts.documents >= documents
     assert len(corpus.train()) + len(corpus.holdout()) > 0.9 * documents
+
+
+class Together:
+    """Barriers of two hosts that are threads."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(2, timeout=60)
+
+    def barrier(self, name: str) -> None:
+        self._barrier.wait()
+
+    def lost(self, wait_seconds: float) -> None:
+        return None
+
+
+def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
+    config = CorpusConfig.model_validate({"sources": sources})
+    alone = scatter(config, tmp_path / "alone", part_bytes=10_000)
+    channel, heard = Together(), [Heard(), Heard()]
+
+    def host(index: int):
+        several = Hosts(index, 2, channel=channel)
+        return scatter(config, tmp_path / "w", part_bytes=10_000, workers=2, hosts=several, progress=heard[index])
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(host, range(2))) == [alone, alone]
+    assert tree(tmp_path / "w") == tree(tmp_path / "alone")
+    assert [progress.done for progress in heard] == [progress.total for progress in heard]
+    assert sum(progress.total for progress in heard) == sum(file.bytes for file in alone.inputs)

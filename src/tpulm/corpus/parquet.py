@@ -26,7 +26,8 @@ def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterato
     batcher = Batcher(faults, place=lambda row: f"row {row}")
     row = 0
     stream.exhaust()
-    with storage.open_read(stream.path) as source:
+    # A copy, so that a bucket that does not answer is never taken for a broken file.
+    with storage.local_copy(stream.path) as file_here, storage.open_read(file_here) as source:
         try:
             file = parquet.ParquetFile(source, pre_buffer=False)
             path = _check_column(file.schema_arrow, text_field, faults)

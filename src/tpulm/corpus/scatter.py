@@ -61,11 +61,10 @@ def scatter(
     if hosts.is_first:
         _remove_leftovers(storage.make_folder(pieces_folder(workdir)), pieces)
     hosts.barrier("corpus begun")
-    progress.start("Reading the corpus", sum(file.bytes for file in hosts.share(files)), "B")
-    if config.max_documents is not None or config.max_bytes is not None:
-        records = _one_after_another(pieces, config, progress) if hosts.is_first else []
-    else:
-        records = _all(hosts.share(pieces), workers, progress)
+    limited = config.max_documents is not None or config.max_bytes is not None
+    mine = hosts.share(pieces) if not limited else pieces if hosts.is_first else []
+    progress.start("Reading the corpus", sum(map(_raw_bytes, mine)), "B")
+    records = _one_after_another(mine, config, progress) if limited else _all(mine, workers, progress)
     hosts.barrier("corpus read")
     if hosts.is_first:
         if len(records) < len(pieces) and hosts.are_several:
@@ -158,7 +157,7 @@ def _all(pieces: Sequence[Piece], workers: int | None, progress: Progress) -> li
         largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
         for number, record in run_tasks(_numbered, [(piece,) for piece in largest_first], workers=workers):
             records[number] = record
-            progress.advance(_raw_bytes(pieces[number]))
+            progress.advance(sum(file.bytes for file in record.inputs))
     else:
         for piece in waiting:
             records[piece.number] = scatter_piece(piece, progress.advance)

@@ -27,7 +27,7 @@ from tpulm.dataset.manifest import (
     write_manifest,
 )
 from tpulm.dataset.part import read_record
-from tpulm.errors import DataError, WorkFolderMismatch
+from tpulm.errors import DataError, StorageError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import Tokenization
@@ -80,7 +80,12 @@ def prepare(
     hosts.barrier("dataset parts")
     if hosts.is_first:
         for number in set(numbers) - {task.number for task in tasks}:
-            for split, record in _read_records(folder, number, digest(inputs)).items():
+            found = _read_records(folder, number, digest(inputs))
+            if len(found) < len(SPLITS):
+                raise StorageError(
+                    f"part {number} of {folder} is not there, though the host that made it said so; run the same command again"
+                )
+            for split, record in found.items():
                 records[split].append(record)
         sweep(folder, {part_name(number) for number in numbers})
         _write_manifest(workdir, inputs, rows, corpus_manifest, records, progress)
