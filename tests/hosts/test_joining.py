@@ -17,25 +17,13 @@ from typing import Any
 
 import pytest
 
+from ports import free_port_pair
 from tpulm import interrupt
 from tpulm.errors import ConfigError, DataError, PeerLost, Stopped, TpulmError
 from tpulm.hosts import ALONE, Hosts, Membership, join, joining
 
 Body = Callable[[Hosts], object]
 SECONDS = 10.0
-
-
-def free_port_pair() -> int:
-    """A port that is free, and the next one, too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 @pytest.fixture

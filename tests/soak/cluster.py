@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ports import free_port_pair
 from tpulm import storage
 from tpulm.train.sealing import committed_steps
 
@@ -113,16 +113,3 @@ class Cluster:
 
     def tails(self) -> str:
         return "\n".join(f"--- host {index}\n{self.log(index).read_text()[-3000:]}" for index in range(len(self.hosts)))
-
-
-def free_port_pair() -> int:
-    """A port that is free, and the next one, too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port

@@ -121,16 +121,15 @@ def info(path: PurePath) -> ObjectInfo | None:
 
 def is_folder(path: PurePath) -> bool:
     """Whether any object lies below."""
-    bucket, name = bucket_and_name(path)
+    bucket, prefix = _below(path)
     with explained("look at", path):
-        found = client().list_blobs(bucket, prefix=f"{name}/" if name else None, max_results=1, **_patience())
-        return next(iter(found), None) is not None or not name
+        found = client().list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
+        return next(iter(found), None) is not None or not prefix
 
 
 def list_folder(path: PurePath) -> list[PurePath]:
     """The objects and folders directly below, by name."""
-    bucket, name = bucket_and_name(path)
-    prefix = f"{name}/" if name else ""
+    bucket, prefix = _below(path)
     with explained("list", path):
         found: Any = client().list_blobs(bucket, prefix=prefix, delimiter="/", **_patience())
         names = {blob.name.removeprefix(prefix) for blob in found}
@@ -140,8 +139,7 @@ def list_folder(path: PurePath) -> list[PurePath]:
 
 def walk(path: PurePath, beginning: str = "") -> dict[str, ObjectInfo]:
     """All objects below whose names relative to the folder begin so, by those names, sorted."""
-    bucket, name = bucket_and_name(path)
-    prefix = f"{name}/" if name else ""
+    bucket, prefix = _below(path)
     with explained("list", path):
         blobs = list(client().list_blobs(bucket, prefix=prefix + beginning, **_patience()))
     return {blob.name.removeprefix(prefix): _info(blob) for blob in blobs if not blob.name.endswith("/")}
@@ -257,6 +255,12 @@ def _bucket(name: str) -> Bucket:
 def _blob(path: PurePath) -> Blob:
     bucket, name = bucket_and_name(path)
     return _bucket(bucket).blob(name)
+
+
+def _below(path: PurePath) -> tuple[str, str]:
+    """The bucket, and how the names of all objects below begin."""
+    bucket, name = bucket_and_name(path)
+    return bucket, f"{name}/" if name else ""
 
 
 def _patience() -> dict[str, Any]:

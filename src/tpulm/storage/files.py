@@ -176,7 +176,7 @@ def info(path: AnyPath) -> FileInfo | None:
                 return None
             return None if source.is_dir() else FileInfo(status.st_size, status.st_mtime_ns)
     found = cloud.info(source)
-    return None if found is None else FileInfo(found.size, 1000 * found.generation, found.crc32c)
+    return None if found is None else _of_object(found)
 
 
 def list_folder(path: AnyPath) -> list[PurePath]:
@@ -206,7 +206,7 @@ def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
                     found[file.relative_to(folder).as_posix()] = FileInfo(status.st_size, status.st_mtime_ns)
         return found
     objects = cloud.walk(folder, beginning)
-    return {name: FileInfo(item.size, 1000 * item.generation, item.crc32c) for name, item in objects.items()}
+    return {name: _of_object(item) for name, item in objects.items()}
 
 
 def remove(path: AnyPath) -> None:
@@ -223,6 +223,10 @@ def sha256(path: AnyPath) -> str:
     """Hex digest of the object's bytes."""
     with open_read(path) as stream, explain("read", path):
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def _of_object(found: cloud.ObjectInfo) -> FileInfo:
+    return FileInfo(found.size, 1000 * found.generation, found.crc32c)
 
 
 def _payload(data: bytes | str) -> bytes:

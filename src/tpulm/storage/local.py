@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from tpulm.storage.paths import TEMPORARY_SUFFIX
 
@@ -91,10 +90,6 @@ def remove(target: Path) -> None:
         shutil.rmtree(target)
     else:
         target.unlink(missing_ok=True)
-
-
-def open_read(path: Path) -> BinaryIO:
-    return path.open("rb")
 
 
 def _version(status: os.stat_result) -> str:
