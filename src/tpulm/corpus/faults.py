@@ -8,10 +8,11 @@ from typing import Final, Literal
 from tpulm.errors import DataError
 
 # Why a document, or the rest of a file, is not in the corpus. The first group is faults of the input and stops the run unless
-# on_error = "skip"; the second is what the cleaning settings ask for.
+# on_error = "skip", the next one of labelled examples alone; the last is what the cleaning settings ask for.
 Reason = Literal[
     "undecodable", "nul_character", "not_unicode", "too_large", "not_json", "no_field", "not_text", "malformed_row",
     "broken_file",
+    "no_label",
     "empty", "too_short", "too_long", "sampled_out",
 ]  # fmt: skip
 
@@ -24,7 +25,7 @@ class Faults:
 
     def __init__(self, on_error: Literal["stop", "skip"], name: str = ""):
         self.on_error = on_error
-        self.name = name  # the file being read
+        self.name = name  # the file being read; "" where a place says more than a number
         self.skipped: Counter[str] = Counter()
 
     @property
@@ -39,7 +40,9 @@ class Faults:
                 if reason == "broken_file"
                 else "such records are left out and counted"
             )
-            raise DataError(f'{message} With on_error = "skip" {left_out}.', location=f"{self.name}, {place}")
+            raise DataError(
+                f'{message} With on_error = "skip" {left_out}.', location=f"{self.name}, {place}" if self.name else place
+            )
         self.skipped[reason] += 1
 
 

@@ -16,50 +16,65 @@ def read_jsonl(stretches: Iterable[Lines], text_field: str, faults: Faults) -> I
     """`text_field` "a.b" is the "b" of the object under "a", unless the object has a key "a.b"."""
     batcher = Batcher(faults)
     for lines in stretches:
-        for number, line in enumerate(lines.split(), lines.first):
-            if not line or line.isspace():
-                faults.skipped["empty"] += 1
-                continue
+        for number, record in parse_lines(lines, faults):
+            text = record.get(text_field) if type(record) is dict else None
             try:
-                record = json.loads(line)
-                text = record.get(text_field) if type(record) is dict else None
                 batcher.add(text if type(text) is str else _find_text(record, text_field), number)
-            except _UnusableRecord as fault:
+            except UnusableRecord as fault:
                 faults.add(fault.reason, fault.message, f"line {number}")
-            except (ValueError, RecursionError) as error:
-                faults.add("not_json", _not_json(line, error), f"line {number}")
         yield from batcher.full()
     yield from batcher.flush()
 
 
-class _UnusableRecord(Exception):
+def parse_lines(lines: Lines, faults: Faults) -> Iterator[tuple[int, Any]]:
+    """The value on each line that is not blank, with the line's number."""
+    for number, line in enumerate(lines.split(), lines.first):
+        if not line or line.isspace():
+            faults.skipped["empty"] += 1
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            faults.add("not_json", _not_json(line, error), f"line {number}")
+        else:
+            yield number, value
+
+
+class UnusableRecord(Exception):
+    """A record without what is looked for in it; its reader makes a fault of it."""
+
     def __init__(self, reason: Reason, message: str):
         super().__init__(message)
         self.reason: Reason = reason
         self.message = message
 
 
-def _find_text(record: Any, text_field: str) -> str:
+def find_value(record: Any, field: str, advice: str = "Set text_field.") -> Any:
+    """What `record` has under `field`, whose dots descend unless a key holds them. Raises UnusableRecord."""
     place, value = "the record", record
-    path = [text_field] if isinstance(record, dict) and text_field in record else text_field.split(".")
+    path = [field] if isinstance(record, dict) and field in record else field.split(".")
     for name in path:
         if not isinstance(value, dict):
-            raise _UnusableRecord("no_field", f"{place} is {_show(value)}, not an object with the key '{name}'.")
+            raise UnusableRecord("no_field", f"{place} is {show(value)}, not an object with the key '{name}'.")
         if name not in value:
             keys = shorten(", ".join(value), 200, quoted=False) if value else "none"
-            raise _UnusableRecord(
-                "no_field", f"{place} has no '{name}'.{suggest(name, value)} Its keys: {keys}. Set text_field."
-            )
+            raise UnusableRecord("no_field", f"{place} has no '{name}'.{suggest(name, value)} Its keys: {keys}. {advice}")
         place, value = f"'{name}'", value[name]
+    return value
+
+
+def _find_text(record: Any, text_field: str) -> str:
+    value = find_value(record, text_field)
     if not isinstance(value, str):
-        raise _UnusableRecord(
-            "not_text", f"'{text_field}' is {_show(value)}, not a string; name another text_field or correct it."
+        raise UnusableRecord(
+            "not_text", f"'{text_field}' is {show(value)}, not a string; name another text_field or correct it."
         )
     return value
 
 
-def _show(value: Any) -> str:
-    return shorten(json.dumps(value, ensure_ascii=False), quoted=False)
+def show(value: Any) -> str:
+    """A value from the user's data as a message can show it."""
+    return shorten(json.dumps(value, ensure_ascii=False, default=str), quoted=False)
 
 
 def _not_json(line: str, error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tpulm import storage
@@ -19,36 +19,48 @@ _ROWS = 1024  # decoded at once
 
 def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterator[Batch]:
     """Raises DataError for a file without the column, or whose column holds no strings, whatever `on_error` says."""
-    import pyarrow as pa  # half a second to import, and few corpora need it
-    import pyarrow.compute as compute
-    import pyarrow.parquet as parquet
+    import pyarrow.compute as compute  # half a second to import, and few corpora need it
+
+    path: list[str] = []
+
+    def choose(schema: pa.Schema) -> list[str]:
+        path.extend(_check_column(schema, text_field, faults))
+        return [text_field]
 
     batcher = Batcher(faults, place=lambda row: f"row {row}")
+    for first, rows in read_stretches(stream, choose, faults):
+        column = rows.column(0)
+        if len(path) > 1:
+            column = compute.call_function("struct_field", [column], compute.StructFieldOptions(path[1:]))
+        for number, value in enumerate(values_of(column), first):
+            if isinstance(value, str):
+                batcher.add(value, number)
+            elif value is None:
+                faults.add("not_text", f"'{text_field}' is null; leave such rows out of the file.", f"row {number}")
+            else:
+                faults.add("undecodable", not_utf8(text_field, value), f"row {number}")
+        yield from batcher.full()
+    yield from batcher.flush()
+
+
+def read_stretches(
+    stream: ByteStream, choose: Callable[[pa.Schema], list[str] | None], faults: Faults
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Up to 1,024 rows at a time, with the number of the first, from 0. `choose` names the columns to read; None: all."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
     row = 0
     stream.exhaust()
     # A copy, so that a bucket that does not answer is never taken for a broken file.
     with storage.local_copy(stream.path) as file_here, storage.open_read(file_here) as source:
         try:
             file = parquet.ParquetFile(source, pre_buffer=False)
-            path = _check_column(file.schema_arrow, text_field, faults)
-            for rows in file.iter_batches(_ROWS, columns=[text_field], use_threads=False):
-                column = rows.column(0)
-                if len(path) > 1:
-                    column = compute.call_function("struct_field", [column], compute.StructFieldOptions(path[1:]))
-                for number, value in enumerate(_strings(column), row):
-                    if isinstance(value, str):
-                        batcher.add(value, number)
-                    elif value is None:
-                        faults.add("not_text", f"'{text_field}' is null; leave such rows out of the file.", f"row {number}")
-                    else:
-                        faults.add(
-                            "undecodable", f"'{text_field}' is not UTF-8 (byte {value.start} of the text).", f"row {number}"
-                        )
+            for rows in file.iter_batches(_ROWS, columns=choose(file.schema_arrow), use_threads=False):
+                yield row, rows
                 row += rows.num_rows
-                yield from batcher.full()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             faults.add("broken_file", f"not a whole Parquet file ({error}). Copy it again.", f"after row {row}")
-    yield from batcher.flush()
 
 
 def _check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str]:
@@ -73,8 +85,8 @@ def _check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[st
     return path
 
 
-def _strings(column: Any) -> Iterator[str | UnicodeDecodeError | None]:
-    """Each value; the error itself for one that is not UTF-8, which Arrow does not check."""
+def values_of(column: Any) -> Iterator[Any]:
+    """Each value of an Arrow array; the UnicodeDecodeError itself for one that is not UTF-8, which Arrow does not check."""
     try:
         yield from column.to_pylist()
         return
@@ -85,3 +97,7 @@ def _strings(column: Any) -> Iterator[str | UnicodeDecodeError | None]:
             yield value.as_py()
         except UnicodeDecodeError as error:
             yield error
+
+
+def not_utf8(column: str, error: UnicodeDecodeError) -> str:
+    return f"'{column}' is not UTF-8 (byte {error.start} of the text)."

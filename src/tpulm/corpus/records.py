@@ -53,14 +53,15 @@ class Batcher:
 
     def _usable(self, documents: Sequence[str], numbers: Sequence[int]) -> Iterator[str]:
         for document, number in zip(documents, numbers, strict=True):
-            fault = _fault(document)
+            fault = find_fault(document)
             if fault is None:
                 yield document
             else:
                 self._faults.add(*fault, self._place(number))
 
 
-def _fault(document: str) -> tuple[Reason, str] | None:
+def find_fault(document: str) -> tuple[Reason, str] | None:
+    """Why a text cannot be used, with a message, or None."""
     if UNDECODABLE in document:
         return "undecodable", "bytes that do not decode."
     if "\0" in document:

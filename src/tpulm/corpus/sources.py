@@ -23,7 +23,7 @@ from tpulm.errors import ConfigError
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "python"]
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
-_FORMATS: Final[dict[str, Format]] = {
+FORMATS: Final[dict[str, Format]] = {
     ".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".raw": "text", ".tokens": "text",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".jl": "jsonl", ".json": "jsonl",
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet",
@@ -90,20 +90,25 @@ def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[Source
     )
 
 
-def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
-    """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) is text."""
+def suffixes(path: str) -> tuple[str, Compression | None]:
+    """What a file's name says of it: "reviews.TSV.gz" -> (".tsv", "gzip")."""
     name = PurePath(path)
     compression = _COMPRESSIONS.get(name.suffix.lower())
-    suffix = (name.with_suffix("") if compression else name).suffix.lower()
+    return (name.with_suffix("") if compression else name).suffix.lower(), compression
+
+
+def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
+    """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) is text."""
+    suffix, compression = suffixes(path)
     if source.format in ("auto", "python"):
         plain = not suffix or suffix[1:].isdigit()
-        form = "text" if plain else _FORMATS.get(suffix)
+        form = "text" if plain else FORMATS.get(suffix)
         if form is None and suffix in _ARCHIVES:
             raise ConfigError(f"{path} is an archive; unpack it and name the files in it")
         if form is None:
             raise ConfigError(
                 f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet) for "
-                f"this source, or use a glob that leaves the file out. Known suffixes: {', '.join(_FORMATS)}."
+                f"this source, or use a glob that leaves the file out. Known suffixes: {', '.join(FORMATS)}."
             )
     else:
         form = source.format

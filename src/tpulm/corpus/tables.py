@@ -18,21 +18,34 @@ from tpulm.errors import DataError, suggest
 
 def read_table(stretches: Iterable[Lines], kind: Literal["csv", "tsv"], text_field: str, faults: Faults) -> Iterator[Batch]:
     """Raises DataError for a header without the column, whatever `on_error` says."""
-    rows = _csv_rows(stretches, faults) if kind == "csv" else _tsv_rows(stretches)
-    header = next((cells for _, cells in rows if cells), None)
+    rows = read_rows(stretches, kind, faults)
+    _, header = next(rows, (0, None))
     if header is None:
         return
     column = _column(header, text_field, kind, faults)
     batcher = Batcher(faults)
     for number, cells in rows:
-        if len(cells) == len(header):
-            batcher.add(cells[column], number)
-            yield from batcher.full()
+        batcher.add(cells[column], number)
+        yield from batcher.full()
+    yield from batcher.flush()
+
+
+def read_rows(stretches: Iterable[Lines], kind: Literal["csv", "tsv"], faults: Faults) -> Iterator[tuple[int, list[str]]]:
+    """The header and then each row with as many cells, with the number of the line it begins on; other rows are faults."""
+    rows = _csv_rows(stretches, faults) if kind == "csv" else _tsv_rows(stretches)
+    header = next((row for row in rows if row[1]), None)
+    if header is None:
+        return
+    yield header
+    width = len(header[1])
+    for row in rows:
+        cells = row[1]
+        if len(cells) == width:
+            yield row
         elif not cells:
             faults.skipped["empty"] += 1
         else:
-            faults.add("malformed_row", _ragged(cells, header), f"line {number}")
-    yield from batcher.flush()
+            faults.add("malformed_row", _ragged(cells, width), f"line {row[0]}")
 
 
 def _csv_rows(stretches: Iterable[Lines], faults: Faults) -> Iterator[tuple[int, list[str]]]:
@@ -67,7 +80,7 @@ def _tsv_rows(stretches: Iterable[Lines]) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split("\t") if line else []
 
 
-def _column(header: list[str], text_field: str, kind: str, faults: Faults) -> int:
+def _column(header: list[str], text_field: str, kind: Literal["csv", "tsv"], faults: Faults) -> int:
     if header.count(text_field) == 1:
         return header.index(text_field)
     location = f"{faults.name}, line 1"
@@ -76,21 +89,24 @@ def _column(header: list[str], text_field: str, kind: str, faults: Faults) -> in
             f"the header has {header.count(text_field)} columns named '{text_field}'; rename all but one.", location=location
         )
     columns = ", ".join(repr(name) for name in header)
-    separator = next((name for mark, name in (("\t", "tabs"), (";", "semicolons"), ("|", "bars")) if mark in header[0]), None)
-    advice = ""
-    if len(header) == 1 and separator == "tabs":
-        advice = " Its fields seem to be separated by tabs: set format = 'tsv'."
-    elif len(header) == 1 and separator:
-        advice = f" Its fields seem to be separated by {separator}; only commas (csv) and tabs (tsv) are read."
-    elif len(header) == 1 and kind == "tsv" and "," in header[0]:
-        advice = " Its fields seem to be separated by commas: set format = 'csv'."
     raise DataError(
         f"the header has no column '{text_field}'.{suggest(text_field, header)} "
-        f"Its columns: {shorten(columns, 200, quoted=False)}.{advice} "
+        f"Its columns: {shorten(columns, 200, quoted=False)}.{separator_advice(header, kind)} "
         "The first row must be the header; set text_field to the column with the text.",
         location=location,
     )
 
 
-def _ragged(cells: list[str], header: list[str]) -> str:
-    return f"{len(cells)} fields ({shorten(' | '.join(cells), quoted=False)}), but the header has {len(header)}."
+def separator_advice(header: list[str], kind: Literal["csv", "tsv"]) -> str:
+    """What a header of one long name says about its file, with a leading space; else ""."""
+    marks = {"\t": "tabs", ";": "semicolons", "|": "bars"} | ({",": "commas"} if kind == "tsv" else {})
+    found = next((mark for mark in marks if mark in header[0]), None) if len(header) == 1 else None
+    if found is None:
+        return ""
+    other = {"\t": "set format = 'tsv'.", ",": "set format = 'csv'."}.get(found)
+    separated = f" Its fields seem to be separated by {marks[found]}"
+    return f"{separated}: {other}" if other else f"{separated}; only commas (csv) and tabs (tsv) are read."
+
+
+def _ragged(cells: list[str], width: int) -> str:
+    return f"{len(cells)} fields ({shorten(' | '.join(cells), quoted=False)}), but the header has {width}."
