@@ -27,7 +27,7 @@ BASE = {
     "workers",
     "hosts",
 }
-TEXT = {"corpus", "tokenization", "dataset"}
+TEXT = {"corpus", "tokenization", "dataset", "labelled"}
 MODEL = {"nn", "models", "objectives"}
 PURE = BASE - {"storage", "failures", "workfolder", "interrupt", "workers", "hosts"}  # the model's side does no input or output
 MAY_IMPORT: dict[str, set[str]] = {
@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpus": BASE,
     "tokenization": BASE | {"corpus"},
     "dataset": BASE | {"corpus", "tokenization"},
+    "labelled": BASE | {"corpus", "tokenization"},
     "nn": PURE,
     "models": PURE | {"nn"},
     "objectives": PURE | {"nn", "models"},
@@ -199,7 +200,7 @@ def test_the_base_layer_loads_nothing_heavy(module: str, user_environment: dict[
 
 
 def test_the_text_layers_never_load_jax(user_environment: dict[str, str]):
-    code = "import tpulm.corpus, tpulm.tokenization, tpulm.dataset"
+    code = "import tpulm.corpus, tpulm.tokenization, tpulm.dataset, tpulm.labelled"
     assert loaded_by(code, user_environment) & JAX == set()
 
 

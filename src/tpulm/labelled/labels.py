@@ -1,0 +1,137 @@
+"""The classes of a data set: their names, their order, and the labels of examples as numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tpulm.corpus.faults import shorten
+from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.labelled.examples import Examples
+
+_MOST_CLASSES: Final = 1_000  # more are taken for a mistake
+_FEW_EXAMPLES: Final = 20  # of so few, each may have a class of its own
+
+
+def label_name(value: Any) -> str:
+    """What a label is called, and known by: 1 and "1" are one label, True is "true", and 1.0 stays "1.0"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.strip() if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """The classes, in the order of their ids. C, their number, is `len`."""
+
+    values: tuple[Any, ...]  # as the data first had them: str, int, float or bool
+    names: tuple[str, ...]
+    ids_known: bool = False  # the user gave the order, so data may have ids 0 … C-1 instead of names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def given(cls, names: Sequence[str]) -> LabelSet:
+        """The classes as the user names them, in that order. Raises ConfigError for less than two, blank or equal names."""
+        known = tuple(label_name(name) for name in names)
+        if len(known) < 2:
+            raise ConfigError(f"{len(known)} labels are given; a classifier has at least two")
+        if not all(known):
+            raise ConfigError(f"a label without a name is given: {', '.join(map(repr, known))}")
+        twice = next((name for name, count in Counter(known).items() if count > 1), None)
+        if twice is not None:
+            raise ConfigError(f"the label '{twice}' is given {known.count(twice)} times; name each class once")
+        return cls(known, known, ids_known=True)
+
+    @classmethod
+    def of(cls, examples: Examples) -> LabelSet:
+        """The classes that occur: by value if all names are numbers, else by code point.
+
+        Raises DataError for one class only, for so many that they seem to be no classes, and for two names of one number.
+        """
+        found: dict[str, Any] = {}
+        for value in labels_of(examples):
+            found.setdefault(label_name(value), value)
+        _check_number(found, len(examples))
+        numbers = {name: number for name in found if (number := as_number(name)) is not None}
+        names = sorted(found, key=lambda name: numbers[name]) if len(numbers) == len(found) else sorted(found)
+        seen: dict[float, str] = {}
+        for name, number in numbers.items():
+            other = seen.setdefault(number, name)
+            if other != name:
+                raise DataError(f"the labels '{other}' and '{name}' are one number written in two ways; write them alike.")
+        return cls(tuple(found[name] for name in names), tuple(names))
+
+    def encode(self, examples: Examples) -> np.ndarray:
+        """The class of each example, int32 [examples]. Raises DataError for a label that is none of these."""
+        labels = labels_of(examples)
+        ids = {name: index for index, name in enumerate(self.names)}
+        names = [label_name(value) for value in labels]
+        if self.ids_known and ids.keys().isdisjoint(names):
+            by_id = {str(index): index for index in range(len(self))}
+            ids = by_id if by_id.keys() >= set(names) else ids
+        unknown = [index for index, name in enumerate(names) if name not in ids]
+        if unknown:
+            raise DataError(self._unknown([names[index] for index in unknown]), location=examples.places[unknown[0]])
+        return np.fromiter((ids[name] for name in names), np.int32, len(names))
+
+    def counts(self, classes: np.ndarray) -> dict[str, int]:
+        """How many examples each class has, by name; `classes` is what `encode` gave."""
+        return dict(zip(self.names, np.bincount(classes, minlength=len(self)).tolist(), strict=True))
+
+    def _unknown(self, names: list[str]) -> str:
+        known = shorten(", ".join(f"'{name}'" for name in self.names), 200, quoted=False)
+        more = ""
+        if len(names) > 1:
+            others = len(set(names)) - 1
+            more = f" So have {len(names) - 1} more examples{f', with {others} other unknown labels' if others else ''}."
+        ids = f" Numbers 0 to {len(self) - 1} may stand for them, where all labels are numbers." if self.ids_known else ""
+        return f"its label '{names[0]}' is none of the classes: {known}.{suggest(names[0], self.names)}{ids}{more}"
+
+
+def numbers(examples: Examples) -> np.ndarray:
+    """The labels as targets of a regression, float32 [examples]. Raises DataError for one that is no finite number."""
+    values = [as_number(label_name(value)) for value in labels_of(examples)]
+    wrong = [index for index, value in enumerate(values) if value is None]
+    if wrong:
+        shown = label_name(labels_of(examples)[wrong[0]])
+        more = f" Nor are those of {len(wrong) - 1} more examples." if len(wrong) > 1 else ""
+        raise DataError(
+            f"its label '{shown}' is no finite number, as a regression needs.{more} Without --regression it is a class.",
+            location=examples.places[wrong[0]],
+        )
+    return np.array(values, np.float32)
+
+
+def labels_of(examples: Examples) -> list[Any]:
+    """Raises DataError for examples that were read without labels."""
+    if examples.labels is None:
+        raise DataError("these examples were read without labels; read them with labelled=True.")
+    return examples.labels
+
+
+def as_number(name: str) -> float | None:
+    """The number that a name writes, if that is finite in float32 and written as data files write numbers."""
+    try:
+        value = float(name)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and abs(value) <= _LARGEST and "_" not in name else None
+
+
+_LARGEST: Final = float(np.finfo(np.float32).max)
+
+
+def _check_number(found: dict[str, Any], count: int) -> None:
+    if len(found) == 1:
+        raise DataError(f"all {count} examples have the label '{next(iter(found))}'; to tell classes apart takes at least two.")
+    if len(found) > _MOST_CLASSES or (count > _FEW_EXAMPLES and len(found) > count / 2):
+        some = ", ".join(shorten(name, 30) for name in list(found)[:3])
+        fix = "If they are measurements, train with --regression; else name the column of the classes with --label-column."
+        raise DataError(f"{count} examples have {len(found)} different labels ({some}, …), too many to be classes. {fix}")

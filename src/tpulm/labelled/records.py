@@ -1,0 +1,168 @@
+"""Files of rows as records: every column of each row, and the place it came from.
+
+The formats, compressions and refusals are the corpus', and so is the reading; text is UTF-8, with or without its mark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_args
+
+from tpulm.corpus.bytestream import ByteStream, Compression
+from tpulm.corpus.codec import UNDECODABLE, find_codec
+from tpulm.corpus.faults import Faults
+from tpulm.corpus.jsonl import parse_lines, show
+from tpulm.corpus.lines import read_lines
+from tpulm.corpus.parquet import not_utf8, read_stretches, values_of
+from tpulm.corpus.paths import find_paths
+from tpulm.corpus.records import find_fault
+from tpulm.corpus.sources import FORMATS, suffixes
+from tpulm.corpus.tables import read_rows
+from tpulm.errors import ConfigError, DataError, suggest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OnError = Literal["stop", "skip"]
+RowFormat = Literal["tsv", "csv", "jsonl", "parquet"]
+_ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
+
+
+class Record(NamedTuple):
+    """One row. tsv and csv hold strings; jsonl and Parquet what they hold."""
+
+    values: dict[str, Any]  # by column, in the file's order
+    place: str  # "reviews.tsv.gz, line 7"; rows of Parquet are counted from 0
+
+
+class RecordFile(NamedTuple):
+    """One file of rows, and how to read it."""
+
+    path: str
+    format: RowFormat
+    compression: Compression | None
+
+
+def read_records(
+    path: str | os.PathLike[str],
+    *,
+    format: RowFormat | Literal["auto"] = "auto",
+    on_error: OnError = "stop",
+    skipped: Counter[str],
+) -> Iterator[Record]:
+    """The rows of a file, or of the files of a folder or glob in the order of their names, on disk or gs://, one at a time.
+
+    What is no row raises DataError with its place or, with on_error "skip", is left out and counted in `skipped` by reason.
+    Blank lines are counted as "empty" either way. ConfigError: no such file, or none of rows.
+    """
+    for file in find_record_files(path, format):
+        yield from read_file(file, on_error=on_error, skipped=skipped)
+
+
+def find_record_files(path: str | os.PathLike[str], format: RowFormat | Literal["auto"] = "auto") -> list[RecordFile]:
+    """Raises ConfigError where there is no file, or one whose name does not say its format."""
+    if format != "auto" and format not in _ROW_FORMATS:
+        raise ConfigError(
+            f"format '{format}' is not known.{suggest(format, _ROW_FORMATS)} Known: auto, {', '.join(_ROW_FORMATS)}"
+        )
+    return [_record_file(found, format) for found in find_paths(os.fspath(path))]
+
+
+def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
+    suffix, compression = suffixes(path)
+    form = FORMATS.get(suffix) if format == "auto" else format
+    if form not in _ROW_FORMATS:
+        known = ", ".join(name for name, kind in FORMATS.items() if kind in _ROW_FORMATS)
+        raise ConfigError(
+            f"{path}: labelled text is rows of tsv, csv, jsonl or Parquet, and the suffix '{suffix}' says none of them. Give "
+            f"the file a name that ends in one of {known} (.gz, .bz2, .xz or .zst may follow), or set format = 'tsv' (csv, "
+            "jsonl, parquet)."
+        )
+    form = cast("RowFormat", form)
+    if form == "parquet" and compression:
+        raise ConfigError(
+            f"{path}: Parquet compresses by itself and is not read through {compression}; decompress the file first"
+        )
+    return RecordFile(path, form, compression)
+
+
+def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str]) -> Iterator[Record]:
+    """As `read_records`. All records of a tsv, csv or Parquet file have the same columns."""
+    faults = new_faults(on_error, file.path)
+    faults.skipped = skipped
+    stream = ByteStream(file.path, file.compression, faults)
+    match file.format:
+        case "parquet":
+            return _parquet_records(stream, faults)
+        case "jsonl":
+            return _json_records(stream, faults)
+        case "csv" | "tsv":
+            return _table_records(stream, file.format, faults)
+
+
+def new_faults(on_error: OnError, name: str = "") -> Faults:
+    """Raises ConfigError for an `on_error` that is not known."""
+    if on_error not in get_args(OnError):
+        raise ConfigError(f"on_error is 'stop' or 'skip', not '{on_error}'")
+    return Faults(on_error, name)
+
+
+def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults) -> Iterator[Record]:
+    rows = read_rows(read_lines(stream, find_codec("utf-8"), faults), kind, faults)
+    first = next(rows, None)
+    if first is None:
+        return
+    location = f"{faults.name}, line {first[0]}"
+    if fault := find_fault("".join(first[1])):
+        raise DataError(f"the header cannot be read: {fault[1]}", location=location)
+    names = [name or f"column {number}" for number, name in enumerate(first[1], 1)]  # as in "text,label,,"
+    _check_names(names, location)
+    for number, cells in rows:
+        # Where faults stop, the reading of lines has raised for these.
+        if not faults.stops and (fault := find_fault("\t".join(cells))):
+            faults.add(*fault, f"line {number}")
+        else:
+            yield Record(dict(zip(names, cells, strict=True)), f"{faults.name}, line {number}")
+
+
+def _json_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+    for lines in read_lines(stream, find_codec("utf-8"), faults):
+        for number, value in parse_lines(lines, faults):
+            if not isinstance(value, dict):
+                faults.add("no_field", f'the record is {show(value)}, not an object such as {{"text": "…"}}.', f"line {number}")
+            elif lines.suspect and UNDECODABLE in json.dumps(value, ensure_ascii=False):
+                faults.add("undecodable", "bytes that do not decode.", f"line {number}")
+            else:
+                yield Record(value, f"{faults.name}, line {number}")
+
+
+def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+    names: list[str] = []
+
+    def choose(schema: pa.Schema) -> None:
+        names.extend(schema.names)
+        _check_names(names, faults.name)
+
+    for first, stretch in read_stretches(stream, choose, faults):
+        columns = [list(values_of(column)) for column in stretch.columns]
+        for number, cells in enumerate(zip(*columns, strict=True), first):
+            values = dict(zip(names, cells, strict=True))
+            bad = next((name for name, value in values.items() if isinstance(value, UnicodeDecodeError)), None)
+            if bad is None:
+                yield Record(values, f"{faults.name}, row {number}")
+            else:
+                faults.add("undecodable", not_utf8(bad, values[bad]), f"row {number}")
+
+
+def _check_names(names: list[str], location: str) -> None:
+    """Raises DataError for two columns of one name."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"{names.count(twice)} columns are named '{twice}'; rename all but one. If this is a row of data, put a "
+            "header in front of it.",
+            location=location,
+        )

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpulm.errors import ConfigError, DataError
+from tpulm.labelled import Examples, LabelSet, examples_of, numbers
+
+
+def labelled(labels: Sequence[Any]) -> Examples:
+    return examples_of([(f"text {index}", label) for index, label in enumerate(labels)])
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "values"),
+    [
+        (["pos", "neg", "pos"], ("neg", "pos"), ("neg", "pos")),
+        ([10, 9, 1], ("1", "9", "10"), (1, 9, 10)),
+        (["10", "9", "1"], ("1", "9", "10"), ("1", "9", "10")),
+        (["1", 0, 1, "0"], ("0", "1"), (0, "1")),
+        ([True, False], ("false", "true"), (False, True)),
+        ([1.0, 0.5], ("0.5", "1.0"), (0.5, 1.0)),
+        (["-1", "0", "1e3"], ("-1", "0", "1e3"), ("-1", "0", "1e3")),
+        (["10", "9", "many"], ("10", "9", "many"), ("10", "9", "many")),
+        (["é", "z", "Z"], ("Z", "z", "é"), ("Z", "z", "é")),
+        (["nan", "1", "1_0"], ("1", "1_0", "nan"), ("1", "1_0", "nan")),
+    ],
+)
+def test_classes_and_their_order(labels: list[Any], names: tuple[str, ...], values: tuple[Any, ...]):
+    found = LabelSet.of(labelled(labels))
+    assert (found.names, found.values) == (names, values)
+    assert [type(value) for value in found.values] == [type(value) for value in values]
+    assert len(found) == len(names)
+
+
+@given(
+    st.lists(st.one_of(st.integers(-5, 5), st.sampled_from(["a", "b", "1", "true"]), st.booleans()), min_size=2, max_size=20)
+)
+def test_every_label_is_its_class_whatever_the_order(labels: list[Any]):
+    examples = labelled(labels)
+    try:
+        found = LabelSet.of(examples)
+    except DataError as error:
+        assert len({str(label).lower() for label in labels}) == 1, error
+        return
+    classes = found.encode(examples)
+    assert classes.dtype == np.int32 and classes.shape == (len(labels),)
+    assert [found.names[one] for one in classes] == [str(label).lower() for label in labels]
+    assert sum(found.counts(classes).values()) == len(labels) and tuple(found.counts(classes)) == found.names
+    assert LabelSet.of(labelled(labels[::-1])).names == found.names
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["pos"] * 3, "all 3 examples have the label 'pos'; .* at least two"),
+        (
+            [f"text {number}" for number in range(21)],
+            r"21 examples have 21 different labels \('text 0', 'text 1', 'text 2', …\), too many",
+        ),
+        ([number % 1001 for number in range(4000)], "4000 examples have 1001 different labels .*--regression.*--label-column"),
+        (["1", "1.0", "2"], "the labels '1' and '1.0' are one number written in two ways"),
+    ],
+)
+def test_labels_that_are_no_classes(labels: list[Any], message: str):
+    with pytest.raises(DataError, match=message):
+        LabelSet.of(labelled(labels))
+
+
+@pytest.mark.parametrize("labels", [list(range(20)), [number % 11 for number in range(22)], [n % 1000 for n in range(2000)]])
+def test_many_classes_that_are_allowed(labels: list[Any]):
+    assert len(LabelSet.of(labelled(labels))) == len(set(labels))
+
+
+def test_a_label_unseen_in_training():
+    found = LabelSet.of(labelled(["negative", "positive"]))
+    with pytest.raises(DataError) as failure:
+        found.encode(labelled(["negative", "postive", "neutral", "postive"]))
+    assert str(failure.value) == (
+        "example 1: its label 'postive' is none of the classes: 'negative', 'positive'. Did you mean 'positive'? "
+        "So have 2 more examples, with 1 other unknown labels."
+    )
+    with pytest.raises(DataError, match="its label '0' is none"):
+        found.encode(labelled([0, 1]))
+
+
+def test_given_labels_keep_their_order_and_may_be_ids():
+    found = LabelSet.given(("neg", "pos", "a mix"))
+    assert found.names == found.values == ("neg", "pos", "a mix")
+    assert found.encode(labelled(["pos", "neg"])).tolist() == [1, 0]
+    assert found.encode(labelled([2, "0", 1])).tolist() == [2, 0, 1]
+    for labels in ([0, 3], [0, "pos"], [-1, 0], [0.0, 1.0]):
+        with pytest.raises(DataError, match="Numbers 0 to 2 may stand for them, where all labels are numbers"):
+            found.encode(labelled(labels))
+    assert LabelSet.given(("1", "0")).encode(labelled([0, 1])).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [((), "0 labels are given"), (("a",), "1 labels"), (("a", ""), "without a name"), (("a", "b", "a"), "2 times")],
+)
+def test_given_labels_that_are_none(names: tuple[str, ...], message: str):
+    with pytest.raises(ConfigError, match=message):
+        LabelSet.given(names)
+
+
+def test_numbers_of_a_regression():
+    found = numbers(labelled([1, "2.5", -0.5, "1e3", True and 4]))
+    assert found.dtype == np.float32 and found.tolist() == [1.0, 2.5, -0.5, 1000.0, 4.0]
+
+
+@pytest.mark.parametrize("label", ["good", "inf", float("inf"), "nan", 1e39, True, "1_0"])
+def test_what_is_no_number(label: Any):
+    with pytest.raises(DataError, match=r"example 1: its label '.*' is no finite number, .* Nor are those of 1 more"):
+        numbers(labelled([1, label, label]))
+
+
+def test_examples_without_labels_have_no_classes():
+    for use in (LabelSet.of, LabelSet.given(("a", "b")).encode, numbers):
+        with pytest.raises(DataError, match="read without labels"):
+            use(examples_of(["x"], labelled=False))

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tpulm.errors import ConfigError, DataError
+from tpulm.labelled import Columns, Examples, examples, examples_of, label_name, read_examples
+
+ROWS = [{"text": "good", "pair": "yes", "label": 1}, {"text": "bad", "pair": "no", "label": 0}]
+
+
+def parts(found: Examples) -> tuple[Any, ...]:
+    names = None if found.labels is None else [label_name(label) for label in found.labels]
+    return found.texts, found.pairs, names
+
+
+@pytest.mark.parametrize("form", ["tsv", "csv", "jsonl", "parquet"])
+def test_every_format_gives_the_same_examples(write_rows: Callable, form: str):
+    path = write_rows(f"a.{form}", ROWS)
+    found = read_examples(path, Columns(pair="pair"))
+    assert parts(found) == (["good", "bad"], ["yes", "no"], ["1", "0"])
+    assert [type(label) for label in found.labels or []] == [str if form in ("tsv", "csv") else int] * 2
+    assert parts(read_examples(path)) == (["good", "bad"], None, ["1", "0"])
+    assert parts(read_examples(path, labelled=False)) == (["good", "bad"], None, None)
+    assert len(found) == 2 and not found.skipped
+    unlabelled = Columns(label="nowhere")
+    assert parts(read_examples(path, unlabelled, labelled=False)) == (["good", "bad"], None, None)
+
+
+def test_take(write_rows: Callable):
+    found = read_examples(write_rows("a.jsonl", ROWS * 3), Columns(pair="pair"))
+    taken = found.take(np.array([4, 1]))
+    assert parts(taken) == (["good", "bad"], ["yes", "no"], ["1", "0"])
+    assert taken.places == [found.places[4], found.places[1]]
+    assert len(found.take([])) == 0
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_dots_descend(write_rows: Callable, form: str):
+    path = write_rows(f"a.{form}", [{"review": {"body": "x", "stars": 4}}, {"review": {"body": "y", "stars": 2}}])
+    assert parts(read_examples(path, Columns("review.body", "review.stars"))) == (["x", "y"], None, ["4", "2"])
+
+
+@pytest.mark.parametrize("form", ["tsv", "csv", "parquet"])
+def test_a_missing_column_is_an_error_whatever_on_error_says(write_rows: Callable, form: str):
+    path = write_rows(f"a.{form}", [{"id": "1", "document": "x", "labels": "1"}])
+    with pytest.raises(DataError) as failure:
+        read_examples(path, Columns("document"), on_error="skip")
+    assert str(failure.value) == (
+        f"{path}: there is no column 'label'. Did you mean 'labels'? The columns: 'id', 'document', 'labels'. "
+        "Name the column of the label with --label-column (Columns(label=…) in Python)."
+    )
+
+
+def test_a_missing_key_is_a_fault_of_its_record(write: Callable):
+    path = write("a.jsonl", '{"text": "x", "label": 1}\n{"txt": "y", "label": 1}\n')
+    with pytest.raises(
+        DataError, match=r"line 2: the record has no 'text'. Did you mean 'txt'\? Its keys: txt, label. Name the"
+    ):
+        read_examples(path)
+    assert read_examples(path, on_error="skip").skipped == {"no_field": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.tsv",
+            "gj04\t1\tOur friends won't buy this.\nx\t1\ty\n",
+            "this one looks like data: put a line with the names in front",
+        ),
+        ("a.tsv", "text,label\nx,1\n", "separated by commas: set format = 'csv'"),
+        ("a.csv", "text\tlabel\nx\t1\n", "separated by tabs: set format = 'tsv'"),
+    ],
+)
+def test_a_header_that_is_none(write: Callable, name: str, content: str, message: str):
+    with pytest.raises(DataError, match=message):
+        read_examples(write(name, content))
+
+
+@pytest.mark.parametrize(
+    ("row", "message", "reason"),
+    [
+        ({"text": "", "label": 1}, "the text is empty", "empty"),
+        ({"text": " \n", "label": 1}, "the text is empty", "empty"),
+        ({"text": None, "label": 1}, "the text is empty", "empty"),
+        ({"text": float("nan"), "label": 1}, "the text is empty", "empty"),
+        ({"text": "x", "label": 1, "pair": ""}, "the second text is empty", "empty"),
+        ({"text": 7, "label": 1}, "the text is 7, not a string", "not_text"),
+        ({"text": "a\0b", "label": 1}, "a NUL character", "nul_character"),
+        ({"text": "a\ud800", "label": 1}, "half of a surrogate pair", "not_unicode"),
+        ({"text": "x" * 101, "label": 1}, "the text is longer than", "too_large"),
+        ({"text": "x", "label": None}, "the label is missing", "no_label"),
+        ({"text": "x", "label": " "}, "the label is missing", "no_label"),
+        ({"text": "x", "label": float("nan")}, "the label is missing", "no_label"),
+        ({"text": "x", "label": ["a", "b"]}, r'the label is \["a", "b"\]; an example has one label', "no_label"),
+    ],
+)
+def test_what_is_no_example(write: Callable, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], message: str, reason: str):
+    monkeypatch.setattr(examples, "MAX_DOCUMENT_BYTES", 100)
+    rows = [{"text": "fine", "pair": "p", "label": "a"}, {"pair": "p"} | row]
+    path = write("a.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    columns = Columns(pair="pair")
+    with pytest.raises(DataError, match=message) as failure:
+        read_examples(path, columns)
+    assert failure.value.location == f"{path}, line 2"
+    found = read_examples(path, columns, on_error="skip")
+    assert parts(found) == (["fine"], ["p"], ["a"]) and found.skipped == {reason: 1}
+
+
+def test_nulls_of_parquet(tmp_path: Path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["x", None, "z"], "label": [1.0, 2.0, None]}), path)
+    found = read_examples(path, on_error="skip")
+    assert parts(found) == (["x"], None, ["1.0"]) and found.skipped == {"empty": 1, "no_label": 1}
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.tsv", ""), ("a.csv.gz", "text,label\n"), ("a.jsonl", "")])
+def test_files_without_examples(write: Callable, name: str, content: str):
+    with pytest.raises(DataError, match="it has no examples: the file is empty, or a header without rows"):
+        read_examples(write(name, content))
+    with pytest.raises(DataError, match=r"no example is left; left out were: empty 2"):
+        read_examples(write("b.jsonl", '{"text": "", "label": 1}\n' * 2), on_error="skip")
+
+
+def test_each_column_has_one_role():
+    with pytest.raises(ConfigError, match="the columns of label and text are both 'x'"):
+        Columns("x", "x")
+
+
+def test_labels_lose_the_blanks_around_them(write: Callable):
+    assert read_examples(write("a.csv", "text,label\nx, pos \n")).labels == ["pos"]
+
+
+@pytest.mark.parametrize(
+    ("data", "labelled", "expected"),
+    [
+        ([("a", 1), ("b", 0)], True, (["a", "b"], None, ["1", "0"])),
+        ([("a", "c", 1), ["b", "d", 0]], True, (["a", "b"], ["c", "d"], ["1", "0"])),
+        (["a", "b"], False, (["a", "b"], None, None)),
+        ([("a", "c"), ("b", "d")], False, (["a", "b"], ["c", "d"], None)),
+        ({"text": ["a", "b"], "label": np.array([1, 0])}, True, (["a", "b"], None, ["1", "0"])),
+        ({"text": ["a", "b"], "pair": ["c", "d"], "label": [True, False]}, True, (["a", "b"], ["c", "d"], ["true", "false"])),
+        ({"text": ["a", "b"]}, False, (["a", "b"], None, None)),
+        ((text for text in "ab"), False, (["a", "b"], None, None)),
+    ],
+)
+def test_examples_of_python_values(data: Any, labelled: bool, expected: tuple[Any, ...]):
+    found = examples_of(data, labelled=labelled)
+    assert parts(found) == expected
+    assert found.places == ["example 0", "example 1"]
+    assert not any(isinstance(label, np.generic) for label in found.labels or [])
+
+
+def test_examples_of_files_and_named_columns(write_rows: Callable):
+    path = write_rows("a.tsv", [{"document": "x", "score": "1"}])
+    columns = Columns("document", "score")
+    assert examples_of(path, columns=columns) == read_examples(path, columns)
+    assert parts(examples_of({"document": ["x"], "score": [1]}, columns=columns)) == (["x"], None, ["1"])
+
+
+@pytest.mark.parametrize(
+    ("data", "labelled", "message"),
+    [
+        ({"txt": ["a"], "label": [1]}, True, r"no column 'text'. Did you mean 'txt'\? The columns: 'txt', 'label'"),
+        ({"text": ["a"], "label": [1, 2]}, True, "not of one length: text 1, label 2"),
+        ({"text": "a", "label": [1]}, True, "column 'text' is one string"),
+        (["a", "b"], True, r'example 0: it is "a"; expected is \(text, label\)'),
+        ([("a", 1), ("b", "c", 1)], True, "example 1: it has 3 parts and example 0 has 2"),
+        ([("a", 1), ("", 1)], True, "example 1: the text is empty"),
+        ([("a", 1), (None, 1)], True, "example 1: the text is empty"),
+        ([], True, "the examples: it has no examples"),
+        (5, True, "examples are a path, a list of .*, not int"),
+    ],
+)
+def test_python_values_that_are_no_examples(data: Any, labelled: bool, message: str):
+    with pytest.raises(DataError, match=message):
+        examples_of(data, labelled=labelled)
+
+
+def test_on_error_is_one_of_two():
+    wrong: Any = "skpi"
+    with pytest.raises(ConfigError, match="on_error is 'stop' or 'skip', not 'skpi'"):
+        examples_of([("a", 1)], on_error=wrong)
+
+
+def test_a_list_has_no_columns():
+    with pytest.raises(ConfigError, match="a list has its parts in order"):
+        examples_of([("a", 1)], columns=Columns())
+
+
+def test_reviews_are_the_same_in_every_format(real_data: Path, tmp_path: Path):
+    source = real_data / "ko" / "nsmc_train_50k.tsv.gz"
+    columns = Columns("document", "label")
+    found = read_examples(source, columns, on_error="skip")
+    with gzip.open(source, "rt", encoding="utf-8", newline="\n") as lines:
+        header, *rows = (line.rstrip("\r\n").split("\t") for line in lines)
+    assert len(found) + found.skipped.total() == len(rows) and len(found) > 49_000
+    table = {name: list(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)}
+    with (tmp_path / "a.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    with (tmp_path / "a.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(dict(zip(header, row, strict=True)))}\n" for row in rows)
+    pq.write_table(pa.table(table | {"label": [int(label) for label in table["label"]]}), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.jsonl", "a.parquet"):
+        other = read_examples(tmp_path / name, columns, on_error="skip")
+        assert (parts(other), other.skipped) == (parts(found), found.skipped), name

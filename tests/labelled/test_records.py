@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tpulm import storage
+from tpulm.emulator import Emulator
+from tpulm.errors import ConfigError, DataError
+from tpulm.labelled import read_records
+
+ROWS = [{"id": "a", "text": "fine, «really»", "label": "1"}, {"id": "b", "text": "좋아요 ♥", "label": "0"}]
+
+
+def values_and_skipped(path: Path, **settings: Any) -> tuple[list[list[Any]], dict[str, int]]:
+    skipped: Counter[str] = Counter()
+    found = [list(record.values.values()) for record in read_records(path, on_error="skip", skipped=skipped, **settings)]
+    return found, dict(skipped)
+
+
+@pytest.mark.parametrize("compression", ["", ".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("form", ["tsv", "csv", "jsonl"])
+def test_all_columns_in_every_format_and_compression(write_rows: Callable, form: str, compression: str):
+    path = write_rows(f"a.{form}{compression}", ROWS)
+    records = list(read_records(path, skipped=Counter()))
+    assert [record.values for record in records] == ROWS
+    assert [list(record.values) for record in records] == [["id", "text", "label"]] * 2
+    lines = (1, 2) if form == "jsonl" else (2, 3)
+    assert [record.place for record in records] == [f"{path}, line {line}" for line in lines]
+
+
+def test_parquet_keeps_types_and_counts_rows(write_rows: Callable):
+    rows = [{"text": f"t{number}", "label": number, "more": {"a": [number]}, "none": None} for number in range(1500)]
+    path = write_rows("a.parquet", rows)
+    records = list(read_records(path, skipped=Counter()))
+    assert [record.values for record in records] == rows
+    assert [records[0].place, records[-1].place] == [f"{path}, row 0", f"{path}, row 1499"]
+
+
+def test_a_mark_in_front_is_no_part_of_the_first_column(write: Callable):
+    (record,) = read_records(write("a.csv", "\ufefftext,label\r\nx,1\r\n"), skipped=Counter())
+    assert record.values == {"text": "x", "label": "1"}
+
+
+def test_a_row_over_several_lines_begins_where_it_begins(write: Callable):
+    path = write("a.csv", 'text,label\n"one\ntwo",1\nthree,0\n')
+    assert [record.place for record in read_records(path, skipped=Counter())] == [f"{path}, line 2", f"{path}, line 4"]
+
+
+def test_nothing_is_read_before_it_is_wanted(write: Callable):
+    records = read_records(write("a.tsv", "text\tlabel\nx\t1\nbroken\n"), skipped=Counter())
+    assert next(records).values["text"] == "x"
+    with pytest.raises(DataError, match="line 3"):
+        next(records)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "reason"),
+    [
+        (
+            "a.tsv",
+            "text\tlabel\nx\t1\textra\ny\t0\n",
+            r"line 2: 3 fields \(x \| 1 \| extra\), but the header has 2",
+            "malformed_row",
+        ),
+        ("a.csv", 'text,label\n"x" y,1\ny,0\n', "line 2: .*quotes within a quoted field are doubled", "malformed_row"),
+        ("a.jsonl", '{"text": "x"\n{"text": "y", "label": "0"}\n', "line 1: .*is not JSON", "not_json"),
+        ("a.jsonl", '["x"]\n{"text": "y", "label": "0"}\n', r'line 1: the record is \["x"\], not an object', "no_field"),
+        ("a.tsv", b"text\tlabel\nx\xff\t1\ny\t0\n", "line 2, byte 12: the bytes 'ff' are not utf-8", "undecodable"),
+        ("a.tsv", b"text\tlabel\nx\t\xff\ny\t0\n", "line 2, byte 13: the bytes 'ff' are not utf-8", "undecodable"),
+        ("a.jsonl", b'{"text": "x\xff"}\n{"text": "y", "label": "0"}\n', "line 1, byte 11: .*not utf-8", "undecodable"),
+        ("a.csv", "text,label\nx\0,1\ny,0\n", "line 2: a NUL character", "nul_character"),
+    ],
+)
+def test_what_is_no_row(write: Callable, name: str, content: bytes | str, message: str, reason: str):
+    path = write(name, content)
+    with pytest.raises(DataError, match=message) as failure:
+        list(read_records(path, skipped=Counter()))
+    assert str(failure.value).startswith(f"{path}, line ") and 'With on_error = "skip"' in str(failure.value)
+    assert values_and_skipped(path) == ([["y", "0"]], {reason: 1})
+
+
+def test_a_torn_file(write: Callable, tmp_path: Path):
+    whole = gzip.compress(b"text\tlabel\n" + b"".join(b"number %d\t1\n" % number for number in range(10_000)))
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(whole[:-2000])
+    with pytest.raises(DataError, match=r"a\.tsv\.gz, after byte \d+ of the text: the gzip data ends too early"):
+        list(read_records(path, skipped=Counter()))
+    found, skipped = values_and_skipped(path)
+    assert 100 < len(found) < 10_000 and skipped == {"broken_file": 1}
+
+
+def test_blank_lines_are_counted(write: Callable):
+    for name, content in (("a.tsv", "text\tlabel\n\nx\t1\n\n"), ("a.jsonl", '\n{"text": "x", "label": "1"}\n \n')):
+        assert values_and_skipped(write(name, content)) == ([["x", "1"]], {"empty": 2})
+
+
+def test_columns_without_a_name_and_of_one_name(write: Callable):
+    (record,) = read_records(write("a.csv", "label,text,,\nham,hi,,\n"), skipped=Counter())
+    assert record.values == {"label": "ham", "text": "hi", "column 3": "", "column 4": ""}
+    with pytest.raises(DataError, match=r"line 1: 2 columns are named 'text'; rename all but one"):
+        list(read_records(write("b.csv", "text,text\nx,y\n"), on_error="skip", skipped=Counter()))
+
+
+def test_a_header_of_bad_bytes(write: Callable):
+    with pytest.raises(DataError, match="line 1: the header cannot be read: bytes that do not decode"):
+        list(read_records(write("a.tsv", b"t\xff\tlabel\nx\t1\n"), on_error="skip", skipped=Counter()))
+
+
+def test_files_of_a_glob_follow_each_other(write: Callable, tmp_path: Path):
+    write("a-1.csv", "text\none\n")
+    write("a-2.tsv.gz", "text\ntwo\n")
+    found = [record.values["text"] for record in read_records(tmp_path / "a-*", skipped=Counter())]
+    assert found == ["one", "two"]
+
+
+def test_the_format_can_be_given(write: Callable):
+    path = write("ratings.txt", "text\tlabel\nx\t1\n")
+    with pytest.raises(ConfigError, match=r"the suffix '.txt' says none of them.*set format = 'tsv'"):
+        list(read_records(path, skipped=Counter()))
+    assert values_and_skipped(path, format="tsv") == ([["x", "1"]], {})
+    with pytest.raises(ConfigError, match=r"format 'tsb' is not known. Did you mean 'tsv'\?"):
+        values_and_skipped(path, format="tsb")
+    with pytest.raises(ConfigError, match="Parquet compresses by itself"):
+        list(read_records(write("a.parquet.gz", b""), skipped=Counter()))
+
+
+def test_a_missing_file_suggests_another(write: Callable, tmp_path: Path):
+    write("train.tsv", "text\n")
+    with pytest.raises(ConfigError, match=r"Did you mean 'train.tsv'\?"):
+        list(read_records(tmp_path / "trian.tsv", skipped=Counter()))
+
+
+@pytest.mark.parametrize("form", ["tsv", "parquet"])
+def test_files_in_cloud_storage(gcs: Emulator, write_rows: Callable, form: str):
+    storage.write_atomic(f"gs://runs/a.{form}", write_rows(f"a.{form}", ROWS).read_bytes())
+    records = list(read_records(f"gs://runs/a.{form}", skipped=Counter()))
+    assert [record.values for record in records] == ROWS
+    assert records[0].place.startswith(f"gs://runs/a.{form}, ")
+
+
+def test_parquet_that_is_none_and_columns_of_one_name(tmp_path: Path):
+    pq.write_table(pa.table([["x"], ["y"]], names=["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: 2 columns are named 'text'; rename all but one"):
+        list(read_records(tmp_path / "a.parquet", skipped=Counter()))
+    (tmp_path / "b.parquet").write_bytes(b"text")
+    with pytest.raises(DataError, match=r"b\.parquet, after row 0: not a whole Parquet file"):
+        list(read_records(tmp_path / "b.parquet", skipped=Counter()))
+
+
+def test_a_text_of_parquet_that_is_not_utf8_takes_its_row_along(tmp_path: Path):
+    texts = pa.Array.from_buffers(pa.string(), 2, [*pa.array(["abcd", "ef"]).buffers()[:2], pa.py_buffer(b"ab\xffdef")])
+    pq.write_table(pa.table({"text": texts, "label": [0, 1]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="row 0: 'text' is not UTF-8"):
+        list(read_records(tmp_path / "a.parquet", skipped=Counter()))
+    assert values_and_skipped(tmp_path / "a.parquet") == ([["ef", 1]], {"undecodable": 1})
