@@ -1,0 +1,71 @@
+"""Which examples are held out to measure on, where the user has no file of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tpulm.errors import ConfigError, DataError
+from tpulm.labelled.examples import Examples
+
+_PURPOSE: Final = b"tpulm held out"  # these hashes are nobody else's
+_KEY_BYTES: Final = 16  # equal keys mean equal texts
+
+
+class Split(NamedTuple):
+    """Indices of examples, ascending; every example is in one of them."""
+
+    train: np.ndarray  # int64
+    held_out: np.ndarray  # int64
+
+
+def hold_out(examples: Examples, classes: np.ndarray | None, *, fraction: float) -> Split:
+    """Holds out `fraction` of the distinct texts of each class (None: of all), those whose hashes come first.
+
+    The hash is of text and pair alone: neither the order of the file nor the machine matters, copies of a text stay together
+    whatever their labels, and one text more moves at most one other of its class. A class with two distinct texts of its own is
+    on both sides, one with a single text in `train`. A text with several labels counts to the rarest of them.
+
+    Raises ConfigError for a fraction outside (0, 0.5], DataError where there is nothing to hold out.
+    """
+    if not 0.0 < fraction <= 0.5:
+        raise ConfigError(f"a fraction of {fraction} cannot be held out; choose one above 0 and up to 0.5, such as 0.1")
+    keys = [_key(examples, index) for index in range(len(examples))]
+    held_out: set[bytes] = set()
+    for stratum in _strata(keys, classes):
+        held_out.update(sorted(stratum)[: _quota(len(stratum), fraction)])
+    if not held_out:
+        raise DataError(
+            f"of {len(keys)} examples none can be held out: no class has two different texts. Give a file to evaluate on."
+        )
+    chosen = np.fromiter((key in held_out for key in keys), np.bool_, len(keys))
+    return Split(np.flatnonzero(~chosen), np.flatnonzero(chosen))
+
+
+def _key(examples: Examples, index: int) -> bytes:
+    parts = [examples.texts[index]] if examples.pairs is None else [examples.texts[index], examples.pairs[index]]
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=_KEY_BYTES, person=_PURPOSE).digest()  # texts hold no NUL
+
+
+def _strata(keys: list[bytes], classes: np.ndarray | None) -> list[set[bytes]]:
+    """The distinct texts of each class, each text in one class."""
+    if classes is None:
+        return [set(keys)]
+    pairs = set(zip(keys, classes.tolist(), strict=True))
+    texts = Counter(label for _, label in pairs)  # distinct texts by class
+    home: dict[bytes, int] = {}
+    for key, label in pairs:
+        other = home.setdefault(key, label)
+        home[key] = min(label, other, key=lambda one: (texts[one], one))
+    strata: dict[int, set[bytes]] = {}
+    for key, label in home.items():
+        strata.setdefault(label, set()).add(key)
+    return list(strata.values())
+
+
+def _quota(count: int, fraction: float) -> int:
+    """How many of so many texts are held out: rounded, and at least one on each side where there are two."""
+    return 0 if count < 2 else min(max(int(fraction * count + 0.5), 1), count - 1)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpulm.errors import ConfigError, DataError
+from tpulm.labelled import Columns, Examples, LabelSet, Split, examples_of, hold_out, read_examples
+
+Row = tuple[str, int]
+ROWS = st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), st.integers(0, 3)), min_size=2, max_size=60)
+
+
+def split(rows: Sequence[Row], fraction: float = 0.2) -> Split:
+    return hold_out(examples_of(list(rows)), np.array([label for _, label in rows], np.int32), fraction=fraction)
+
+
+def held(rows: Sequence[Row], fraction: float = 0.2) -> set[str]:
+    return {rows[index][0] for index in split(rows, fraction).held_out}
+
+
+def own_texts(rows: Sequence[Row], label: int) -> set[str]:
+    """The texts that have this label and no other."""
+    return {text for text, one in rows if one == label} - {text for text, one in rows if one != label}
+
+
+@given(ROWS, st.sampled_from([0.01, 0.1, 0.3, 0.5]), st.randoms(use_true_random=False))
+def test_the_laws_of_a_split(rows: list[Row], fraction: float, chance: random.Random):
+    try:
+        found = split(rows, fraction)
+    except DataError:
+        assert all(len(own_texts(rows, label)) < 2 for label in range(4))
+        return
+    train, held_out = ({rows[index][0] for index in side} for side in found)
+    assert found.train.dtype == found.held_out.dtype == np.int64
+    assert (np.diff(found.train) > 0).all() and (np.diff(found.held_out) > 0).all()
+    assert sorted([*found.train, *found.held_out]) == list(range(len(rows)))
+    assert not train & held_out
+    for label in range(4):
+        own = own_texts(rows, label)
+        if len(own) > 1:
+            of_class = {text for text, one in rows if one == label}
+            assert of_class & train and of_class & held_out
+    shuffled = chance.sample(rows, len(rows))
+    assert held(shuffled, fraction) == held_out
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.1, 0.5])
+def test_each_class_gives_its_part(fraction: float):
+    rows = [(f"text {number}", number % 10 // 7) for number in range(2000)]
+    labels = np.array([label for _, label in rows])
+    chosen = labels[split(rows, fraction).held_out]
+    assert np.bincount(chosen).tolist() == [round(1400 * fraction), round(600 * fraction)]
+
+
+def test_a_row_more_moves_at_most_one_other():
+    rows = [(f"text {number}", number % 3) for number in range(300)]
+    before = held(rows)
+    for number in range(300, 340):
+        rows.append((f"text {number}", number % 3))
+        after = held(rows)
+        assert len((before ^ after) - {f"text {number}"}) <= 1
+        before = after
+
+
+def test_the_same_texts_on_every_machine():
+    rows = [(f"text {number}", number % 2) for number in range(20)]
+    assert sorted(held(rows)) == ["text 14", "text 19", "text 8", "text 9"]
+
+
+def test_the_pair_counts():
+    pairs = examples_of([("same", f"second {number}", number % 2) for number in range(40)])
+    classes = np.array([number % 2 for number in range(40)])
+    assert len(hold_out(pairs, classes, fraction=0.25).held_out) == 10
+    swapped = examples_of([(f"second {number}", "same", number % 2) for number in range(40)])
+    assert (
+        hold_out(swapped, classes, fraction=0.25).held_out.tolist() != hold_out(pairs, classes, fraction=0.25).held_out.tolist()
+    )
+
+
+def test_a_regression_has_no_classes():
+    examples = examples_of([(f"text {number % 50}", number / 7) for number in range(100)])
+    found = hold_out(examples, None, fraction=0.1)
+    assert len(found.held_out) == 10
+    assert {number % 50 for number in found.held_out} & {number % 50 for number in found.train} == set()
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 0.51, 1.0, float("nan")])
+def test_fractions_that_cannot_be_held_out(fraction: float):
+    with pytest.raises(ConfigError, match=r"choose one above 0 and up to 0\.5"):
+        split([("a", 0), ("b", 1)], fraction)
+
+
+@pytest.mark.parametrize("rows", [[("a", 0)], [("a", 0), ("b", 1)], [("a", 0), ("a", 0), ("a", 1)]])
+def test_too_few_texts(rows: list[Row]):
+    with pytest.raises(DataError, match=f"of {len(rows)} examples none can be held out"):
+        split(rows)
+
+
+def test_real_reviews(real_data: Path):
+    examples: Examples = read_examples(
+        real_data / "ko" / "nsmc_train_50k.tsv.gz", Columns("document", "label"), on_error="skip"
+    )
+    labels = LabelSet.of(examples)
+    classes = labels.encode(examples)
+    found = hold_out(examples, classes, fraction=0.1)
+    assert len(found.held_out) / len(examples) == pytest.approx(0.1, abs=0.002)
+    shares = [np.mean(classes[side]) for side in found]
+    assert shares[0] == pytest.approx(shares[1], abs=0.005)
+    texts = [set(examples.take(side).texts) for side in found]
+    assert not texts[0] & texts[1]
