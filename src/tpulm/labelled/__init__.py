@@ -1,8 +1,8 @@
-"""From files of labelled text to examples, classes, and a part held out.
+"""From files of labelled text to examples, classes, a part held out, and scores.
 
-`read_examples` and `examples_of` read, `LabelSet` says what the classes are and `numbers` what a regression aims at, and
-`hold_out` sets a part aside. `read_records` gives whole rows, for what writes them back with predictions. Formats and refusals
-are those of the corpus.
+`read_examples` and `examples_of` read, `LabelSet` says what the classes are and `numbers` what a regression aims at, `hold_out`
+sets a part aside, and `class_scores` and `regression_scores` measure. `read_records` gives whole rows, for what writes them
+back with predictions. Formats and refusals are those of the corpus.
 """
 
 from tpulm.labelled.columns import Columns
@@ -10,18 +10,25 @@ from tpulm.labelled.examples import Examples
 from tpulm.labelled.labels import LabelSet, label_name, numbers
 from tpulm.labelled.reading import examples_of, read_examples
 from tpulm.labelled.records import Record, read_records
+from tpulm.labelled.scores import ClassScores, RegressionScores, Summary, class_scores, regression_scores, summarize
 from tpulm.labelled.split import Split, hold_out
 
 __all__ = [
+    "ClassScores",
     "Columns",
     "Examples",
     "LabelSet",
     "Record",
+    "RegressionScores",
     "Split",
+    "Summary",
+    "class_scores",
     "examples_of",
     "hold_out",
     "label_name",
     "numbers",
     "read_examples",
     "read_records",
+    "regression_scores",
+    "summarize",
 ]

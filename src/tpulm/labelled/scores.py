@@ -1,0 +1,123 @@
+"""How well predictions agree with labels: the scores that GLUE reports, as scikit-learn and scipy define them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tpulm.errors import DataError, TrainingDiverged
+
+_ROUNDING: Final = 1e-13  # a spread below this part of the values is rounding, not spread; scipy's own limit
+
+
+class ClassScores(NamedTuple):
+    """Of N examples and C classes. What divides by nothing is 0."""
+
+    examples: int
+    accuracy: float
+    macro_f1: float  # mean of f1 over the classes that occur, as label or as prediction
+    matthews: float  # in [-1, 1]; 0 as well where labels or predictions are all of one class
+    confusion: np.ndarray  # int64 [C, C]; rows are labels, columns predictions
+    precision: np.ndarray  # float64 [C]: of what was predicted to be of the class, the part that is
+    recall: np.ndarray  # float64 [C]: of what is of the class, the part that was found
+    f1: np.ndarray  # float64 [C]: harmonic mean of the two
+
+
+class RegressionScores(NamedTuple):
+    """Of N examples. A correlation is 0 where labels or predictions do not vary: there it is not defined."""
+
+    examples: int
+    pearson: float
+    spearman: float
+    mean_squared_error: float
+
+
+class Summary(NamedTuple):
+    """Of the same score in several runs."""
+
+    mean: float
+    deviation: float  # of the sample (divided by n - 1); 0 for a single value
+
+
+def class_scores(gold: np.ndarray, predicted: np.ndarray, num_classes: int) -> ClassScores:
+    """Scores of classes int [N] in 0 … C-1. Raises DataError for no examples.
+
+    Macro F1 is scikit-learn's f1_score(average="macro", zero_division=0), which averages over the classes of labels and
+    predictions together; Matthews its matthews_corrcoef, the R_K of Gorodkin (2004), 0 where it is not defined.
+    """
+    _check(gold, predicted)
+    flat = gold.astype(np.int64) * num_classes + predicted.astype(np.int64)
+    confusion = np.bincount(flat, minlength=num_classes**2).reshape(num_classes, num_classes).astype(np.int64)
+    right = np.diagonal(confusion).astype(np.float64)
+    is_class, said_class = confusion.sum(axis=1).astype(np.float64), confusion.sum(axis=0).astype(np.float64)
+    f1 = _divide(2 * right, is_class + said_class)
+    return ClassScores(
+        examples=len(gold),
+        accuracy=float(right.sum() / len(gold)),
+        macro_f1=float(f1[is_class + said_class > 0].mean()),
+        matthews=_matthews(right.sum(), is_class, said_class),
+        confusion=confusion,
+        precision=_divide(right, said_class),
+        recall=_divide(right, is_class),
+        f1=f1,
+    )
+
+
+def regression_scores(gold: np.ndarray, predicted: np.ndarray) -> RegressionScores:
+    """Scores of numbers [N]. Raises DataError for no examples, TrainingDiverged for predictions that are not finite."""
+    _check(gold, predicted)
+    gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
+    broken = int((~np.isfinite(predicted)).sum())
+    if broken:
+        raise TrainingDiverged(
+            f"{broken} of {len(predicted)} predictions are no finite numbers: the weights are broken. Train with a lower "
+            "learning rate."
+        )
+    return RegressionScores(
+        examples=len(gold),
+        pearson=_correlation(gold, predicted),
+        spearman=_correlation(_ranks(gold), _ranks(predicted)),
+        mean_squared_error=float(np.mean((gold - predicted) ** 2)),
+    )
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Raises DataError for no values."""
+    if not len(values):
+        raise DataError("there are no scores to summarize.")
+    return Summary(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
+
+
+def _check(gold: np.ndarray, predicted: np.ndarray) -> None:
+    if gold.shape != predicted.shape or gold.ndim != 1:
+        raise ValueError(f"labels {gold.shape} and predictions {predicted.shape} must be [N] both")
+    if not len(gold):
+        raise DataError("there are no examples to score.")
+
+
+def _divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def _matthews(right: float, is_class: np.ndarray, said_class: np.ndarray) -> float:
+    total = is_class.sum()
+    covariance = right * total - is_class @ said_class
+    spread = np.sqrt((total**2 - is_class @ is_class) * (total**2 - said_class @ said_class))
+    return float(np.clip(covariance / spread, -1.0, 1.0)) if spread > 0 else 0.0
+
+
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    one, other = first - first.mean(), second - second.mean()
+    lengths = [float(np.linalg.norm(one)), float(np.linalg.norm(other))]
+    sizes = [float(np.linalg.norm(first)), float(np.linalg.norm(second))]
+    if any(length <= _ROUNDING * size for length, size in zip(lengths, sizes, strict=True)):
+        return 0.0
+    return float(np.clip((one / lengths[0]) @ (other / lengths[1]), -1.0, 1.0))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """From 1 up; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

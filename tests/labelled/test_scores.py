@@ -1,0 +1,113 @@
+"""Constants are of scikit-learn 1.9.1 and scipy 1.17."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpulm.errors import DataError, TrainingDiverged
+from tpulm.labelled import class_scores, regression_scores, summarize
+
+CLASSES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
+NUMBERS = st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=1, max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "num_classes", "accuracy", "macro_f1", "matthews"),
+    [
+        ([0, 0, 0, 1, 1, 2, 2, 2, 2, 4], [0, 1, 0, 1, 1, 2, 2, 0, 4, 4], 5, 0.7, 0.7, 0.6252412661738195),
+        ([0, 0, 1, 1], [1, 1, 1, 1], 2, 0.5, 1 / 3, 0.0),
+        ([1, 1, 1, 0, 1, 0, 0, 1], [1, 0, 1, 0, 1, 1, 0, 1], 2, 0.75, 0.7333333333333334, 0.4666666666666667),
+    ],
+)
+def test_scikit_learn_agrees(
+    gold: list[int], predicted: list[int], num_classes: int, accuracy: float, macro_f1: float, matthews: float
+):
+    found = class_scores(np.array(gold, np.int32), np.array(predicted, np.int64), num_classes)
+    assert (found.examples, found.accuracy) == (len(gold), accuracy)
+    assert found.macro_f1 == pytest.approx(macro_f1, abs=1e-15)
+    assert found.matthews == pytest.approx(matthews, abs=1e-15)
+
+
+def test_scores_of_each_class():
+    found = class_scores(np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 4]), np.array([0, 1, 0, 1, 1, 2, 2, 0, 4, 4]), 5)
+    assert found.confusion.dtype == np.int64
+    assert found.confusion.tolist() == [[2, 1, 0, 0, 0], [0, 2, 0, 0, 0], [1, 0, 2, 0, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]
+    np.testing.assert_allclose(found.precision, [2 / 3, 2 / 3, 1, 0, 1 / 2])
+    np.testing.assert_allclose(found.recall, [2 / 3, 1, 1 / 2, 0, 1])
+    np.testing.assert_allclose(found.f1, [2 / 3, 4 / 5, 2 / 3, 0, 2 / 3])
+
+
+@given(CLASSES, st.permutations(range(5)))
+def test_laws_of_class_scores(pairs: list[tuple[int, int]], renamed: list[int]):
+    gold, predicted = np.array(pairs, np.int64).T
+    found = class_scores(gold, predicted, 5)
+    assert found.accuracy == np.mean(gold == predicted)
+    assert found.confusion.sum() == len(pairs) and (found.confusion.sum(axis=1) == np.bincount(gold, minlength=5)).all()
+    assert 0.0 <= found.macro_f1 <= 1.0 and -1.0 <= found.matthews <= 1.0
+    assert all(np.isfinite(values).all() for values in found)
+    other = class_scores(np.array(renamed)[gold], np.array(renamed)[predicted], 5)
+    assert other.macro_f1 == pytest.approx(found.macro_f1) and other.matthews == pytest.approx(found.matthews)
+    turned = class_scores(predicted, gold, 5)
+    assert turned.macro_f1 == pytest.approx(found.macro_f1) and turned.matthews == pytest.approx(found.matthews)
+    right = class_scores(gold, gold, 5)
+    assert (right.accuracy, right.macro_f1, right.matthews) == (1.0, 1.0, float(len(set(gold.tolist())) > 1))
+
+
+def test_a_million_examples_do_not_overflow():
+    gold = np.arange(1_000_000) % 2
+    assert class_scores(gold, gold, 2).matthews == 1.0
+    assert class_scores(gold, 1 - gold, 2).matthews == -1.0
+
+
+def test_scipy_agrees_on_correlations():
+    found = regression_scores(np.array([5.0, 3.2, 1.0, 0.0, 2.5, 2.5, 4.0]), np.array([4.1, 3.3, 0.2, 0.2, 3.3, 1.5, 4.0]))
+    assert found.examples == 7
+    assert found.pearson == pytest.approx(0.9206832017925876, abs=1e-14)
+    assert found.spearman == pytest.approx(0.9633432944855657, abs=1e-14)
+    assert found.mean_squared_error == pytest.approx(0.4485714285714287, abs=1e-14)
+
+
+@given(NUMBERS)
+def test_laws_of_regression_scores(pairs: list[tuple[int, int]]):
+    gold, predicted = np.array(pairs, np.float32).T
+    found = regression_scores(gold, predicted)
+    assert all(math.isfinite(value) for value in found)
+    assert found.mean_squared_error == pytest.approx(np.mean((gold - predicted) ** 2), rel=1e-5)
+    bent = regression_scores(gold, (predicted / 10) ** 3)
+    assert bent.spearman == pytest.approx(found.spearman, abs=1e-12)
+    moved = regression_scores(gold, 3 * predicted + 7)
+    assert moved.pearson == pytest.approx(found.pearson, abs=1e-12)
+    itself = regression_scores(gold, gold)
+    assert itself.pearson == pytest.approx(float(len(set(gold.tolist())) > 1)) and itself.mean_squared_error == 0.0
+
+
+def test_what_does_not_vary_has_no_correlation():
+    for constant in (0.0, 0.1, -1e6):
+        found = regression_scores(np.array([1.0, 2.0, 3.0]), np.full(3, constant))
+        assert (found.pearson, found.spearman) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_predictions_that_are_no_numbers(value: float):
+    with pytest.raises(TrainingDiverged, match="1 of 2 predictions are no finite numbers"):
+        regression_scores(np.array([1.0, 2.0]), np.array([1.0, value]))
+
+
+def test_no_examples_have_no_scores():
+    nothing = np.zeros(0, np.int32)
+    for use in (lambda: class_scores(nothing, nothing, 2), lambda: regression_scores(nothing, nothing), lambda: summarize([])):
+        with pytest.raises(DataError, match="there are no"):
+            use()
+    with pytest.raises(ValueError, match=r"labels \(2,\) and predictions \(1,\)"):
+        class_scores(np.array([0, 1]), np.array([1]), 2)
+
+
+def test_several_runs():
+    assert summarize([0.5]) == (0.5, 0.0)
+    found = summarize([1.0, 2.0, 4.0])
+    assert found.mean == pytest.approx(7 / 3) and found.deviation == pytest.approx(1.5275252316519468)
