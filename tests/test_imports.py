@@ -44,13 +44,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "convert": BASE | TEXT | MODEL | {"train"},
     "plan": BASE | TEXT | MODEL | {"train"},
     "predict": BASE | TEXT | MODEL | {"train", "convert"},
+    "finetuning": BASE | TEXT | MODEL | {"train", "convert", "predict"},
     "facts": BASE | TEXT | MODEL | {"train", "convert"},
     "preparation": BASE | TEXT,
     "compiling": BASE | TEXT | MODEL | {"train"},
     "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "facts", "preparation", "compiling"},
 }
-MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "emulator"}
-MAY_IMPORT["tpulm"] = MAY_IMPORT["pipeline"] | {"pipeline", "cli"}  # tpulm/__init__.py: the library's face
+MAY_IMPORT["own_loop"] = MAY_IMPORT["pipeline"] | {"pipeline", "finetuning"}
+MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "finetuning", "emulator"}
+MAY_IMPORT["tpulm"] = MAY_IMPORT["cli"] | {"cli", "own_loop"}  # tpulm/__init__.py: the library's face
 MAY_IMPORT["__main__"] = MAY_IMPORT["tpulm"]
 
 JAX = {"jax", "jaxlib", "optax", "orbax", "flax", "chex"}

@@ -5,6 +5,7 @@
     for step, state, metrics in tpulm.training_steps(config, "w"):  # or your own loop around the compiled step
         ...
     model = tpulm.load_model("w/export")
+    classifier = tpulm.Classifier("w/export", labels=("neg", "pos")).fit(train, dev)
 
 Each name is imported when first used: `import tpulm` itself costs nothing.
 """
@@ -17,18 +18,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tpulm.config import load as load_config
     from tpulm.convert.huggingface import load_model
-    from tpulm.pipeline import Summary, run, training_steps
+    from tpulm.finetuning import Classifier, finetune
+    from tpulm.own_loop import training_steps
+    from tpulm.pipeline import Summary, run
+    from tpulm.predict.classify import classify
     from tpulm.predict.fill_mask import fill_mask
     from tpulm.predict.generate import generate
 
-__all__ = ["Summary", "fill_mask", "generate", "load_config", "load_model", "run", "training_steps"]
+__all__ = [
+    "Classifier",
+    "Summary",
+    "classify",
+    "fill_mask",
+    "finetune",
+    "generate",
+    "load_config",
+    "load_model",
+    "run",
+    "training_steps",
+]
 
 _HOMES = {
     "load_config": ("tpulm.config", "load"),
     "load_model": ("tpulm.convert.huggingface", "load_model"),
     "Summary": ("tpulm.pipeline", "Summary"),
     "run": ("tpulm.pipeline", "run"),
-    "training_steps": ("tpulm.pipeline", "training_steps"),
+    "training_steps": ("tpulm.own_loop", "training_steps"),
+    "Classifier": ("tpulm.finetuning.classifier", "Classifier"),
+    "classify": ("tpulm.predict.classify", "classify"),
+    "finetune": ("tpulm.finetuning.run", "finetune"),
     "fill_mask": ("tpulm.predict.fill_mask", "fill_mask"),
     "generate": ("tpulm.predict.generate", "generate"),
 }

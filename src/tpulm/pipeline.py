@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import TrainResult
     from tpulm.train.program import Program
-    from tpulm.train.step import TrainState
+    from tpulm.train.window import Step
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,8 @@ def run(
         return _Run(config, folder.path, folder.hosts, progress).all()
 
 
-def training_steps(
-    config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT
-) -> Iterator[tuple[int, TrainState, dict[str, float]]]:
-    """Prepare the data, then yield (step, state, {"loss": …}) after each compiled step, for a loop of your own.
-
-    Nothing is saved or evaluated, and it begins at step 0: take `run` for that. The state is valid until the next step.
-    """
+def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]:
+    """Prepare the data, then yield (step, state, metrics) after each compiled step: `own_loop.training_steps`."""
     folder = begin(config, workdir)
     with storage.held(folder):
         prepare_dataset(config, folder, progress=progress)
@@ -254,7 +250,9 @@ class _Run:
         self.hosts.barrier("export")
         return folder
 
-    def steps(self) -> Iterator[tuple[int, TrainState, dict[str, float]]]:
+    def steps(self) -> Iterator[Step]:
+        from tpulm.train.window import Step, WindowMetrics
+
         state = None
         for phase in self.phases:
             program = self._begun(phase)
@@ -262,8 +260,8 @@ class _Run:
             for cursor, batch in self._rows(phase).iterate(phase.first_step):
                 if cursor == phase.last_step:
                     break
-                state, loss = program.step(state, program.to_devices(batch), program.scalar(cursor))
-                yield cursor + 1, state, {"loss": float(loss)}
+                state, _ = program.step(state, program.to_devices(batch), program.scalar(cursor))
+                yield Step(cursor + 1, state, WindowMetrics(partial(program.window_metrics, state)))
 
     # -- what they share ------------------------------------------------------------------------------------------------
 

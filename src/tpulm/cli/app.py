@@ -11,7 +11,7 @@ from types import TracebackType
 
 import typer
 
-from tpulm.cli import cloud, dataset, importing, recipes, run, stages, tokenizer, use
+from tpulm.cli import cloud, dataset, finetune, importing, recipes, run, stages, tokenizer, use
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
 from tpulm.storage import storage_error
@@ -38,6 +38,8 @@ app.command(rich_help_panel="Single stages")(stages.evaluate)
 app.command(rich_help_panel="Single stages")(stages.export)
 app.add_typer(cloud.app, name="cloud", rich_help_panel="The cloud")
 app.command("import", rich_help_panel="Use a model")(importing.import_)
+app.command(rich_help_panel="Use a model")(finetune.finetune)
+app.command(rich_help_panel="Use a model")(finetune.classify)
 app.command("fill-mask", rich_help_panel="Use a model")(use.fill_mask)
 app.command(rich_help_panel="Use a model")(use.generate)
 

@@ -32,9 +32,9 @@ def print_table(title: str, rows: Mapping[str, str] | Sequence[Sequence[str]], *
     """Two columns of names and values, or any number of columns under a header."""
     from rich.table import Table
 
-    table = Table(
-        title=title, title_justify="left", title_style="bold", show_header=bool(header), box=None, padding=(0, 2, 0, 0)
-    )
+    if title:  # as a line of its own: a table's would be folded to the table's width
+        console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+    table = Table(show_header=bool(header), box=None, padding=(0, 2, 0, 0))
     lines = list(rows.items()) if isinstance(rows, Mapping) else [tuple(row) for row in rows]
     for number in range(len(lines[0]) if lines else len(header)):
         numeric = number > 0 and bool(lines) and all(_is_number(line[number]) for line in lines)

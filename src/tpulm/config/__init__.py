@@ -4,8 +4,9 @@
 configuration is written down and compared. Importing this package loads pydantic and nothing heavier.
 """
 
+from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.phases import Phase, phase_at, phases_of
-from tpulm.config.resolve import canonical_json, differences, from_json, list_recipes, load, recipe_text
+from tpulm.config.resolve import canonical_json, differences, from_json, list_recipes, load, load_finetune, recipe_text
 from tpulm.config.schema import (
     CheckpointConfig,
     CleaningConfig,
@@ -28,6 +29,7 @@ __all__ = [
     "CleaningConfig",
     "CorpusConfig",
     "DataConfig",
+    "FinetuneConfig",
     "GeneratorConfig",
     "HardwareConfig",
     "ModelConfig",
@@ -44,6 +46,7 @@ __all__ = [
     "from_json",
     "list_recipes",
     "load",
+    "load_finetune",
     "phase_at",
     "phases_of",
     "recipe_text",

@@ -7,11 +7,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from tpulm import storage
+from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.schema import RunConfig
 from tpulm.errors import ConfigError, suggest
 
@@ -38,7 +39,15 @@ def load(reference: str | PurePath, overrides: Mapping[str, Any] | Sequence[str]
     values = _values(str(reference), seen=())
     for key, value in _parse_overrides(overrides).items():
         _assign(values, key, value)
-    return _validate(values, str(reference))
+    return _validated(RunConfig, values, str(reference))
+
+
+def load_finetune(overrides: Mapping[str, Any] | Sequence[str] = ()) -> FinetuneConfig:
+    """The settings of fine-tuning: the defaults, and "epochs=5" strings or a mapping over them. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for key, value in _parse_overrides(overrides).items():
+        _assign(values, key, value)
+    return _validated(FinetuneConfig, values, "the settings of fine-tuning")
 
 
 def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
@@ -46,7 +55,7 @@ def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
         values = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
-    return _validate(values, origin)
+    return _validated(RunConfig, values, origin)
 
 
 def canonical_json(config: BaseModel) -> str:
@@ -178,19 +187,22 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
     place[last] = wrapped[last]
 
 
-def _validate(values: dict[str, Any], origin: str) -> RunConfig:
+_Config = TypeVar("_Config", bound=BaseModel)
+
+
+def _validated(kind: type[_Config], values: dict[str, Any], origin: str) -> _Config:
     try:
-        return RunConfig.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(item) for item in error.errors(include_url=False)]
+        lines = [_explain(item, kind) for item in error.errors(include_url=False)]
         raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
 
 
-def _explain(item: Any) -> str:
+def _explain(item: Any, kind: type[BaseModel]) -> str:
     location = [str(part) for part in item["loc"]]
     name = ".".join(location)
     if item["type"] == "extra_forbidden":
-        group = _group(location[:-1])
+        group = _group(kind, location[:-1])
         known = list(group.model_fields) if group else []
         hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
         return f"unknown setting '{name}'.{hint}"
@@ -201,9 +213,9 @@ def _explain(item: Any) -> str:
     return f"{name}: {message}{given}"
 
 
-def _group(path: Sequence[str]) -> type[BaseModel] | None:
+def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
     """The settings class that a dotted path leads to."""
-    group: type[BaseModel] | None = RunConfig
+    group: type[BaseModel] | None = kind
     for name in path:
         if group is None:
             return None

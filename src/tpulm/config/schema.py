@@ -14,6 +14,7 @@ from tpulm.config.layouts import layout_of
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
@@ -248,7 +249,7 @@ class CheckpointConfig(Settings):
 class TrainConfig(Settings):
     steps: Positive = 1_000_000
     batch_size: Positive = 256  # rows, over all devices
-    seed: NonNegative = 0
+    seed: Seed = 0
     start_from: str | None = None  # a model folder or work folder whose weights are taken, with a fresh optimiser
     optimizer: OptimizerConfig = OptimizerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()

@@ -15,7 +15,12 @@ from tpulm.errors import DataError, suggest
 # Pre-norm is the layout of Megatron's BERT: the same tensors with the norms elsewhere.
 MODEL_TYPES = {("bert", "post"): "bert", ("bert", "pre"): "megatron-bert", ("electra", "post"): "electra"}
 _CLASSES = {"bert": "Bert", "megatron-bert": "MegatronBert", "electra": "Electra"}
-_HEADS = {"masked": "ForMaskedLM", "next_sentence": "ForPreTraining", "detection": "ForPreTraining"}
+_HEADS = {
+    "masked": "ForMaskedLM",
+    "next_sentence": "ForPreTraining",
+    "detection": "ForPreTraining",
+    "classification": "ForSequenceClassification",
+}
 # Theirs for ours; the first of several is what we write.
 ACTIVATIONS = {
     "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),

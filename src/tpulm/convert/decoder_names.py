@@ -40,6 +40,10 @@ _LLAMA = (
     Name("output", "lm_head.weight"),  # LlamaForCausalLM
     Name("masked_head/output", "lm_head.weight"),  # EuroBertForMaskedLM
     Name("masked_head/output_bias", "lm_head.bias"),
+    Name("classification_head/dense/kernel", "dense.weight", "dense"),  # EuroBertForSequenceClassification
+    Name("classification_head/dense/bias", "dense.bias"),
+    Name("classification_head/output/kernel", "classifier.weight", "dense"),
+    Name("classification_head/output/bias", "classifier.bias"),
 )
 _BLOCK = "transformer.h.{layer}."
 _GPT2 = (

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tpulm.config import ModelConfig
-from tpulm.models import bert, decoder, electra
+from tpulm.models import bert, classifier, decoder, electra
 
 # masked: words for [MASK] (BERT, ELECTRA's generator); next_sentence: that and pairs (BERT); detection: ELECTRA's discriminator
-# causal: the next token (decoder)
-Head = Literal["masked", "next_sentence", "detection", "causal"]
-Model = bert.Bert | electra.Generator | electra.Discriminator | decoder.Decoder
+# causal: the next token (decoder); classification: a label or a number for a text, from any encoder
+Head = Literal["masked", "next_sentence", "detection", "causal", "classification"]
+Model = bert.Bert | electra.Generator | electra.Discriminator | decoder.Decoder | classifier.SequenceClassifier
 
 
 def head_of(params: Model) -> Head:
+    if isinstance(params, classifier.SequenceClassifier):
+        return "classification"
     if isinstance(params, electra.Discriminator):
         return "detection"
     if isinstance(params, decoder.Decoder):
@@ -21,8 +23,10 @@ def head_of(params: Model) -> Head:
     return "next_sentence" if isinstance(params, bert.Bert) and params.next_sentence is not None else "masked"
 
 
-def spec_of(config: ModelConfig, head: Head, *, vocab_size: int) -> Any:
+def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: int = 0) -> Any:
     """The tree of `ParamSpec` of one model; of ELECTRA that is one half, with the sizes of `config`."""
+    if head == "classification":
+        return classifier.spec(config, vocab_size=vocab_size, num_outputs=num_outputs)
     if config.architecture == "bert":
         return bert.spec(config, vocab_size=vocab_size, next_sentence=head == "next_sentence")
     if config.architecture == "decoder":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
@@ -14,13 +15,16 @@ from safetensors import SafetensorError
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.config.layouts import layout_of
+from tpulm.convert import answers as labels
 from tpulm.convert import decoder_json
+from tpulm.convert.answers import Answers
 from tpulm.convert.config_json import from_config_json, to_config_json
 from tpulm.convert.decoder_names import fuse, table_of, untie
 from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
 from tpulm.convert.names import Name, from_theirs, head_in, names, tidy, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
+from tpulm.models.classifier import SequenceClassifier
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
@@ -29,7 +33,8 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "vocab.txt")  # either is enough
 TOKENIZER_CONFIG = "tokenizer_config.json"
-PREFERRED = ("", "generator")  # of an export: the model itself; of ELECTRA the half that fills masks
+# Of an export: the model itself; of ELECTRA the half that fills masks, or the one that reads.
+FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
 _STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
 
 
@@ -39,7 +44,8 @@ Folder = TypeVar("Folder", bound="str | PurePath")
 class LoadedModel(NamedTuple):
     """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `convert.heads.spec_of` says.
 
-    `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier).
+    `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier);
+    `answers` says what the outputs of a classifier mean.
     """
 
     params: Model
@@ -48,6 +54,7 @@ class LoadedModel(NamedTuple):
     tokenization: Tokenization
     head: Head
     dropped: tuple[str, ...] = ()
+    answers: Answers | None = None
 
 
 class Weights(NamedTuple):
@@ -58,6 +65,7 @@ class Weights(NamedTuple):
     vocab_size: int
     head: Head
     dropped: tuple[str, ...]
+    answers: Answers | None = None
 
 
 def save_model(
@@ -69,12 +77,13 @@ def save_model(
     tokenization_folder: str | PurePath,
     pad_token_id: int,
     card: CardFacts | None = None,
+    answers: Answers | None = None,
 ) -> Folder:
     """Write the folder under a temporary name and put it in its place; a folder already there is replaced.
 
     `params` may be on devices; `vocab_size` is the tokenizer's, to which the padded vocabulary is cut. Tensors that another one
-    repeats (the decoder) are not stored, as transformers expects. Raises TpulmError when a parameter is not finite, ConfigError
-    when no class of transformers has the model's settings.
+    repeats (the decoder) are not stored, as transformers expects. A classifier needs `answers`. Raises TpulmError when a
+    parameter is not finite, ConfigError when no class of transformers has the model's settings.
     """
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
     head = head_of(params)
@@ -87,6 +96,8 @@ def save_model(
             description = decoder_json.to_json(config, model_type, vocab_size=vocab_size, special=special)
         else:
             description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id)
+        if answers is not None:
+            description |= labels.to_json(answers, model_type)
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, weights)
         if card is not None:
@@ -100,7 +111,7 @@ def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int) -> by
     model_type = _model_type(config, head)
     params = jax.device_get(params)
     _check_finite(params)
-    tree = spec_of(config, head, vocab_size=vocab_size)
+    tree = spec_of(config, head, vocab_size=vocab_size, num_outputs=_num_outputs(params))
     tensors = fuse(to_theirs(params, tree, _table(model_type, tree, config, head), vocab_size=vocab_size))
     return safetensors.numpy.save(tensors, metadata={"format": "pt"})
 
@@ -129,16 +140,20 @@ def _model_type(config: ModelConfig, head: Head) -> str:
         raise ConfigError(f"this model cannot be exported: {error}") from error
 
 
+def _num_outputs(params: Model) -> int:
+    return params.classification_head.output.kernel.shape[1] if isinstance(params, SequenceClassifier) else 0
+
+
 def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple[Name, ...]:
     return table_of(model_type, tree) if model_type in decoder_json.MODEL_TYPES else names(config, head)
 
 
-def load_model(path: str | PurePath) -> LoadedModel:
-    """The model of a Hugging Face folder, or of a work folder's export.
+def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> LoadedModel:
+    """The model of a Hugging Face folder, or of a work folder's export; of ELECTRA's two the half `preferred`.
 
     Raises ConfigError when the path is no model, DataError when its files contradict each other.
     """
-    folder = model_folder(path)
+    folder = model_folder(path, preferred=preferred)
     weights = load_weights(folder)
     tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
     if tokenizer.vocab_size > weights.vocab_size:
@@ -147,7 +162,9 @@ def load_model(path: str | PurePath) -> LoadedModel:
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
-    return LoadedModel(weights.params, weights.config, weights.vocab_size, tokenizer, weights.head, weights.dropped)
+    return LoadedModel(
+        weights.params, weights.config, weights.vocab_size, tokenizer, weights.head, weights.dropped, weights.answers
+    )
 
 
 def load_weights(folder: PurePath) -> Weights:
@@ -162,17 +179,16 @@ def load_weights(folder: PurePath) -> Weights:
         kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
     config = described.config
     head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
-    tree = spec_of(config, head, vocab_size=described.vocab_size)
+    answers = labels.from_json(values, origin=str(folder / CONFIG)) if head == "classification" else None
+    outputs = answers.num_outputs if answers is not None else 0
+    tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = _table(values["model_type"], tree, config, head)
     params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
-    return Weights(params, config, described.vocab_size, head, kept.dropped)
+    return Weights(params, config, described.vocab_size, head, kept.dropped, answers)
 
 
-def model_folder(path: str | PurePath) -> PurePath:
-    """The folder that holds the model: `path` itself, or its export where `path` is a work folder. Raises ConfigError.
-
-    Of an ELECTRA's export that is the generator's, which can be asked something; name the discriminator's for itself.
-    """
+def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:
+    """The folder that holds the model: `path` itself, or its export where `path` is a work folder. Raises ConfigError."""
     given = storage.as_path(path)
     if not storage.exists(given):
         raise ConfigError(f"{given}: no such folder; name the folder of a model, or a work folder with an export")
@@ -180,7 +196,7 @@ def model_folder(path: str | PurePath) -> PurePath:
         raise ConfigError(f"{given} is a file; name the folder that holds {CONFIG} and {WEIGHTS}")
     is_workdir = storage.exists(given / "run.json")
     folder = given / "export" if is_workdir else given
-    folder = next((folder / half for half in PREFERRED if storage.exists(folder / half / CONFIG)), folder)
+    folder = next((folder / half for half in preferred if storage.exists(folder / half / CONFIG)), folder)
     if is_workdir and not storage.exists(folder / CONFIG):
         raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
     missing = [name for name in (CONFIG, WEIGHTS) if not storage.exists(folder / name)]

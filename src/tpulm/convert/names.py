@@ -102,6 +102,19 @@ _DISCRIMINATOR = (  # ElectraForPreTraining
     Name("detection_head/output/bias", "discriminator_predictions.dense_prediction.bias"),
 )
 
+_BERT_CLASSIFIER = (  # BertForSequenceClassification, MegatronBertForSequenceClassification
+    Name("classification_head/dense/kernel", "bert.pooler.dense.weight", "dense"),
+    Name("classification_head/dense/bias", "bert.pooler.dense.bias"),
+    Name("classification_head/output/kernel", "classifier.weight", "dense"),
+    Name("classification_head/output/bias", "classifier.bias"),
+)
+_ELECTRA_CLASSIFIER = (  # ElectraForSequenceClassification
+    Name("classification_head/dense/kernel", "classifier.dense.weight", "dense"),
+    Name("classification_head/dense/bias", "classifier.dense.bias"),
+    Name("classification_head/output/kernel", "classifier.out_proj.weight", "dense"),
+    Name("classification_head/output/bias", "classifier.out_proj.bias"),
+)
+
 # Theirs that repeat another tensor: dropped when equal to it, refused otherwise.
 TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -121,13 +134,16 @@ def names(config: ModelConfig, head: Head) -> tuple[Name, ...]:
         body = (*_EMBEDDINGS, *_LAYERS, *_NORMS["post"])
         renamed = (row._replace(theirs=row.theirs.replace("bert.", "electra.", 1)) for row in body)
         projection = _PROJECTION if config.embedding_size not in (None, config.hidden_size) else ()
-        return (*renamed, *projection, *(_DISCRIMINATOR if head == "detection" else _GENERATOR))
-    heads = (*_MASKED_HEAD, *_NEXT_SENTENCE) if head == "next_sentence" else _MASKED_HEAD
+        heads = {"detection": _DISCRIMINATOR, "classification": _ELECTRA_CLASSIFIER}.get(head, _GENERATOR)
+        return (*renamed, *projection, *heads)
+    heads = {"next_sentence": (*_MASKED_HEAD, *_NEXT_SENTENCE), "classification": _BERT_CLASSIFIER}.get(head, _MASKED_HEAD)
     return (*_EMBEDDINGS, *_LAYERS, *_NORMS[config.norm_position], *heads)
 
 
 def head_in(tensors: Mapping[str, Any]) -> Head:
     """The head that their tensors hold."""
+    if any(name in tensors for name in ("classifier.weight", "classifier.out_proj.weight")):
+        return "classification"
     if any(row.theirs in tensors for row in _DISCRIMINATOR):
         return "detection"
     return "next_sentence" if any(row.theirs in tensors for row in _NEXT_SENTENCE[2:]) else "masked"
@@ -154,7 +170,8 @@ def tidy(tensors: Mapping[str, np.ndarray], *, origin: str) -> Kept:
             )
         if repeat is not None:
             kept.setdefault(source, repeat)
-    dropped = () if head_in(kept) == "next_sentence" else tuple(name for name in POOLER if name in kept)
+    reads_pooler = head_in(kept) in ("next_sentence", "classification")
+    dropped = () if reads_pooler else tuple(name for name in POOLER if name in kept)
     return Kept({name: tensor for name, tensor in kept.items() if name not in dropped}, dropped)
 
 

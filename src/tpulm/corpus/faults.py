@@ -24,7 +24,7 @@ class Faults:
     """Counts what one piece of the corpus leaves out; in "stop" mode a fault of the input raises DataError instead."""
 
     def __init__(self, on_error: Literal["stop", "skip"], name: str = ""):
-        self.on_error = on_error
+        self.on_error: Literal["stop", "skip"] = on_error
         self.name = name  # the file being read; "" where a place says more than a number
         self.skipped: Counter[str] = Counter()
 

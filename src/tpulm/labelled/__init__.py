@@ -8,7 +8,7 @@ back with predictions. Formats and refusals are those of the corpus.
 from tpulm.labelled.columns import Columns
 from tpulm.labelled.examples import Examples
 from tpulm.labelled.labels import LabelSet, label_name, numbers
-from tpulm.labelled.reading import examples_of, read_examples
+from tpulm.labelled.reading import TextRow, examples_of, read_examples, read_texts
 from tpulm.labelled.records import Record, read_records
 from tpulm.labelled.scores import ClassScores, RegressionScores, Summary, class_scores, regression_scores, summarize
 from tpulm.labelled.split import Split, hold_out
@@ -22,6 +22,7 @@ __all__ = [
     "RegressionScores",
     "Split",
     "Summary",
+    "TextRow",
     "class_scores",
     "examples_of",
     "hold_out",
@@ -29,6 +30,7 @@ __all__ = [
     "numbers",
     "read_examples",
     "read_records",
+    "read_texts",
     "regression_scores",
     "summarize",
 ]

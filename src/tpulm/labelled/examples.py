@@ -41,30 +41,22 @@ class Gathering:
     """Examples in the making, one at a time."""
 
     def __init__(self, *, paired: bool, labelled: bool, on_error: OnError):
-        self._faults = new_faults(on_error)
+        self.faults = new_faults(on_error)
         self._texts: list[str] = []
         self._pairs: list[str] | None = [] if paired else None
         self._labels: list[Any] | None = [] if labelled else None
         self._places: list[str] = []
 
-    @property
-    def skipped(self) -> Counter[str]:
-        return self._faults.skipped
-
-    def refuse(self, reason: Reason, message: str, place: str) -> None:
-        """Counts a row that cannot be used. Raises DataError where faults stop."""
-        self._faults.add(reason, message, place)
-
     def add(self, text: Any, pair: Any, label: Any, place: str) -> None:
         """Takes an example whose parts are all there. `pair` and `label` do not matter where none are gathered."""
         label = label.item() if isinstance(label, np.generic) else label
-        fault = _text_fault(text, "text")
+        fault = text_fault(text, "text")
         if fault is None and self._pairs is not None:
-            fault = _text_fault(pair, "second text")
+            fault = text_fault(pair, "second text")
         if fault is None and self._labels is not None:
             fault = _label_fault(label)
         if fault is not None:
-            self.refuse(*fault, place)
+            self.faults.add(*fault, place)
             return
         self._texts.append(text)
         self._places.append(place)
@@ -76,12 +68,12 @@ class Gathering:
     def finish(self, name: str) -> Examples:
         """The examples. Raises DataError where there are none; `name` says of what."""
         if not self._texts:
-            reasons = ", ".join(f"{reason} {count}" for reason, count in self.skipped.most_common())
+            reasons = ", ".join(f"{reason} {count}" for reason, count in self.faults.skipped.most_common())
             message = "it has no examples: the file is empty, or a header without rows."
             if reasons:
                 message = f"no example is left; left out were: {reasons}. Read it with on_error = 'stop' to see the first."
             raise DataError(message, location=name)
-        return Examples(self._texts, self._pairs, self._labels, self._places, self.skipped)
+        return Examples(self._texts, self._pairs, self._labels, self._places, self.faults.skipped)
 
 
 def is_missing(value: Any) -> bool:
@@ -91,7 +83,7 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
 
 
-def _text_fault(text: Any, role: str) -> tuple[Reason, str] | None:
+def text_fault(text: Any, role: str) -> tuple[Reason, str] | None:
     if is_missing(text):
         return "empty", f"the {role} is empty."
     if not isinstance(text, str):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
+from tpulm.corpus.faults import Faults
 from tpulm.corpus.jsonl import UnusableRecord, show
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.columns import Columns, cell, check_columns, missing_column
-from tpulm.labelled.examples import Examples, Gathering
-from tpulm.labelled.records import OnError, RowFormat, find_record_files, read_file
+from tpulm.labelled.examples import Examples, Gathering, new_faults, text_fault
+from tpulm.labelled.records import OnError, Record, RowFormat, find_record_files, read_file
 
 _DEFAULT: Final = Columns()
 
@@ -29,30 +31,66 @@ def read_examples(
     instead: "empty" without text, "no_label", "not_text", and the corpus' own reasons. A column that a tsv, csv or Parquet
     file does not have is an error either way, and so is a file of which nothing is left.
     """
-    names = columns.needed(labelled=labelled)
     gathering = Gathering(paired=columns.pair is not None, labelled=labelled, on_error=on_error)
+    for record, found in _read_cells(path, columns.needed(labelled=labelled), format, gathering.faults):
+        gathering.add(found["text"], found.get("pair"), found.get("label"), record.place)
+    return gathering.finish(os.fspath(path))
+
+
+class TextRow(NamedTuple):
+    """A row to be classified: whole, and the text (or two) in it."""
+
+    record: Record
+    text: str
+    pair: str | None
+
+
+def read_texts(
+    path: str | os.PathLike[str],
+    columns: Columns = _DEFAULT,
+    *,
+    on_error: OnError = "stop",
+    format: RowFormat | Literal["auto"] = "auto",
+    skipped: Counter[str],
+) -> Iterator[TextRow]:
+    """The rows of a file one at a time, in their order. Raises, or counts in `skipped`, as `read_examples`."""
+    faults = new_faults(on_error)
+    faults.skipped = skipped
+    for record, found in _read_cells(path, columns.needed(labelled=False), format, faults):
+        fault = next((fault for role in found if (fault := text_fault(found[role], role)) is not None), None)
+        if fault is None:
+            yield TextRow(record, found["text"], found.get("pair"))
+        else:
+            faults.add(*fault, record.place)
+
+
+def _read_cells(
+    path: str | os.PathLike[str], names: dict[str, str], format: RowFormat | Literal["auto"], faults: Faults
+) -> Iterator[tuple[Record, dict[str, Any]]]:
+    """Each record with what it has in the named columns, by role."""
     for file in find_record_files(path, format):
         checked = False
-        for record in read_file(file, on_error=on_error, skipped=gathering.skipped):
+        for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped):
             if not checked:
                 check_columns(record, file, names)
                 checked = True
             try:
                 found = {role: cell(record, name, role) for role, name in names.items()}
             except UnusableRecord as fault:
-                gathering.refuse(fault.reason, fault.message, record.place)
+                faults.add(fault.reason, fault.message, record.place)
             else:
-                gathering.add(found["text"], found.get("pair"), found.get("label"), record.place)
-    return gathering.finish(os.fspath(path))
+                yield record, found
 
 
 def examples_of(data: Any, *, labelled: bool = True, columns: Columns | None = None, on_error: OnError = "stop") -> Examples:
-    """Examples of whatever `data` is.
+    """Examples of whatever `data` is: examples already, or
 
-    A path, as `read_examples`; a list of (text, label) or (text, pair, label) or, without labels, of strings or (text, pair);
+    a path, as `read_examples`; a list of (text, label) or (text, pair, label) or, without labels, of strings or (text, pair);
     or columns by name, {"text": […], "label": […]}, with a "pair" if there is one, unless `columns` says otherwise. Places
     are "example 3", counted from 0. Raises as `read_examples`; DataError too for lists that are not of one shape.
     """
+    if isinstance(data, Examples):
+        return data
     if isinstance(data, (str, os.PathLike)):
         return read_examples(data, columns or _DEFAULT, labelled=labelled, on_error=on_error)
     if isinstance(data, Mapping) or hasattr(data, "keys"):  # a pandas DataFrame is no Mapping

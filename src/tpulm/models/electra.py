@@ -85,7 +85,7 @@ def generator_spec(config: ModelConfig, *, vocab_size: int) -> Generator:
     size = embedding_size(config)
     return Generator(
         embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
-        projection=_projection_spec(config),
+        projection=projection_spec(config),
         layers=stack_spec(config),
         final_norm=None,
         masked_head=masked_head_spec(config, size, vocab_size=vocab_size),
@@ -96,7 +96,7 @@ def discriminator_spec(config: ModelConfig, *, vocab_size: int) -> Discriminator
     init, size = TruncatedNormal(config.initializer_range), config.hidden_size
     return Discriminator(
         embeddings=embeddings_spec(config, embedding_size(config), vocab_size=vocab_size),
-        projection=_projection_spec(config),
+        projection=projection_spec(config),
         layers=stack_spec(config),
         final_norm=None,
         detection_head=DetectionHead(
@@ -105,7 +105,7 @@ def discriminator_spec(config: ModelConfig, *, vocab_size: int) -> Discriminator
     )
 
 
-def _projection_spec(config: ModelConfig) -> Dense | None:
+def projection_spec(config: ModelConfig) -> Dense | None:
     size = embedding_size(config)
     if size == config.hidden_size:
         return None

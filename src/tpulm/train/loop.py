@@ -255,10 +255,7 @@ def _every(step: int, steps: int) -> bool:
 
 
 def _window_values(program: Program, state: TrainState, step: int) -> dict[str, float]:
-    window = jax.device_get(state.window)
-    steps = float(window["steps"])
-    values = {name: float(value) for name, value in program.objective.metrics(window).items()}
-    return {**values, "grad_norm": float(window["grad_norm"]) / steps, "learning_rate": program.learning_rate(step - 1)}
+    return {**program.window_metrics(state), "learning_rate": program.learning_rate(step - 1)}
 
 
 def _window_loss(program: Program, state: TrainState) -> tuple[float, int]:

@@ -43,7 +43,7 @@ class StepOutput(NamedTuple):
     loss: Any  # float32, of this step alone
 
 
-def row_keys(seed: int, cursor: jax.Array, rows: int) -> jax.Array:
+def row_keys(seed: int | jax.Array, cursor: jax.Array, rows: int) -> jax.Array:
     """One threefry key for each row of the global batch at `cursor`: [rows]."""
     base = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), cursor)
     return jax.vmap(lambda row: jax.random.fold_in(base, row))(jnp.arange(rows, dtype=jnp.uint32))
@@ -61,11 +61,11 @@ def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[i
 
 
 def make_initializer(
-    objective: Objective, optimizer: optax.GradientTransformation, *, seed: int, sums: Mapping[str, tuple[int, ...]]
-) -> Callable[[], TrainState]:
-    """A pure function that builds the state at step 0 from the seed; `sums` are the shapes of the objective's."""
+    objective: Objective, optimizer: optax.GradientTransformation, *, sums: Mapping[str, tuple[int, ...]]
+) -> Callable[[jax.Array], TrainState]:
+    """A pure function that builds the state at step 0 from a seed; `sums` are the shapes of the objective's."""
 
-    def initial_state() -> TrainState:
+    def initial_state(seed: jax.Array) -> TrainState:
         params = initialize(objective.spec, jax.random.key(seed, impl="threefry2x32"))
         return TrainState(
             step=jnp.zeros((), jnp.int32),
@@ -103,7 +103,7 @@ def make_step(
     optimizer: optax.GradientTransformation,
     layout: BatchLayout,
     *,
-    seed: int,
+    seed: int | jax.Array,
     log_every_steps: int,
 ) -> Callable[[TrainState, Batch, jax.Array], StepOutput]:
     """The step to be compiled. Losses are weighted means over the global batch, whatever the layout.

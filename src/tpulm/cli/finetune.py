@@ -1,0 +1,303 @@
+"""`tpulm finetune` and `tpulm classify`: a classifier from labelled text, and its use."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tpulm.cli.options import AsJson
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import ConfigError
+from tpulm.storage import as_path
+
+if TYPE_CHECKING:
+    from tpulm.finetuning import FinetuneSummary
+    from tpulm.labelled import Columns
+    from tpulm.predict.classify import Classified, ClassifierForUse
+
+_SHOWN_MISTAKES = 8
+_TEXTS_AT_ONCE = 4_096
+_COLUMNS, _TRAINING = "Columns", "Training"
+
+File = typer.Option(metavar="F", parser=as_path, show_default=False)
+TextColumn = Annotated[str, typer.Option(metavar="NAME", help="The column of the text.", rich_help_panel=_COLUMNS)]
+PairColumn = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The column of the second text, where examples are pairs.", rich_help_panel=_COLUMNS),
+]
+Format = Annotated[
+    Literal["auto", "tsv", "csv", "jsonl", "parquet"], typer.Option(help="Of the files; auto goes by their names.")
+]
+OnError = Annotated[
+    Literal["stop", "skip"],
+    typer.Option(help="Rows that cannot be used (no text, no label, bad bytes): an error, or left out and counted."),
+]
+
+
+def finetune(
+    model: Annotated[
+        PurePath, typer.Argument(metavar="MODEL", parser=as_path, help="A work folder, an export, or an imported model.")
+    ],
+    train: Annotated[
+        PurePath,
+        typer.Option(
+            metavar="F", parser=as_path, help="Labelled texts: tsv, csv, jsonl or parquet, compressed or not; gs:// too."
+        ),
+    ],
+    output: Annotated[
+        PurePath,
+        typer.Option("--output", "-o", metavar="DIR", parser=as_path, help="Where the classifier goes; continued if begun."),
+    ],
+    dev: Annotated[
+        PurePath | None,
+        typer.Option(
+            metavar="F", parser=as_path, help="Chooses the best epoch. By default a part of the training file is kept."
+        ),
+    ] = None,
+    test: Annotated[
+        PurePath | None, typer.Option(metavar="F", parser=as_path, help="Scored at the end; nothing is chosen by it.")
+    ] = None,
+    text_column: TextColumn = "text",
+    label_column: Annotated[
+        str, typer.Option(metavar="NAME", help="The column of the label.", rich_help_panel=_COLUMNS)
+    ] = "label",
+    pair_column: PairColumn = None,
+    regression: Annotated[bool, typer.Option("--regression", help="Labels are numbers to be predicted, not classes.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="At most so many; 3 by default.", rich_help_panel=_TRAINING)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows of a step; 32 by default.", rich_help_panel=_TRAINING)] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="By default 5e-5 for BERT, 1e-4 for ELECTRA; small models want more.", rich_help_panel=_TRAINING),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Tokens of a text, 128 by default; longer ones are cut, and counted.", rich_help_panel=_TRAINING),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="0 by default.", rich_help_panel=_TRAINING)] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Train so many times, and give mean and deviation.", rich_help_panel=_TRAINING)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as --set patience=5 (docs/fine-tuning)."),
+    ] = None,
+    format: Format = "auto",
+    on_error: OnError = "stop",
+    as_json: AsJson = False,
+) -> None:
+    """Train a text classifier from a pretrained encoder and labelled texts; --regression for numbers, --pair-column for pairs.
+
+    tpulm finetune w/export --train reviews.tsv.gz --text-column document --output sentiment
+
+    tpulm classify sentiment "이 영화 정말 재미있다"
+
+    The best epoch is chosen on dev, never on test. Stop it or kill it: the same command goes on where it was. DIR is a folder
+    that transformers' AutoModelForSequenceClassification loads.
+    """
+    from tpulm.config import load_finetune
+
+    given = {
+        "task": "regression" if regression else None,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "max_length": max_length,
+        "seed": seed,
+        "seeds": seeds,
+    }
+    config = load_finetune([*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)])
+    from tpulm.finetuning import finetune as run
+    from tpulm.labelled import Columns
+
+    with drawn_progress() as progress:
+        summary = run(
+            model,
+            train,
+            output,
+            dev=dev,
+            test=test,
+            columns=Columns(text_column, label_column, pair_column),
+            config=config,
+            format=format,
+            on_error=on_error,
+            progress=progress,
+        )
+    _show(summary)
+    if as_json:
+        print_json(summary.values())
+
+
+def _show(summary: FinetuneSummary) -> None:
+    from tpulm.finetuning import read_mistakes
+
+    if summary.nothing_to_do:
+        console.print("nothing left to do: this was trained before, with the same inputs")
+    values, seeds = summary.values(), summary.seeds
+    best = seeds[summary.best]
+    parts = [part for part in ("dev", "test") if part in summary.examples]
+
+    def score(part: str, name: str) -> str:
+        mean, deviation = values[f"{part}_{name}"], values[f"{part}_{name}_deviation"]
+        return f"{mean:.4f} ± {deviation:.4f}" if len(seeds) > 1 else f"{mean:.4f}"
+
+    title = f"Scores of {len(seeds)} seeds, mean ± deviation" if len(seeds) > 1 else "Scores"
+    lines = [(name.replace("_", " "), *(score(part, name) for part in parts)) for name in best.dev]
+    lines.append(("examples", *(f"{summary.examples[part]:,}" for part in parts)))
+    print_table(title, lines, header=("", *parts))
+    _show_confusion(summary, parts[-1])
+    wrong = read_mistakes(summary.output)
+    if wrong:
+        kind = "Farthest off" if summary.task == "regression" else "Most confident mistakes"
+        shown = [
+            (f"{m.confidence:.2f}", _said(m.label), _said(m.predicted), _shortened(m.text, m.pair))
+            for m in wrong[:_SHOWN_MISTAKES]
+        ]
+        first = "distance" if summary.task == "regression" else "confidence"
+        print_table(f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)", shown, header=(first, "label", "said", "text"))
+    chosen = f"epoch {best.best_epoch} of {best.epochs}" + (f" of seed {best.seed}" if len(seeds) > 1 else "")
+    rows = {
+        "chosen": f"{chosen}, by {summary.settings.chosen_by.replace('_', ' ')} on dev, never on test",
+        "trained on": f"{summary.examples['train']:,} examples",
+        "cut": f"{summary.cut:,} texts longer than {summary.settings.max_length} tokens",
+        "left out": ", ".join(f"{reason} {count:,}" for reason, count in summary.skipped.items()),
+        "model": summary.output,
+    }
+    if not summary.cut:
+        del rows["cut"]
+    if not summary.skipped:
+        del rows["left out"]
+    print_table("Model", rows)
+
+
+def _show_confusion(summary: FinetuneSummary, part: str) -> None:
+    best = summary.seeds[summary.best]
+    if best.confusion is None or len(summary.labels) > 12:
+        return
+    rows = [(name, *(f"{count:,}" for count in row)) for name, row in zip(summary.labels, best.confusion, strict=True)]
+    of_seed = f", seed {best.seed}" if len(summary.seeds) > 1 else ""
+    print_table(f"Confusion on {part}{of_seed}: true labels down, said across", rows, header=("", *summary.labels))
+
+
+def _said(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _shortened(text: str, pair: str | None) -> str:
+    whole = text if pair is None else f"{text} | {pair}"
+    return whole if len(whole) <= 80 else f"{whole[:79]}…"
+
+
+def classify(
+    model: Annotated[
+        PurePath,
+        typer.Argument(metavar="MODEL", parser=as_path, help="A classifier: what 'tpulm finetune' made, or an import."),
+    ],
+    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to classify.")] = None,
+    input: Annotated[
+        PurePath | None,
+        typer.Option(
+            metavar="F", parser=as_path, help="A file of texts instead: tsv, csv, jsonl or parquet, compressed or not."
+        ),
+    ] = None,
+    output: Annotated[
+        PurePath | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="G",
+            parser=as_path,
+            help="Its rows, with label and score, go here (.jsonl, .csv or .tsv; .gz).",
+        ),
+    ] = None,
+    text_column: TextColumn = "text",
+    pair_column: PairColumn = None,
+    format: Format = "auto",
+    on_error: OnError = "stop",
+    as_json: AsJson = False,
+) -> None:
+    """The label of each text, with its probability: tpulm classify sentiment "not bad at all" "never again"
+
+    tpulm classify sentiment --input new.tsv --text-column document --output labelled.tsv
+
+    A file is read and written as a stream, its rows in their order, with the columns "predicted" and "score" added; without
+    --output they go to stdout as JSON lines.
+    """
+    if (input is None) == (not texts):
+        raise ConfigError("give either texts, or a file with --input")
+    if output is not None and input is None:
+        raise ConfigError("--output is for a file given with --input; texts are answered on the screen (--json for a program)")
+    if input is not None and as_json:
+        raise ConfigError(
+            "--json is for texts given on the command line; a file's answers are JSON lines on stdout, or --output"
+        )
+    if output is not None:
+        from tpulm.labelled.writing import check_form
+
+        check_form(output)
+    from tpulm.convert.huggingface import READS, load_model
+    from tpulm.predict.classify import ClassifierForUse
+
+    classifier = ClassifierForUse(load_model(model, preferred=READS))
+    if texts:
+        answers = classifier(texts)
+        print_table(
+            "",
+            [(_label(one), f"{one.score:.4f}", text) for text, one in zip(texts, answers, strict=True)],
+            header=("label", "score", "text"),
+        )
+        if as_json:
+            print_json([{"text": text, **one._asdict()} for text, one in zip(texts, answers, strict=True)])
+        return
+    assert input is not None
+    from tpulm.labelled import Columns
+
+    _classify_file(classifier, input, output, Columns(text=text_column, pair=pair_column), format, on_error)
+
+
+def _classify_file(
+    classifier: ClassifierForUse,
+    input: PurePath,
+    output: PurePath | None,
+    columns: Columns,
+    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"],
+    on_error: Literal["stop", "skip"],
+) -> None:
+    import sys
+    from collections import Counter
+    from contextlib import nullcontext
+
+    from tpulm.labelled import read_texts
+    from tpulm.labelled.writing import RowWriter, writing_rows
+
+    skipped: Counter[str] = Counter()
+    rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
+    counted = 0
+    to = writing_rows(output) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl"))
+    with drawn_progress() as progress, to as writer:
+        progress.start("Classifying", unit="text")
+        while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
+            pairs = None if columns.pair is None else [row.pair or "" for row in chunk]
+            for row, answer in zip(chunk, classifier([row.text for row in chunk], pairs), strict=True):
+                clash = next((name for name in ("predicted", "score") if name in row.record.values), None)
+                if clash is not None:
+                    raise ConfigError(f"{input} has a column '{clash}' already, where the answer would go; rename it")
+                score = {"score": round(answer.score, 6)} if answer.label is not None else {}
+                found = answer.label if answer.label is not None else round(answer.score, 6)
+                writer.write({**row.record.values, "predicted": found, **score}, row.record.place)
+            counted += len(chunk)
+            progress.advance(len(chunk))
+    lines = {"classified": f"{counted:,} texts"}
+    if classifier.cut:
+        lines["cut"] = f"{classifier.cut:,} texts longer than the model reads"
+    if skipped:
+        lines["left out"] = ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())
+    if output is not None:
+        lines["written to"] = str(output)
+    print_table("", lines)
+
+
+def _label(answer: Classified) -> str:
+    return answer.label if answer.label is not None else ""

@@ -1,0 +1,90 @@
+"""The settings of fine-tuning: how a pretrained encoder is trained on labelled texts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tpulm.config.schema import (
+    CheckpointConfig,
+    Fraction,
+    HardwareConfig,
+    NonNegative,
+    OptimizerConfig,
+    Positive,
+    PositiveFloat,
+    Seed,
+    Settings,
+)
+
+ClassMetric = Literal["accuracy", "macro_f1", "matthews"]
+RegressionMetric = Literal["pearson", "spearman", "mean_squared_error"]
+LEAST_IS_BEST = ("mean_squared_error",)
+
+
+class FinetuneConfig(Settings):
+    """What is not set follows the encoder's architecture (`for_architecture`) and the task."""
+
+    task: Literal["classification", "regression"] = "classification"
+    from_scratch: bool = False  # random weights in place of the pretrained ones: what tells how much these are worth
+    max_length: Annotated[int, Field(ge=8)] | None = None  # tokens of a row; None: 128, or the model's positions if fewer
+    epochs: Positive = 3
+    batch_size: Positive = 32  # rows, over all devices
+    learning_rate: PositiveFloat | None = None  # None: bert 5e-5, electra 1e-4
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None  # None: bert 1.0 (none), electra 0.8
+    warmup_fraction: Fraction = 0.1  # of all steps
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
+    clip_norm: PositiveFloat | None = 1.0
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # of layers and attention; None: as the model says
+    group_by_length: bool = True  # batches of rows of like length: less padding
+    dev_fraction: Annotated[float, Field(gt=0.0, le=0.5)] = 0.1  # of the training file, where no dev file is given
+    metric: ClassMetric | RegressionMetric | None = None  # chooses the best epoch, on dev; None: accuracy or pearson
+    patience: Positive | None = 3  # epochs without a better dev metric after which training ends; None: never
+    seed: Seed = 0  # of the head's first values, the order of rows and dropout; several runs count up from it
+    seeds: Annotated[int, Field(ge=1, le=100)] = 1
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    log_every_steps: Positive = 50
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    hardware: HardwareConfig = HardwareConfig()
+
+    @model_validator(mode="after")
+    def _metric_fits(self) -> Self:
+        known = ClassMetric if self.task == "classification" else RegressionMetric
+        if self.metric is not None and self.metric not in known.__args__:
+            raise ValueError(f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(known.__args__)}")
+        return self
+
+    @property
+    def chosen_by(self) -> str:
+        """The metric that chooses the best epoch."""
+        return self.metric or ("accuracy" if self.task == "classification" else "pearson")
+
+    def is_better(self, value: float, than: float) -> bool:
+        return value < than if self.chosen_by in LEAST_IS_BEST else value > than
+
+    def for_architecture(self, architecture: str, max_positions: int) -> FinetuneConfig:
+        """With what depends on the model filled in. ELECTRA's values are its authors', BERT's from the published range."""
+        electra = architecture == "electra"
+        filled = {
+            "learning_rate": self.learning_rate or (1e-4 if electra else 5e-5),
+            "layer_decay": self.layer_decay or (0.8 if electra else 1.0),
+            "max_length": self.max_length or min(128, max_positions),
+        }
+        return self.model_copy(update=filled)
+
+    def optimizer(self, steps: int) -> OptimizerConfig:
+        """AdamW with bias correction, without which small sets train unsteadily (Mosbach et al. 2021, section 5.1)."""
+        assert self.learning_rate is not None
+        warmup: NonNegative = round(self.warmup_fraction * steps)
+        return OptimizerConfig(
+            learning_rate=self.learning_rate,
+            schedule=self.schedule,
+            warmup_steps=warmup,
+            warmup_kind="multiply",
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+            layer_decay=None if self.layer_decay in (None, 1.0) else self.layer_decay,
+            bias_correction=True,
+        )

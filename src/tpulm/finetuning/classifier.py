@@ -1,0 +1,268 @@
+"""A pretrained encoder as a classifier: fit, predict, evaluate, save."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import PurePath
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpulm import tokenization
+from tpulm.config import FinetuneConfig, load_finetune
+from tpulm.convert.answers import Answers
+from tpulm.convert.classifiers import begin_classifier, random_classifier
+from tpulm.convert.huggingface import READS, LoadedModel, load_model, save_model
+from tpulm.errors import ConfigError, DataError
+from tpulm.finetuning.scoring import log_probabilities, scores_of
+from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
+from tpulm.models.classifier import SequenceClassifier
+from tpulm.predict.outputs import Outputs, special_ids
+from tpulm.progress import SILENT, Progress
+from tpulm.train.fit import Fitted, fit
+from tpulm.train.tuning import Labelled, Tuning, Update
+from tpulm.train.window import Step, WindowMetrics
+
+
+class Classifier:
+    """`model` is a folder (an export, a work folder, an import, a classifier saved before) or what `load_model` gave.
+
+        classifier = tpulm.Classifier("w/export", labels=("neg", "pos"), epochs=3)
+        classifier.fit(train, dev).save_pretrained("out")
+
+    `labels` are the classes in the order of the outputs; left out, they are those of the training examples. Examples are a file
+    (tsv, csv, jsonl, parquet), a list of (text, label) or (text, pair, label), or columns {"text": …, "label": …}. Settings are
+    the fields of `FinetuneConfig`; with task = "regression" labels are numbers. Raises ConfigError for settings and models that
+    do not fit, DataError for examples that do not.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel | str | PurePath,
+        labels: Sequence[Any] | None = None,
+        *,
+        config: FinetuneConfig | None = None,
+        **settings: Any,
+    ):
+        self.model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
+        found = self.model.answers
+        if config is None:
+            if found is not None and found.is_regression:
+                settings.setdefault("task", "regression")
+            config = load_finetune(settings)
+        elif settings:
+            raise ConfigError(f"{', '.join(settings)}: give settings by name or as config, not both")
+        if config.task == "regression" and labels is not None:
+            raise ConfigError("a regression has no labels: leave them out")
+        self.config = config.for_architecture(self.model.config.architecture, self.model.config.max_positions)
+        self.labels: LabelSet | None = None
+        self.fitted: Fitted | None = None
+        self._params: SequenceClassifier | None = None  # numpy
+        self._outputs: Outputs | None = None
+        self._placed: Any = None
+        self._tuning: Tuning | None = None
+        if labels is not None:
+            self._take_labels(LabelSet.given(tuple(labels)))
+        elif found is not None and found.names and config.task == "classification":
+            self._take_labels(LabelSet.given(found.names))
+        elif config.task == "regression":
+            self._take_labels(None)
+
+    # -- training -------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        train: Any,
+        dev: Any = None,
+        *,
+        seed: int | None = None,
+        folder: PurePath | None = None,
+        identity: dict[str, Any] | None = None,
+        progress: Progress = SILENT,
+        title: str = "Fine-tuning",
+    ) -> Classifier:
+        """Train on `train`; the parameters kept are those of the epoch with the best score on `dev`, by default a part of
+        `train` that is held out (`config.dev_fraction`). Every call begins with the pretrained weights."""
+        examples = examples_of(train)
+        if dev is None:
+            classes = None if self.is_regression else self.learn_labels(examples).encode(examples)
+            split = hold_out(examples, classes, fraction=self.config.dev_fraction)
+            examples, held_out = examples.take(split.train), examples.take(split.held_out)
+        else:
+            held_out = examples_of(dev)
+        data, dev_data = self.encode(examples, learn=True), self.encode(held_out)
+        return self.fit_encoded(data, dev_data, seed=seed, folder=folder, identity=identity, progress=progress, title=title)
+
+    def fit_encoded(
+        self,
+        data: Labelled,
+        dev: Labelled,
+        *,
+        seed: int | None = None,
+        folder: PurePath | None = None,
+        identity: dict[str, Any] | None = None,
+        progress: Progress = SILENT,
+        title: str = "Fine-tuning",
+    ) -> Classifier:
+        """`fit` of what `encode` gave."""
+        seed = self.config.seed if seed is None else seed
+        outputs = self._of()
+
+        def score(params: Any) -> dict[str, float]:
+            return scores_of(outputs.of(params, dev.rows), dev.labels, self.config)
+
+        self.fitted = fit(
+            self._tuning_of(data),
+            self._first_params(seed),
+            data,
+            score,
+            seed=seed,
+            folder=folder,
+            identity=identity,
+            progress=progress,
+            title=title,
+        )
+        self.params = jax.device_get(self.fitted.params)
+        return self
+
+    def steps(self, train: Any) -> Iterator[Step]:
+        """What `fit` does, step by step, for a loop of one's own: `tpulm.training_steps`."""
+        data = self.encode(examples_of(train), learn=True)
+        tuning, seed = self._tuning_of(data), self.config.seed
+        for update in tuning.updates(tuning.state_at_zero(seed, self._first_params(seed)), data, seed=seed):
+            yield _as_step(update, tuning)
+
+    def encode(self, examples: Any, *, learn: bool = False) -> Labelled:
+        """Rows of token ids with their labels; with `learn` the labels are found there, where none were given.
+
+        Raises DataError for a label that is not among the known ones, or if there is only one class to learn.
+        """
+        examples = examples_of(examples)
+        if self.is_regression:
+            labels = numbers(examples)
+        else:
+            known = self.learn_labels(examples) if learn else self._known_labels()
+            labels = known.encode(examples)
+            if learn and len(np.unique(labels)) < 2:
+                only = known.names[int(labels[0])]
+                raise DataError(
+                    f"all {len(examples):,} examples are labelled '{only}'; to tell classes apart, examples of at least two "
+                    "are needed"
+                )
+        return Labelled(self._of().rows(examples.texts, examples.pairs), labels)
+
+    # -- use ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> SequenceClassifier:
+        """The parameters, as numpy arrays; those of a loop of one's own can be put here."""
+        if self._params is None:
+            raise ConfigError("this classifier has not been trained: fit it first")
+        return self._params
+
+    @params.setter
+    def params(self, params: Any) -> None:
+        self._params, self._placed = jax.device_get(params), None
+
+    def predict(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Any]:
+        """The label of each text, as in the training examples, or of a regression the number."""
+        outputs = self._outputs_of(self._of().rows(list(texts), pairs))
+        if self.is_regression:
+            return outputs[:, 0].tolist()
+        return [self._known_labels().values[index] for index in outputs.argmax(axis=1)]
+
+    def predict_proba(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> np.ndarray:
+        """float64 [N, C]: the probability of each label, in the order of `labels.names`."""
+        if self.is_regression:
+            raise ConfigError("a regression has no probabilities; use predict")
+        return np.exp(log_probabilities(self._outputs_of(self._of().rows(list(texts), pairs))))
+
+    def evaluate(self, examples: Any, *, params: Any = None) -> dict[str, float]:
+        """accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: others than its own."""
+        data = examples if isinstance(examples, Labelled) else self.encode(examples)
+        return scores_of(self._outputs_of(data.rows, params), data.labels, self.config)
+
+    def outputs(self, data: Labelled) -> np.ndarray:
+        """float32 [N, C]: logits, or of a regression the number."""
+        return self._outputs_of(data.rows)
+
+    def save_pretrained(self, folder: str | PurePath) -> None:
+        """A folder that transformers' AutoModelForSequenceClassification and `tpulm.Classifier` load."""
+        model = self.model
+        with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as tokenizer_folder:
+            tokenization.save(model.tokenization, tokenizer_folder)
+            save_model(
+                folder,
+                self.params,
+                model.config,
+                vocab_size=model.vocab_size,
+                tokenization_folder=tokenizer_folder,
+                pad_token_id=model.tokenization.special.pad,
+                answers=self._answers(),
+            )
+
+    # -- what they share ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_regression(self) -> bool:
+        return self.config.task == "regression"
+
+    def learn_labels(self, examples: Examples) -> LabelSet:
+        """Those of the examples, unless they are known already."""
+        if self.labels is None:
+            self._take_labels(LabelSet.of(examples))
+        return self._known_labels()
+
+    def _known_labels(self) -> LabelSet:
+        if self.labels is None:
+            raise ConfigError("the labels are not known yet: fit the classifier, or give it labels=(…)")
+        return self.labels
+
+    def _take_labels(self, labels: LabelSet | None) -> None:
+        """From here on the number of outputs is known; a classifier of the same labels can be used at once."""
+        self.labels = labels
+        if self.model.answers is not None and self.model.answers == self._answers():
+            assert isinstance(self.model.params, SequenceClassifier)
+            self.params = self.model.params
+
+    def _answers(self) -> Answers:
+        return Answers(()) if self.is_regression else Answers(self._known_labels().names)
+
+    def _of(self) -> Outputs:
+        if self._outputs is None:
+            self._outputs = Outputs(self.model, self.config, num_classes=self._answers().num_classes)
+        return self._outputs
+
+    def _outputs_of(self, rows: Any, params: Any = None) -> np.ndarray:
+        outputs = self._of()
+        if params is not None:
+            return outputs.of(params, rows)
+        if self._placed is None:
+            self._placed = outputs.place(self.params)
+        return outputs.of(self._placed, rows)
+
+    def _first_params(self, seed: int) -> SequenceClassifier:
+        spec = self._of().objective.spec
+        if self.config.from_scratch:
+            return random_classifier(spec, seed=seed)
+        return begin_classifier(self.model.params, spec, answers=self.model.answers, wanted=self._answers(), seed=seed)
+
+    def _tuning_of(self, data: Labelled) -> Tuning:
+        """The last one where it was for as many rows: what is compiled serves all seeds."""
+        if self._tuning is None or self._tuning.num_rows != len(data.rows):
+            self._tuning = Tuning(
+                self.model.config,
+                self.config,
+                num_rows=len(data.rows),
+                num_classes=self._answers().num_classes,
+                vocab_size=self.model.vocab_size,
+                special=special_ids(self.model),
+            )
+        return self._tuning
+
+
+def _as_step(update: Update, tuning: Tuning) -> Step:
+    return Step(update.step, update.state, WindowMetrics(partial(tuning.window_metrics, update.state)))

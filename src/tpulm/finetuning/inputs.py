@@ -1,0 +1,83 @@
+"""What a fine-tuning is of: kept beside its results, so that other inputs never continue them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from tpulm import storage
+from tpulm.config import FinetuneConfig
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.errors import WorkFolderMismatch
+from tpulm.labelled import Examples
+from tpulm.nn.params import named_leaves
+
+INPUTS = "inputs.json"
+# How the work is carried out, not what it is: these may differ between attempts.
+_OPERATIONAL = {"checkpoint", "hardware", "log_every_steps"}
+
+
+def describe_inputs(
+    model: LoadedModel, parts: dict[str, Examples | None], config: FinetuneConfig, labels: tuple[str, ...]
+) -> dict[str, Any]:
+    """JSON: the settings, and SHA-256 of the weights, the tokenizer and each part's examples."""
+    examples = {name: None if part is None else _fingerprint(part) for name, part in parts.items()}
+    return {
+        "model": _weights(model),
+        "tokenizer": model.tokenization.fingerprint,
+        **{f"{name} examples": value for name, value in examples.items()},
+        "labels": list(labels),
+        "settings": config.model_dump(mode="json", exclude=_OPERATIONAL),
+    }
+
+
+def agree(folder: PurePath, inputs: dict[str, Any], *, output: PurePath) -> None:
+    """Write them down, or compare. Raises WorkFolderMismatch naming what differs."""
+    path = folder / INPUTS
+    if not storage.exists(path):
+        storage.write_json(path, inputs)
+        return
+    before = storage.read_json(path)
+    changes = [f"{name}: {_show(there)} -> {_show(now)}" for name, there, now in _pairs(before, inputs) if there != now]
+    if changes:
+        listed = "\n".join(f"  {line}" for line in changes)
+        raise WorkFolderMismatch(
+            f"{output} was begun with other inputs (there -> now):\n{listed}\n"
+            "Use another --output, or the same inputs to continue."
+        )
+
+
+def _pairs(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    found: list[tuple[str, Any, Any]] = []
+    for name in {**before, **now}:
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _pairs(old, new, f"{name}.")
+        else:
+            found.append((f"{prefix}{name}", old, new))
+    return found
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    is_hash = isinstance(value, str) and len(value) == 64
+    return f"{value[:12]}…" if is_hash else text
+
+
+def _weights(model: LoadedModel) -> str:
+    digest = hashlib.sha256()
+    for name, leaf in named_leaves(model.params).items():
+        digest.update(f"{name} {leaf.shape}\n".encode())
+        digest.update(np.ascontiguousarray(leaf, np.float32).data)
+    return digest.hexdigest()
+
+
+def _fingerprint(examples: Examples) -> str:
+    digest = hashlib.sha256()
+    for column in (examples.texts, examples.pairs, examples.labels):
+        digest.update(json.dumps(column, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

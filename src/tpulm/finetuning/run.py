@@ -1,0 +1,248 @@
+"""Fine-tuning from files to a folder: read, split, train with each seed, score, save.
+
+DIR/                      the model of the best seed, as transformers loads it
+DIR/finetune.json         the summary
+DIR/mistakes.jsonl        what the best seed's model gets wrong on dev, the most confident first
+DIR/finetuning/           inputs.json; seed-N/ with result, metrics and, until it is done, checkpoints; best/ the model so far
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import Any, Literal
+
+import numpy as np
+
+from tpulm import interrupt, storage
+from tpulm.config import FinetuneConfig
+from tpulm.convert.huggingface import CONFIG, READS, load_model
+from tpulm.errors import ConfigError
+from tpulm.failures import record_failure
+from tpulm.finetuning.card import card_text
+from tpulm.finetuning.classifier import Classifier
+from tpulm.finetuning.inputs import agree, describe_inputs
+from tpulm.finetuning.mistakes import Mistake, mistakes
+from tpulm.finetuning.scoring import scores_of
+from tpulm.finetuning.summary import FinetuneSummary, SeedResult
+from tpulm.labelled import Columns, Examples, LabelSet, class_scores, hold_out, read_examples
+from tpulm.labelled.records import OnError, RowFormat
+from tpulm.memory import keep_between_steps
+from tpulm.progress import SILENT, Progress
+from tpulm.train.tuning import Labelled
+
+SUMMARY, MISTAKES, WORK = "finetune.json", "mistakes.jsonl", "finetuning"
+
+
+def finetune(
+    model: str | PurePath,
+    train: str | PurePath,
+    output: str | PurePath,
+    *,
+    dev: str | PurePath | None = None,
+    test: str | PurePath | None = None,
+    columns: Columns | None = None,
+    config: FinetuneConfig | None = None,
+    format: RowFormat | Literal["auto"] = "auto",
+    on_error: OnError = "stop",
+    progress: Progress = SILENT,
+) -> FinetuneSummary:
+    """Train a classifier on labelled files and leave it in `output`; what is done already is skipped, what was interrupted goes
+    on. The best epoch and the best seed are chosen on dev; test is scored once for each seed, after that."""
+    return _Finetuning(
+        model, train, output, dev, test, columns or Columns(), config or FinetuneConfig(), format, on_error, progress
+    ).run()
+
+
+@dataclasses.dataclass
+class _Data:
+    """The parts, as read and as rows."""
+
+    examples: dict[str, Examples]
+    rows: dict[str, Labelled]
+    skipped: dict[str, int]
+
+
+class _Finetuning:
+    def __init__(
+        self,
+        model: str | PurePath,
+        train: str | PurePath,
+        output: str | PurePath,
+        dev: str | PurePath | None,
+        test: str | PurePath | None,
+        columns: Columns,
+        config: FinetuneConfig,
+        format: RowFormat | Literal["auto"],
+        on_error: OnError,
+        progress: Progress,
+    ):
+        self._paths = {"train": train, "dev": dev, "test": test}
+        self._model, self._columns, self._progress = str(model), columns, progress
+        self._reading: Any = {"format": format, "on_error": on_error}
+        self._output = storage.check_writable(output)
+        self._work = self._output / WORK
+        self._check_output()
+        keep_between_steps()
+        self._classifier = Classifier(load_model(model, preferred=READS), config=config)
+        self._config = self._classifier.config
+
+    def run(self) -> FinetuneSummary:
+        with self._held():
+            data = self._read()
+            names = () if self._classifier.is_regression else self._labels().names
+            inputs = describe_inputs(
+                self._classifier.model, {name: data.examples.get(name) for name in self._paths}, self._config, names
+            )
+            agree(self._work, inputs, output=self._output)
+            seeds = [self._config.seed + number for number in range(self._config.seeds)]
+            done = {seed: found for seed in seeds if (found := self._result(seed)) is not None}
+            complete = len(done) == len(seeds) and storage.exists(self._output / SUMMARY)
+            for seed in seeds:
+                if seed not in done:
+                    done[seed] = self._train(seed, data, inputs, done)
+            results = tuple(done[seed] for seed in seeds)
+            best = seeds.index(self._best(done))
+            summary = FinetuneSummary(
+                model=self._model,
+                output=str(self._output),
+                task=self._config.task,
+                labels=names,
+                examples={name: len(part) for name, part in data.examples.items()},
+                skipped=data.skipped,
+                cut=sum(part.rows.cut for part in data.rows.values()),
+                settings=self._config,
+                seeds=results,
+                best=best,
+                nothing_to_do=complete,
+            )
+            if not complete:
+                self._publish(summary)
+            return summary
+
+    def mistakes(self) -> list[Mistake]:
+        return read_mistakes(self._output)
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> _Data:
+        self._progress.start("Reading labelled text")
+        examples: dict[str, Examples] = {}
+        skipped: Counter[str] = Counter()
+        for name, path in self._paths.items():
+            if path is not None:
+                examples[name] = read_examples(path, self._columns, **self._reading)
+                skipped += examples[name].skipped
+        whole = examples["train"]
+        classes = None
+        if not self._classifier.is_regression:
+            self._classifier.learn_labels(whole)
+            classes = self._labels().encode(whole)
+        if "dev" not in examples:
+            split = hold_out(whole, classes, fraction=self._config.dev_fraction)
+            examples["train"], examples["dev"] = whole.take(split.train), whole.take(split.held_out)
+        examples = {name: examples[name] for name in self._paths if name in examples}
+        self._progress.start("Encoding", sum(len(part) for part in examples.values()), "text")
+        rows: dict[str, Labelled] = {}
+        for name, part in examples.items():
+            rows[name] = self._classifier.encode(part, learn=name == "train")
+            self._progress.advance(len(part))
+        if skipped:
+            left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
+            self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
+        return _Data(examples, rows, dict(skipped))
+
+    def _labels(self) -> LabelSet:
+        assert self._classifier.labels is not None
+        return self._classifier.labels
+
+    # -- one seed -------------------------------------------------------------------------------------------------------
+
+    def _train(self, seed: int, data: _Data, inputs: dict[str, Any], done: dict[int, SeedResult]) -> SeedResult:
+        folder, config = self._work / f"seed-{seed}", self._config
+        number = f", seed {seed - config.seed + 1} of {config.seeds}" if config.seeds > 1 else ""
+        self._classifier.fit_encoded(
+            data.rows["train"],
+            data.rows["dev"],
+            seed=seed,
+            folder=folder,
+            identity={"seed": seed, "inputs": inputs},
+            progress=self._progress,
+            title=f"Fine-tuning{number}",
+        )
+        fitted = self._classifier.fitted
+        assert fitted is not None
+        outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
+        scores = {name: scores_of(found, data.rows[name].labels, config) for name, found in outputs.items()}
+        last = "test" if "test" in outputs else "dev"
+        result = SeedResult(
+            seed=seed,
+            best_epoch=fitted.best_epoch,
+            epochs=len(fitted.history),
+            dev=scores["dev"],
+            test=scores.get("test"),
+            confusion=self._confusion(data.rows[last].labels, outputs[last]),
+            history=[dict(epoch) for epoch in fitted.history],
+            rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
+        )
+        if self._best({**done, seed: result}) == seed:
+            self._classifier.save_pretrained(self._work / "best")
+            names = () if self._classifier.is_regression else self._labels().names
+            wrong = mistakes(data.examples["dev"], data.rows["dev"].labels, outputs["dev"], names)
+            lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
+            storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))
+        storage.write_json(folder / "result.json", dataclasses.asdict(result))
+        storage.remove(folder / "checkpoints")
+        return result
+
+    def _confusion(self, labels: np.ndarray, outputs: np.ndarray) -> list[list[int]] | None:
+        if self._classifier.is_regression:
+            return None
+        return class_scores(labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
+
+    def _result(self, seed: int) -> SeedResult | None:
+        path = self._work / f"seed-{seed}" / "result.json"
+        return SeedResult(**storage.read_json(path)) if storage.exists(path) else None
+
+    def _best(self, results: dict[int, SeedResult]) -> int:
+        """The seed that is best on dev; of equal ones the first."""
+        name, best = self._config.chosen_by, min(results)
+        for seed in sorted(results):
+            if self._config.is_better(results[seed].dev[name], results[best].dev[name]):
+                best = seed
+        return best
+
+    # -- the folder -----------------------------------------------------------------------------------------------------
+
+    def _check_output(self) -> None:
+        if storage.exists(self._output / CONFIG) and not storage.exists(self._output / SUMMARY):
+            raise ConfigError(f"{self._output} holds another model; name an empty or new folder with --output")
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        storage.make_folder(self._work)
+        with interrupt.handled(), storage.held(self._work, note=self._progress.note):
+            try:
+                yield
+            except (Exception, KeyboardInterrupt) as error:
+                record_failure(self._work, error, stage="finetune")
+                raise
+
+    def _publish(self, summary: FinetuneSummary) -> None:
+        """The best model's files into the output, config.json after the weights, the summary last."""
+        names = sorted(storage.walk(self._work / "best"), key=lambda name: name == CONFIG)
+        for name in names:
+            storage.write_atomic(self._output / name, storage.read_bytes(self._work / "best" / name))
+        storage.write_atomic(self._output / "README.md", card_text(summary))
+        storage.write_atomic(self._output / MISTAKES, storage.read_bytes(self._work / MISTAKES))
+        storage.write_json(self._output / SUMMARY, summary.values())
+
+
+def read_mistakes(output: str | PurePath) -> list[Mistake]:
+    """What `finetune` left in DIR/mistakes.jsonl."""
+    text = storage.read_bytes(storage.as_path(output) / MISTAKES).decode()
+    return [Mistake(**json.loads(line)) for line in text.splitlines()]

@@ -1,0 +1,68 @@
+"""What fine-tuning with one or several seeds gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tpulm.config import FinetuneConfig
+from tpulm.labelled import summarize
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """Of one seed: the epoch that was best on dev, and its scores."""
+
+    seed: int
+    best_epoch: int
+    epochs: int  # trained
+    dev: dict[str, float]
+    test: dict[str, float] | None
+    confusion: list[list[int]] | None  # rows: true classes; of test where there is one, else of dev
+    history: list[dict[str, float]]
+    rows_per_second: float | None
+
+
+@dataclass(frozen=True)
+class FinetuneSummary:
+    """Scores are means over the seeds, with their sample deviations; the model saved is the seed's that is best on dev."""
+
+    model: str
+    output: str
+    task: str
+    labels: tuple[str, ...]
+    examples: dict[str, int]  # "train", "dev" and, if given, "test"
+    skipped: dict[str, int]  # rows left out, by reason
+    cut: int  # texts longer than max_length, in all parts
+    settings: FinetuneConfig
+    seeds: tuple[SeedResult, ...]
+    best: int  # index in `seeds`
+    nothing_to_do: bool = False
+
+    def values(self) -> dict[str, Any]:
+        """Flat, for `--json`: "dev_accuracy", "dev_accuracy_deviation", "test_accuracy", …, and without prefix the scores other
+        than accuracy, of test where there is one, else of dev."""
+        scores: dict[str, Any] = {}
+        for part in ("dev", "test"):
+            found = [part_of for seed in self.seeds if (part_of := getattr(seed, part)) is not None]
+            for name in found[0] if found else ():
+                scores[f"{part}_{name}"], scores[f"{part}_{name}_deviation"] = summarize([one[name] for one in found])
+        last = "test" if "test" in self.examples else "dev"
+        plain = {name: scores[f"{last}_{name}"] for name in self.seeds[0].dev if name != "accuracy"}
+        best = self.seeds[self.best]
+        return {
+            **scores,
+            **plain,
+            "chosen_by": f"dev_{self.settings.chosen_by}",
+            "seeds": [seed.seed for seed in self.seeds],
+            "best_seed": best.seed,
+            "best_epochs": [seed.best_epoch for seed in self.seeds],
+            "labels": list(self.labels),
+            "confusion": best.confusion,
+            "examples": self.examples,
+            "skipped": self.skipped,
+            "cut": self.cut,
+            "rows_per_second": best.rows_per_second,
+            "model": self.model,
+            "output": self.output,
+        }

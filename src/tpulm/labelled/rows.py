@@ -1,0 +1,91 @@
+"""Texts and pairs of texts as rows of token ids: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, cut to a length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm.tokenization import Tokenization
+
+_TEXTS_AT_ONCE = 8_192
+
+
+class Rows(NamedTuple):
+    """N rows of their own lengths, one after another."""
+
+    ids: np.ndarray  # int32 [T]
+    starts: np.ndarray  # int64 [N + 1]; row i is ids[starts[i]:starts[i + 1]]
+    cut: int  # rows that lost tokens
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [N]"""
+        return np.diff(self.starts)
+
+    def padded(self, indices: np.ndarray, *, rows: int, length: int, pad: int) -> np.ndarray:
+        """int32 [rows, length]: the rows of `indices`, and rows of nothing but padding after them."""
+        table = np.full((rows, length), pad, np.int32)
+        for place, index in zip(table, indices, strict=False):
+            row = self.ids[self.starts[index] : self.starts[index + 1]]
+            place[: len(row)] = row
+        return table
+
+
+def encode_rows(tokenization: Tokenization, texts: Sequence[str], pairs: Sequence[str] | None, *, max_length: int) -> Rows:
+    """`max_length` is in tokens, special ones included. Of a pair the longer text is cut first, as `truncation=True` of
+    transformers does. The name of a special token within a text is plain text."""
+    parts = [
+        _encode(
+            tokenization,
+            list(texts[start : start + _TEXTS_AT_ONCE]),
+            None if pairs is None else list(pairs[start : start + _TEXTS_AT_ONCE]),
+            max_length,
+        )
+        for start in range(0, len(texts), _TEXTS_AT_ONCE)
+    ]
+    lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
+    ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
+    return Rows(ids, np.cumsum(lengths), sum(part.cut for part in parts))
+
+
+def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | None, max_length: int) -> Rows:
+    special, first = tokenization.special, tokenization.encode(texts)
+    second = None if pairs is None else tokenization.encode(pairs)
+    room = max_length - (2 if second is None else 3)
+    a = first.lengths.astype(np.int64)
+    if second is None:
+        b = kept_b = np.zeros_like(a)
+        kept_a = np.minimum(a, room)
+    else:
+        b = second.lengths.astype(np.int64)
+        kept_a, kept_b = kept_lengths(a, b, room)
+    frame = np.int64(2 if second is None else 3)
+    starts = np.concatenate([[0], np.cumsum(kept_a + kept_b + frame)])
+    ids = np.empty(starts[-1], np.int32)
+    from_a = np.concatenate([[0], np.cumsum(a)])
+    from_b = np.concatenate([[0], np.cumsum(b)])
+    for row, begin in enumerate(starts[:-1]):
+        middle = begin + 1 + kept_a[row]
+        ids[begin] = special.cls
+        ids[begin + 1 : middle] = first.ids[from_a[row] : from_a[row] + kept_a[row]]
+        ids[middle] = special.sep
+        if second is not None:
+            end = middle + 1 + kept_b[row]
+            ids[middle + 1 : end] = second.ids[from_b[row] : from_b[row] + kept_b[row]]
+            ids[end] = special.sep
+    return Rows(ids, starts, int(np.sum((kept_a < a) | (kept_b < b))))
+
+
+def kept_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many tokens of each pair's texts stay, so that both together are at most `room`: the longer one is cut first, and
+    where both have to be, each gets half (the odd token goes to the longer, or to the second of two equal ones)."""
+    shorter, longer = np.minimum(a, b), np.maximum(a, b)
+    fits, half = a + b <= room, room // 2
+    kept_shorter = np.where(fits, shorter, np.minimum(shorter, half))
+    kept_longer = np.where(fits, longer, room - kept_shorter)
+    return np.where(a > b, kept_longer, kept_shorter), np.where(a > b, kept_shorter, kept_longer)

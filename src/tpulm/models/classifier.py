@@ -1,0 +1,111 @@
+"""An encoder with a head that reads its first hidden state, [CLS]'s: classes, or one number.
+
+The heads are those of transformers' …ForSequenceClassification. BERT and Megatron's: dropout of tanh(dense), then a linear map
+(Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (google's code has no dense
+layer there). EuroBERT, pooled at "bos": the erf GELU and no dropout.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from tpulm.config import ModelConfig
+from tpulm.models.bert import Embeddings, Tokens, embeddings_spec, encode
+from tpulm.models.electra import embedding_size, projection_spec
+from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, words_at
+from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec
+from tpulm.nn.params import TruncatedNormal, parameters
+from tpulm.nn.transformer import Execution, Layer, Randomness, has_norm_bias, stack_spec
+
+HeadKind = Literal["bert", "electra", "eurobert"]
+
+
+@parameters
+class ClassificationHead:
+    dense: Dense  # [D, D]; BERT calls it the pooler
+    output: Dense  # [D, C]
+
+
+@parameters
+class SequenceClassifier:
+    embeddings: Embeddings
+    projection: Dense | None
+    layers: Layer
+    final_norm: Norm | None
+    classification_head: ClassificationHead
+
+
+class _Head(NamedTuple):
+    """What one kind does between [CLS] and the last linear map."""
+
+    activation: Literal["tanh", "gelu"]
+    dropout_before: bool
+    dropout_after: bool
+
+
+_HEADS: dict[HeadKind, _Head] = {
+    "bert": _Head("tanh", False, True),
+    "electra": _Head("gelu", True, True),
+    "eurobert": _Head("gelu", False, False),
+}
+
+
+def head_kind(config: ModelConfig) -> HeadKind:
+    if config.architecture == "electra":
+        return "electra"
+    return "eurobert" if config.masked_head == "plain" else "bert"
+
+
+def spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> SequenceClassifier:
+    """The tree of `ParamSpec`; `num_outputs` is C, 1 for a regression."""
+    size, post = config.hidden_size, config.norm_position == "post"
+    return SequenceClassifier(
+        embeddings=embeddings_spec(config, embedding_size(config), vocab_size=vocab_size),
+        projection=projection_spec(config),
+        layers=stack_spec(config),
+        final_norm=None if post else norm_spec(size, bias=has_norm_bias(config)),
+        classification_head=head_spec(config, num_outputs=num_outputs),
+    )
+
+
+def head_spec(config: ModelConfig, *, num_outputs: int) -> ClassificationHead:
+    """With biases, whatever the encoder has, as in all of transformers' classes."""
+    init, size = TruncatedNormal(config.initializer_range), config.hidden_size
+    return ClassificationHead(
+        dense=dense_spec((size, size), ("embed", None), init), output=dense_spec((size, num_outputs), (None, None), init)
+    )
+
+
+def logits(
+    params: SequenceClassifier,
+    tokens: Tokens,
+    *,
+    config: ModelConfig,
+    execution: Execution,
+    randomness: Randomness | None,
+) -> Float[Array, "B C"]:
+    """Float32 logits, or the number itself ([B, 1]) of a regression."""
+    below = None if randomness is None else Randomness(jax.random.fold_in(randomness.key, 0), randomness.rows)
+    hidden = encode(params, tokens, config=config, execution=execution, randomness=below)
+    with jax.named_scope("classification_head"):
+        kind, head = _HEADS[head_kind(config)], params.classification_head
+        x = hidden[:, 0]
+        act = jnp.tanh if kind.activation == "tanh" else activation("gelu")
+        first, second = _dropout_words(randomness, x.shape[0])
+        x = dropout(x, rate=config.dropout, words=first) if kind.dropout_before else x
+        x = act(dense(head.dense, x, dtype=execution.dtype))
+        x = dropout(x, rate=config.dropout, words=second) if kind.dropout_after else x
+        return dense(head.output, x, dtype=execution.dtype).astype(jnp.float32)
+
+
+def _dropout_words(randomness: Randomness | None, rows: int) -> tuple[DropoutWords | None, ...]:
+    """What the two places of the head draw from, for [B, D]."""
+    if randomness is None:
+        return None, None
+    sites = site_seeds(jax.random.fold_in(randomness.key, 1), (2,))
+    return tuple(words_at(sites[place], randomness.rows, (rows, 1)) for place in range(2))

@@ -1,0 +1,100 @@
+"""Classification of texts or pairs of texts, and regression, from labelled rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from tpulm.config import ModelConfig
+from tpulm.models import bert, classifier
+from tpulm.nn.dropout import row_seeds
+from tpulm.nn.transformer import Execution, Randomness
+from tpulm.objectives.interface import LossAndSums, SpecialIds
+from tpulm.objectives.losses import cross_entropy
+from tpulm.objectives.rows import describe
+
+
+class LabelledInputs(NamedTuple):
+    tokens: bert.Tokens
+    labels: Int[Array, " B"] | Float[Array, " B"]
+    weights: Float[Array, " B"]  # 0 for a row that only fills the batch
+    row_seeds: Array  # uint32 [B, 2], for dropout
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of any length, and a label each.
+
+    The loss is the mean over the real rows of the global batch: cross-entropy in nats, or with `num_classes` None, a
+    regression, the squared error.
+    """
+
+    model: ModelConfig
+    execution: Execution
+    sequence_length: int  # the longest row, by which work is counted
+    vocab_size: int
+    special: SpecialIds
+    num_classes: int | None
+
+    @cached_property
+    def spec(self) -> classifier.SequenceClassifier:
+        return classifier.spec(self.model, vocab_size=self.vocab_size, num_outputs=self.num_classes or 1)
+
+    @property
+    def flops_per_row(self) -> float:
+        """Of a row of `sequence_length`."""
+        return self.flops_of_row(self.sequence_length)
+
+    def flops_of_row(self, length: int) -> float:
+        return 3.0 * bert.forward_flops(
+            self.model, sequence_length=length, predictions=0, vocab_size=self.vocab_size, next_sentence=True
+        )
+
+    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
+        tokens = describe(batch["tokens"].astype(jnp.int32), row_kind="segments", special=self.special)
+        return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys))
+
+    def totals(self, inputs: LabelledInputs) -> dict[str, Array]:
+        return {"rows": jnp.sum(inputs.weights)}
+
+    def outputs(self, params: classifier.SequenceClassifier, tokens: Int[Array, "B L"]) -> Float[Array, "B C"]:
+        """Logits, or numbers, of rows without dropout."""
+        described = describe(tokens.astype(jnp.int32), row_kind="segments", special=self.special)
+        return classifier.logits(params, described, config=self.model, execution=self.execution, randomness=None)
+
+    def loss(
+        self,
+        params: classifier.SequenceClassifier,
+        inputs: LabelledInputs,
+        totals: Mapping[str, Array],
+        *,
+        dropout_key: Array | None,
+    ) -> LossAndSums:
+        randomness = None if dropout_key is None else Randomness(dropout_key, inputs.row_seeds)
+        out = classifier.logits(params, inputs.tokens, config=self.model, execution=self.execution, randomness=randomness)
+        with jax.named_scope("loss"):
+            if self.num_classes is None:
+                loss = jnp.sum(jnp.square(out[:, 0] - inputs.labels) * inputs.weights)
+                sums = {"loss": loss, "rows": jnp.sum(inputs.weights)}
+            else:
+                found = cross_entropy(out, inputs.labels, inputs.weights)
+                loss, sums = found.loss, {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        return LossAndSums(loss / jnp.maximum(totals["rows"], 1.0), sums)
+
+    def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """Means over rows: "loss", and of classes "accuracy"."""
+        rows = max(float(sums["rows"]), 1.0)
+        return {name: float(sums[key]) / rows for name, key in (("loss", "loss"), ("accuracy", "correct")) if key in sums}
+
+    def label_counts(self, inputs: LabelledInputs) -> Array:
+        """How often each class is a label; of a regression, how many rows there are."""
+        if self.num_classes is None:
+            return jnp.sum(inputs.weights)[None]
+        return jnp.zeros((self.num_classes,), jnp.float32).at[inputs.labels].add(inputs.weights)

@@ -1,0 +1,32 @@
+"""Loops of one's own around the compiled step, for pretraining and for fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any, overload
+
+from tpulm import pipeline
+from tpulm.config import RunConfig
+from tpulm.errors import ConfigError
+from tpulm.finetuning import Classifier
+from tpulm.progress import SILENT, Progress
+from tpulm.train.window import Step
+
+
+@overload
+def training_steps(what: RunConfig, data: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]: ...
+@overload
+def training_steps(what: Classifier, data: Any) -> Iterator[Step]: ...
+def training_steps(what: RunConfig | Classifier, data: Any, *, progress: Progress = SILENT) -> Iterator[Step]:
+    """(step, state, metrics) after each compiled step: batches sharded over all devices, metrics added up over them.
+
+    `training_steps(config, workdir)` pretrains: it prepares the data first. `training_steps(classifier, train)` fine-tunes,
+    with the very steps of `Classifier.fit`. Nothing is saved or scored, and it begins at step 0. The state is valid until the
+    next step, and so are the metrics unless looked at.
+    """
+    if isinstance(what, Classifier):
+        return what.steps(data)
+    if isinstance(what, RunConfig):
+        return pipeline.training_steps(what, data, progress=progress)
+    raise ConfigError(f"training_steps takes a run's configuration or a Classifier, not {type(what).__name__}")

@@ -1,0 +1,59 @@
+"""What a classifier says of texts: labels with probabilities, or numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm.config import FinetuneConfig
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.errors import ConfigError, DataError
+from tpulm.predict.outputs import Outputs
+
+
+class Classified(NamedTuple):
+    """The likeliest label with its probability, and those of all; of a regression the number alone."""
+
+    label: str | None
+    score: float  # probability of the label, or the number
+    probabilities: dict[str, float] | None  # by label, in the order of the model's outputs
+
+
+class ClassifierForUse:
+    """A classifier on the devices. Raises ConfigError for a model that is none."""
+
+    def __init__(self, model: LoadedModel):
+        if model.answers is None:
+            raise ConfigError("this model is no classifier; 'tpulm finetune' makes one of it and of labelled texts")
+        settings = FinetuneConfig(
+            task="regression" if model.answers.is_regression else "classification", max_length=model.config.max_positions
+        ).for_architecture(model.config.architecture, model.config.max_positions)
+        self._names = model.answers.names
+        self._outputs = Outputs(model, settings, num_classes=model.answers.num_classes)
+        self._params = self._outputs.place(model.params)
+        self.cut = 0  # texts so far that were longer than the model reads, and were cut
+
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Classified]:
+        """One answer for each text (or pair of texts), in their order. Raises DataError for a blank text."""
+        for number, text in enumerate(texts, start=1):
+            if not text.strip():
+                raise DataError("the text is empty: there is nothing to classify", location=f"text {number} of {len(texts)}")
+        rows = self._outputs.rows(texts, pairs)
+        self.cut += rows.cut
+        outputs = self._outputs.of(self._params, rows)
+        return [self._answer(row) for row in outputs]
+
+    def _answer(self, outputs: np.ndarray) -> Classified:
+        if not self._names:
+            return Classified(None, float(outputs[0]), None)
+        odds = np.exp(outputs.astype(np.float64) - outputs.max())
+        shares = odds / odds.sum()
+        best = int(outputs.argmax())
+        return Classified(self._names[best], float(shares[best]), dict(zip(self._names, shares.tolist(), strict=True)))
+
+
+def classify(model: LoadedModel, texts: str | Sequence[str], pairs: Sequence[str] | None = None) -> list[Classified]:
+    """Classify texts, or pairs of texts. Raises ConfigError for a model that is no classifier, DataError for a blank text."""
+    return ClassifierForUse(model)([texts] if isinstance(texts, str) else list(texts), pairs)

@@ -1,0 +1,123 @@
+"""An objective with its optimiser on a mesh of devices: the state, batches on their way to the devices, and compiled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tpulm.config import HardwareConfig, OptimizerConfig
+from tpulm.nn.params import count
+from tpulm.objectives import Objective
+from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, place, replicated
+from tpulm.train.optimizer import learning_rate, make_optimizer
+from tpulm.train.step import (
+    StepOutput,
+    TrainState,
+    make_initializer,
+    make_step,
+    state_shardings,
+    sum_shapes,
+    with_shardings,
+)
+
+BatchShapes = Mapping[str, tuple[tuple[int, ...], Any]]  # column -> (shape, dtype), rows first
+# (state, batch, cursor, seed), the last two from `Compiled.scalar`; the state is donated
+Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], StepOutput]
+
+
+class Compiled:
+    """What pretraining and fine-tuning share. Raises ConfigError where the batch or the model does not divide over the devices.
+
+    `batch` describes a whole batch; of a later one only the length of its rows may differ.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        optimizer: OptimizerConfig,
+        hardware: HardwareConfig,
+        batch: BatchShapes,
+        *,
+        steps: int,
+        batch_size: int,
+        log_every_steps: int,
+        devices: Sequence[Any],
+    ):
+        self.mesh = make_mesh(hardware, devices)
+        check_hosts(self.mesh)
+        self.layout = layout_batch(batch_size, self.mesh, hardware.microbatch_size)
+        self.objective = objective
+        self.num_parameters = count(objective.spec)
+        self._steps, self._log_every_steps = steps, log_every_steps
+        self._optimizer_config = optimizer
+        self._optimizer = make_optimizer(optimizer, steps, objective.spec)
+        self._sum_shapes = sum_shapes(objective, self._shapes(batch), batch_size)
+        self._initializer = make_initializer(objective, self._optimizer, sums=self._sum_shapes)
+        abstract = jax.eval_shape(self._initializer, self._scalar_shape)
+        self._shardings = state_shardings(objective, self._optimizer, self.mesh, abstract)
+        self.abstract_state: TrainState = with_shardings(abstract, self._shardings)  # the restore target
+
+    def state_at_zero(self, seed: int, params: Any = None) -> TrainState:
+        """With these parameters (float32 arrays of the objective's spec, whole on every host), or those drawn from the seed."""
+        state: TrainState = jax.jit(self._initializer, out_shardings=self._shardings)(self.scalar(seed))
+        return state if params is None else replace(state, params=self.placed(params))
+
+    def placed(self, params: Any) -> Any:
+        """Parameters laid out as the state's."""
+        return jax.tree.map(place, jax.device_get(params), self._shardings.params)
+
+    def compile_step(self, batch: BatchShapes) -> Step:
+        """For batches of these shapes. The seed is an argument, so that runs which differ in it alone share a program."""
+
+        def step(state: TrainState, batch: Mapping[str, jax.Array], cursor: jax.Array, seed: jax.Array) -> StepOutput:
+            update = make_step(self.objective, self._optimizer, self.layout, seed=seed, log_every_steps=self._log_every_steps)
+            return update(state, batch, cursor)
+
+        jitted = jax.jit(step, donate_argnums=0, out_shardings=StepOutput(self._shardings, replicated(self.mesh)))
+        return jitted.lower(self.abstract_state, self._shapes(batch), self._scalar_shape, self._scalar_shape).compile()
+
+    def window_metrics(self, state: TrainState) -> dict[str, float]:
+        """The objective's, and "grad_norm", over all devices and steps since the last multiple of `log_every_steps`."""
+        window = jax.device_get(state.window)
+        steps = max(float(window["steps"]), 1.0)
+        return {**self.objective.metrics(window), "grad_norm": float(window["grad_norm"]) / steps}
+
+    def learning_rate(self, count: int) -> float:
+        """Of the update after `count` others."""
+        return float(np.asarray(learning_rate(self._optimizer_config, self._steps)(count)))
+
+    def to_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """This host's share of a batch as global arrays, rows split over the devices."""
+        sharding = batch_sharding(self.mesh)
+        return {name: jax.make_array_from_process_local_data(sharding, column) for name, column in batch.items()}
+
+    def scalar(self, value: int) -> jax.Array:
+        """An int32 that every device holds."""
+        return place(np.asarray(value, np.int32), replicated(self.mesh))
+
+    def gathered(self, params: Any) -> Any:
+        """Parameters as numpy arrays, whole on every host; all hosts must ask."""
+        if jax.process_count() == 1:
+            return jax.device_get(params)
+        whole = jax.jit(lambda leaf: leaf, out_shardings=replicated(self.mesh))
+        return jax.tree.map(lambda leaf: jax.device_get(whole(leaf)), params)
+
+    @property
+    def _scalar_shape(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(self.mesh))
+
+    def _shapes(self, batch: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
+        sharding = batch_sharding(self.mesh)
+        return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in batch.items()}
+
+
+def compute_dtype(wanted: Literal["auto", "float32", "bfloat16"], devices: Sequence[Any]) -> Literal["float32", "bfloat16"]:
+    """ "auto" is bfloat16 wherever the device has fast units for it."""
+    if wanted != "auto":
+        return wanted
+    return "float32" if devices[0].platform == "cpu" else "bfloat16"
