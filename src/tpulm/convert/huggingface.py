@@ -27,7 +27,8 @@ from tpulm.tokenization import Tokenization
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-TOKENIZERS = ("tokenizer.json", "vocab.txt")  # either is enough
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")  # any is enough; the last, with merges.txt, for GPT-2
+SENTENCEPIECE = "tokenizer.model"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 PREFERRED = ("", "generator")  # of an export: the model itself; of ELECTRA the half that fills masks
 _STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
@@ -140,7 +141,8 @@ def load_model(path: str | PurePath) -> LoadedModel:
     """
     folder = model_folder(path)
     weights = load_weights(folder)
-    tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
+    load_tokenizer = tokenization.load_causal if weights.head == "causal" else tokenization.load
+    tokenizer = load_tokenizer(folder, _vocabulary_settings(folder))
     if tokenizer.vocab_size > weights.vocab_size:
         raise DataError(
             f"the vocabulary has {tokenizer.vocab_size} tokens, but the model only {weights.vocab_size} "
@@ -185,12 +187,17 @@ def model_folder(path: str | PurePath) -> PurePath:
         raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
     missing = [name for name in (CONFIG, WEIGHTS) if not storage.exists(folder / name)]
     if not any(storage.exists(folder / name) for name in TOKENIZERS):
-        missing.append(" or ".join(TOKENIZERS))
+        missing.append(" or ".join(TOKENIZERS[:2]))
     if missing:
         hint = ""
         if WEIGHTS in missing and storage.exists(folder / "pytorch_model.bin"):
             hint = (
                 f"; pytorch_model.bin is not read: load it with transformers and save_pretrained() it, which writes {WEIGHTS}"
+            )
+        elif storage.exists(folder / SENTENCEPIECE):
+            hint = (
+                f"; {SENTENCEPIECE} (SentencePiece) is not read: load it with transformers' AutoTokenizer and "
+                f"save_pretrained() it, which writes {TOKENIZERS[0]}"
             )
         raise ConfigError(f"{folder} is not a model: {', '.join(missing)} missing{hint}")
     return folder

@@ -11,7 +11,7 @@ from tpulm.convert.huggingface import LoadedModel, load_model, model_folder
 from tpulm.errors import ConfigError
 from tpulm.models.electra import Electra
 from tpulm.nn.params import named_leaves
-from tpulm.tokenization import Tokenization
+from tpulm.tokenization import CausalTokenization, Tokenization
 
 
 def starting_params(path: str | PurePath, config: ModelConfig, spec: Any, tokenization: Tokenization) -> Any:
@@ -34,9 +34,18 @@ def starting_params(path: str | PurePath, config: ModelConfig, spec: Any, tokeni
 
 
 def _same_vocabulary(path: str | PurePath, loaded: LoadedModel, tokenization: Tokenization) -> None:
+    _check_trainable(path, loaded.tokenization)
     if loaded.tokenization.vocabulary() != tokenization.vocabulary():
         given = model_folder(path) / "tokenizer.json"
         raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{given}'")
+
+
+def _check_trainable(path: str | PurePath, theirs: Tokenization) -> None:
+    if isinstance(theirs, CausalTokenization):
+        raise ConfigError(
+            f"the model of {path} cannot be trained further: its tokenizer lacks special tokens that rows are made with. "
+            "'tpulm generate' uses it; a run that starts from a model needs one with [PAD], [UNK], [CLS], [SEP] and [MASK]"
+        )
 
 
 def _same_shapes(path: str | PurePath, params: Any, spec: Any) -> None:
