@@ -22,6 +22,7 @@ from tpulm.config.schema import (
     TokenizerConfig,
     TrainConfig,
 )
+from tpulm.config.starting import Start
 
 __all__ = [
     "CheckpointConfig",
@@ -37,6 +38,7 @@ __all__ = [
     "PhaseConfig",
     "RunConfig",
     "SourceConfig",
+    "Start",
     "TokenizerConfig",
     "TrainConfig",
     "canonical_json",

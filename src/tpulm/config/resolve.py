@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from tpulm import storage
 from tpulm.config.schema import RunConfig
+from tpulm.config.starting import Start, apply
 from tpulm.errors import ConfigError, suggest
 
 _RECIPES = resources.files("tpulm") / "recipes"
@@ -29,16 +30,22 @@ def recipe_text(name: str) -> str:
     return (_RECIPES / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def load(reference: str | PurePath, overrides: Mapping[str, Any] | Sequence[str] = ()) -> RunConfig:
+def load(
+    reference: str | PurePath, overrides: Mapping[str, Any] | Sequence[str] = (), *, start: Start | None = None
+) -> RunConfig:
     """The configuration of a recipe (by name) or of a run file (.toml, or a canonical .json).
 
     `overrides` are "train.steps=1000" strings, whose right-hand side is read as TOML (or, failing that, as a plain string),
-    or a mapping of dotted names to values. Raises ConfigError, naming the file and the key.
+    or a mapping of dotted names to values. `start` is a model to go on from. Raises ConfigError, naming the file and the key.
     """
-    values = _values(str(reference), seen=())
+    reference = str(reference)
+    values, stated = _values(reference, seen=()), _stated(reference)
     for key, value in _parse_overrides(overrides).items():
         _assign(values, key, value)
-    return _validate(values, str(reference))
+        _assign(stated, key, value)
+    if start is None:
+        return _validate(values, reference)
+    return _validate(apply(values, stated, start, reference), f"{reference}, with the model of {start.folder}")
 
 
 def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
@@ -101,6 +108,18 @@ def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
     return _merge(_values(base, (*seen, reference)), values)
+
+
+def _stated(reference: str) -> dict[str, Any]:
+    """What a run file says itself, without what it extends; of a recipe nothing."""
+    if reference in list_recipes():
+        return {}
+    path = storage.as_path(reference)
+    path = path.resolve() if isinstance(path, Path) else path
+    values = _parse(storage.read_bytes(path), str(path))
+    _absolute_paths(values, path.parent)
+    values.pop("extends", None)
+    return values
 
 
 def _parse(text: str | bytes, origin: str) -> dict[str, Any]:

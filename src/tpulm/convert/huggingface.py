@@ -142,7 +142,7 @@ def load_model(path: str | PurePath) -> LoadedModel:
     folder = model_folder(path)
     weights = load_weights(folder)
     load_tokenizer = tokenization.load_causal if weights.head == "causal" else tokenization.load
-    tokenizer = load_tokenizer(folder, _vocabulary_settings(folder))
+    tokenizer = load_tokenizer(folder, vocabulary_settings(folder))
     if tokenizer.vocab_size > weights.vocab_size:
         raise DataError(
             f"the vocabulary has {tokenizer.vocab_size} tokens, but the model only {weights.vocab_size} "
@@ -203,7 +203,7 @@ def model_folder(path: str | PurePath) -> PurePath:
     return folder
 
 
-def _vocabulary_settings(folder: PurePath) -> TokenizerConfig:
+def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
     path = folder / TOKENIZER_CONFIG
     settings = storage.read_json(path) if storage.exists(path) else {}

@@ -18,6 +18,7 @@ import safetensors.numpy
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.config.layouts import LAYOUTS
+from tpulm.config.starting import OPTIMIZER_FILE
 from tpulm.convert import decoder_json
 from tpulm.convert.checkpoint_path import find_checkpoint
 from tpulm.convert.heads import Model
@@ -40,7 +41,6 @@ from tpulm.tokenization import CausalTokenization, Tokenization
 
 AnyPath = str | os.PathLike[str]
 REPORT = "import.json"
-OPTIMIZER = "optimizer.safetensors"
 HALVES = ("discriminator", "generator")
 CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
 VOCABULARY = "vocab.txt"
@@ -248,7 +248,7 @@ def _from_tensorflow1(
     for half, part in found.parts.items():
         _save(target / half, part, tokenizer, found.vocab_size)
     if found.moments:
-        storage.write_atomic(target / OPTIMIZER, safetensors.numpy.save(dict(found.moments)))
+        storage.write_atomic(target / OPTIMIZER_FILE, safetensors.numpy.save(dict(found.moments)))
     elif any(name.endswith(("/adam_m", "/adam_v")) for name in found.dropped):
         notes.append("the optimiser's moments were left out: the checkpoint has not those of every parameter")
     return Imported(

@@ -17,10 +17,11 @@ import numpy as np
 
 from tpulm import objectives
 from tpulm.config import RunConfig
+from tpulm.errors import ConfigError
 from tpulm.nn.params import count
 from tpulm.objectives import Objective, SpecialIds
 from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, place, replicated
-from tpulm.train.optimizer import learning_rate, make_optimizer
+from tpulm.train.optimizer import Moments, learning_rate, make_optimizer, with_moments
 from tpulm.train.step import (
     StepOutput,
     TrainState,
@@ -44,6 +45,7 @@ class Program:
     def __init__(self, config: RunConfig, *, vocab_size: int, special: SpecialIds, devices: Sequence[Any] | None = None):
         devices = list(devices if devices is not None else jax.devices())
         self._first_params: Any = None
+        self._first_moments: Moments | None = None
         self._config, self.vocab_size, self.special = config, vocab_size, special
         self.mesh = make_mesh(config.hardware, devices)
         check_hosts(self.mesh)
@@ -65,16 +67,32 @@ class Program:
         """Compile everything that training needs, the longest first."""
         _ = self.step, self.evaluation_step
 
-    def start_from(self, params: Any) -> None:
-        """Begin with these parameters (float32 arrays of the objective's spec) instead of random ones."""
-        self._first_params = params
+    def start_from(self, params: Any, moments: Moments | None = None) -> None:
+        """Begin with these parameters (float32 arrays of the objective's spec) instead of random ones, and with these moments.
+
+        Raises ConfigError where a bias correction needs the step of the moments and nothing says it.
+        """
+        if moments is not None and moments.step is None and self._config.train.optimizer.bias_correction:
+            raise ConfigError(
+                "train.optimizer.bias_correction needs the step that the optimiser's moments are of, and the checkpoint had "
+                "none: set it to false, or train.start_optimizer"
+            )
+        self._first_params, self._first_moments = params, moments
 
     def initial_state(self) -> TrainState:
-        """The state at step 0: parameters drawn from the seed, or those given to `start_from`."""
+        """The state at step 0: parameters drawn from the seed and moments of zero, or what was given to `start_from`."""
         state: TrainState = jax.jit(self._initializer, out_shardings=self._shardings)()
         if self._first_params is None:
             return state
-        return replace(state, params=jax.tree.map(place, jax.device_get(self._first_params), self._shardings.params))
+        state = replace(state, params=self._placed(self._first_params))
+        if (moments := self._first_moments) is None:
+            return state
+        step = None if moments.step is None else self.scalar(moments.step)
+        placed = Moments(self._placed(moments.first), self._placed(moments.second), step)
+        return replace(state, optimizer=with_moments(state.optimizer, placed))
+
+    def _placed(self, params: Any) -> Any:
+        return jax.tree.map(place, jax.device_get(params), self._shardings.params)
 
     @cached_property
     def step(self) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
