@@ -45,7 +45,13 @@ def load(
         _assign(stated, key, value)
     if start is None:
         return _validate(values, reference)
-    return _validate(apply(values, stated, start, reference), f"{reference}, with the model of {start.folder}")
+    values = apply(values, stated, start, reference)
+    try:
+        return _validate(values, reference)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\n[model] is that of {start.folder} and stays as it is: change the other settings"
+        ) from error
 
 
 def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:

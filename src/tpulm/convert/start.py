@@ -124,8 +124,9 @@ def check_trainable(path: str | PurePath, theirs: Tokenization) -> None:
     """Raises ConfigError for a model whose tokenizer is for generation alone."""
     if isinstance(theirs, CausalTokenization):
         raise ConfigError(
-            f"the model of {path} cannot be trained further: its tokenizer lacks special tokens that rows are made with. "
-            "'tpulm generate' uses it; a run that starts from a model needs one with [PAD], [UNK], [CLS], [SEP] and [MASK]"
+            f"the model of {path} cannot be trained further: its tokenizer lacks special tokens, or its texts begin and end "
+            "otherwise than in rows of tpulm's, which have [SEP] between them. 'tpulm generate' uses it; a run goes on from a "
+            "causal model that tpulm has exported"
         )
 
 
