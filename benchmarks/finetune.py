@@ -1,4 +1,4 @@
-"""Fine-tuning a BERT on film reviews against transformers' Trainer: examples a second, with the same rows, dropout and precision.
+"""Fine-tuning a BERT on film reviews against transformers' Trainer: examples a second, same rows, dropout and precision.
 
     python benchmarks/finetune.py [--rounds 5] [--rows 5000] [--data FOLDER] [--json]
 
@@ -129,8 +129,8 @@ def theirs(classifier: Classifier, data: Labelled, *, grouped: bool) -> Callable
         intermediate_size=MODEL.intermediate_size,
         max_position_embeddings=MODEL.max_positions,
         hidden_act="gelu_pytorch_tanh",
-        num_labels=2,
     )
+    config.num_labels = 2
     config._attn_implementation = "sdpa"
     features = [
         {"input_ids": rows.ids[start:end].tolist(), "labels": int(label)}

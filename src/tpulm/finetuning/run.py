@@ -33,6 +33,7 @@ from tpulm.labelled import Columns, Examples, LabelSet, class_scores, hold_out, 
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.memory import keep_between_steps
 from tpulm.progress import SILENT, Progress
+from tpulm.train.compile_cache import keep_compiled
 from tpulm.train.tuning import Labelled
 
 SUMMARY, MISTAKES, WORK = "finetune.json", "mistakes.jsonl", "finetuning"
@@ -88,6 +89,7 @@ class _Finetuning:
         self._work = self._output / WORK
         self._check_output()
         keep_between_steps()
+        keep_compiled()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
         self._config = self._classifier.config
 
