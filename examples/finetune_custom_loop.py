@@ -15,10 +15,12 @@ import math
 import jax
 
 import tpulm
+from tpulm import storage
 
 
 def main() -> None:
     given = arguments()
+    storage.check_writable(given.output)  # better refused now than after the training
     columns = tpulm.Columns(text=given.text_column, label=given.label_column)
     train, dev = (tpulm.read_examples(path, columns) for path in (given.train, given.dev))
 
