@@ -6,19 +6,25 @@ import ast
 import inspect
 import json
 import re
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
 from tpulm import config
-from tpulm.config import schema
+from tpulm.config import FinetuneConfig, schema
 
 SETTINGS_HEAD = """# Settings
 
 Everything a run file may set, made from `src/tpulm/config/schema.py`. A run file is TOML; `--set train.steps=1000` on the
 command line overrides one value. An unknown name is an error that suggests the nearest. `"none"` unsets what may be `None`.
+"""
+FINETUNE_HEAD = """
+## Fine-tuning
+
+The settings of [fine-tuning](fine-tuning.md), made from `src/tpulm/config/finetune.py`: `tpulm finetune --set patience=5`,
+`tpulm.Classifier(model, patience=5)`. `checkpoint.…` and `hardware.…` are those of `[train.checkpoint]` and `[hardware]` above.
 """
 RECIPES_HEAD = """# Recipes
 
@@ -34,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def settings_page() -> str:
-    return "\n".join([SETTINGS_HEAD, *_sections("", schema.RunConfig)])
+    return "\n".join([SETTINGS_HEAD, *_sections("", schema.RunConfig), FINETUNE_HEAD, *_table(FinetuneConfig)])
 
 
 def recipes_page() -> str:
@@ -46,20 +52,27 @@ def recipes_page() -> str:
 
 def _sections(prefix: str, model: type[BaseModel], *, many: bool = False) -> list[str]:
     """A heading and a table for the model's own fields, then the same for each group of settings below it."""
-    comments, annotations = _comments(model), _annotations(model)
-    rows, below = [], []
+    annotations = _annotations(model)
+    below = []
     for name, field in model.model_fields.items():
         group = _group(field.annotation)
         if group is not None:
             below += _sections(f"{prefix}{name}.", group, many=annotations[name].startswith("tuple"))
-        if group is None or annotations[name].startswith("tuple"):
-            cells = (f"`{name}`", f"`{annotations[name]}`", f"`{_shown(field)}`", comments.get(name, ""))
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     table_name = prefix.rstrip(".")
     title = (f"`[[{table_name}]]`" if many else f"`[{table_name}]`") if prefix else "The run itself"
     text = inspect.cleandoc(model.__doc__ or "") if "__doc__" in vars(model) and model.__doc__ else ""
-    table = ["| setting | type | default | |", "|---|---|---|---|", *rows] if rows else []
-    return [f"\n## {title}\n", text, "", *table, *below]
+    return [f"\n## {title}\n", text, "", *_table(model), *below]
+
+
+def _table(model: type[BaseModel]) -> list[str]:
+    """Of the model's own fields, without the groups below it."""
+    comments, annotations = _comments(model), _annotations(model)
+    rows = []
+    for name, field in model.model_fields.items():
+        if _group(field.annotation) is None or annotations[name].startswith("tuple"):
+            cells = (f"`{name}`", f"`{annotations[name]}`", f"`{_shown(field)}`", comments.get(name, ""))
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return ["| setting | type | default | |", "|---|---|---|---|", *rows] if rows else []
 
 
 def _group(annotation: Any) -> type[BaseModel] | None:
@@ -80,10 +93,17 @@ def _annotations(model: type[BaseModel]) -> dict[str, str]:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             text = ast.unparse(statement.annotation)
             text = re.sub(r"Annotated\[(\w+), Field\(.*?\)\]", r"\1", text)
+            text = re.sub(r"\b[A-Z]\w+\b", lambda match: _spelled_out(match.group(), model), text)
             text = re.sub(r"Literal\[(.*)\]", lambda match: match.group(1).replace(", ", " | "), text)
-            text = re.sub(r"\b(Positive|NonNegative)\b", "int", text)
+            text = re.sub(r"\b(Positive|NonNegative|Seed)\b", "int", text)
             found[statement.target.id] = re.sub(r"\b(PositiveFloat|Fraction)\b", "float", text)
     return found
+
+
+def _spelled_out(name: str, model: type[BaseModel]) -> str:
+    """The choices behind a name that the model's module gives to a Literal; any other name as it is."""
+    choices = getattr(inspect.getmodule(model), name, None)
+    return " | ".join(map(repr, get_args(choices))) if get_origin(choices) is Literal else name
 
 
 def _comments(model: type[BaseModel]) -> dict[str, str]:

@@ -8,8 +8,8 @@ scores all on one test part that nothing was chosen by; writes W/results.json, W
 folder of settings: `small` takes about an hour on two CPU cores, `full` is for a TPU or a GPU. Everything goes on where it was
 stopped.
 
-The reviews are e9t/nsmc's: raw text, and labelled text with the columns id, document, label. The text of the labelled reviews is
-among the raw ones; their labels are not.
+The reviews are e9t/nsmc's: raw text, and labelled text with the columns id, document, label. The texts of the labelled reviews
+are among the raw ones; their labels are not.
 """
 
 from __future__ import annotations

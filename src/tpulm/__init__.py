@@ -17,23 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpulm.config import load as load_config
+    from tpulm.config import load_finetune
     from tpulm.convert.huggingface import load_model
     from tpulm.finetuning import Classifier, finetune
+    from tpulm.labelled import Columns, read_examples
     from tpulm.own_loop import training_steps
     from tpulm.pipeline import Summary, run
     from tpulm.predict.classify import classify
     from tpulm.predict.fill_mask import fill_mask
     from tpulm.predict.generate import generate
+    from tpulm.progress import PrintedProgress
+    from tpulm.train.metrics import read_metrics
 
 __all__ = [
     "Classifier",
+    "Columns",
+    "PrintedProgress",
     "Summary",
     "classify",
     "fill_mask",
     "finetune",
     "generate",
     "load_config",
+    "load_finetune",
     "load_model",
+    "read_examples",
+    "read_metrics",
     "run",
     "training_steps",
 ]
@@ -44,6 +53,11 @@ _HOMES = {
     "Summary": ("tpulm.pipeline", "Summary"),
     "run": ("tpulm.pipeline", "run"),
     "training_steps": ("tpulm.own_loop", "training_steps"),
+    "load_finetune": ("tpulm.config", "load_finetune"),
+    "Columns": ("tpulm.labelled", "Columns"),
+    "read_examples": ("tpulm.labelled", "read_examples"),
+    "PrintedProgress": ("tpulm.progress", "PrintedProgress"),
+    "read_metrics": ("tpulm.train.metrics", "read_metrics"),
     "Classifier": ("tpulm.finetuning.classifier", "Classifier"),
     "classify": ("tpulm.predict.classify", "classify"),
     "finetune": ("tpulm.finetuning.run", "finetune"),

@@ -1,11 +1,14 @@
 """How long work reports on itself: what a stage says, not how it is drawn.
 
-A stage takes a `Progress`; the command line passes one that draws bars, a library caller may pass its own or none.
+A stage takes a `Progress`; the command line passes one that draws bars, a library caller may pass its own, a
+`PrintedProgress`, or none.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class Progress(Protocol):
@@ -43,3 +46,50 @@ class Silent:
 
 
 SILENT: Progress = Silent()
+
+
+class PrintedProgress:
+    """A line at each beginning and then now and then: for logs, scripts and notebooks."""
+
+    def __init__(self, say: Callable[[str], Any] = print, *, every_seconds: float = 15.0):
+        self._print, self._every_seconds = say, every_seconds
+        self._description, self._unit, self._status = "", "", ""
+        self._total: float | None = None
+        self._completed, self._said_at = 0.0, time.monotonic()
+
+    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
+        self._description, self._total, self._unit, self._status = description, total, unit, ""
+        self._completed = 0.0
+        self._say()
+
+    def advance(self, amount: float) -> None:
+        self._completed += amount
+        self._say_if_due()
+
+    def status(self, text: str) -> None:
+        self._status = text
+        self._say_if_due()
+
+    def note(self, message: str) -> None:
+        self._print(f"note: {message}")
+
+    def _say_if_due(self) -> None:
+        if time.monotonic() - self._said_at >= self._every_seconds:
+            self._say()
+
+    def _say(self) -> None:
+        self._said_at = time.monotonic()
+        amount = format_amount(self._completed, self._total, self._unit)
+        self._print("  ".join(part for part in (self._description, amount, self._status) if part))
+
+
+def format_amount(completed: float, total: float | None, unit: str) -> str:
+    """ "1,200/3,000 steps", or megabytes where the unit is bytes."""
+    if unit in ("byte", "bytes", "B"):
+        done, whole, unit = completed / 1e6, None if total is None else total / 1e6, "MB"
+        form = "{:,.1f}"
+    else:
+        done, whole, form = completed, total, "{:,.0f}"
+        unit = unit + "s" if unit and not unit.endswith("s") else unit
+    of = "" if whole is None else f"/{form.format(whole)}"
+    return f"{form.format(done)}{of} {unit}".strip() if unit or done else ""

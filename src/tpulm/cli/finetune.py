@@ -186,7 +186,7 @@ def _said(value: Any) -> str:
 
 
 def _shortened(text: str, pair: str | None) -> str:
-    whole = text if pair is None else f"{text} | {pair}"
+    whole = " ".join((text if pair is None else f"{text} | {pair}").split())
     return whole if len(whole) <= 80 else f"{whole[:79]}…"
 
 

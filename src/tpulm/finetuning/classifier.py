@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from tpulm import tokenization
+from tpulm import storage, tokenization
 from tpulm.config import FinetuneConfig, load_finetune
 from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
-from tpulm.convert.huggingface import READS, LoadedModel, load_model, save_model
+from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning.scoring import log_probabilities, scores_of
 from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
@@ -25,6 +25,8 @@ from tpulm.progress import SILENT, Progress
 from tpulm.train.fit import Fitted, fit
 from tpulm.train.tuning import Labelled, Tuning, Update
 from tpulm.train.window import Step, WindowMetrics
+
+_FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, "special_tokens_map.json"}  # of a saved classifier
 
 
 class Classifier:
@@ -190,8 +192,14 @@ class Classifier:
         return self._outputs_of(data.rows)
 
     def save_pretrained(self, folder: str | PurePath) -> None:
-        """A folder that transformers' AutoModelForSequenceClassification and `tpulm.Classifier` load."""
-        model = self.model
+        """A folder that transformers' AutoModelForSequenceClassification and `tpulm.Classifier` load.
+
+        A model that is there already is replaced. Raises ConfigError for a folder of anything else, whose files would be gone.
+        """
+        model, target = self.model, storage.as_path(folder)
+        found = {path.name for path in storage.list_folder(target)}
+        if CONFIG not in found and found - _FILES:  # without it, but with no other files, a model that was not wholly uploaded
+            raise ConfigError(f"{target} holds files that are no model, and saving would remove them; name a new folder")
         with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as tokenizer_folder:
             tokenization.save(model.tokenization, tokenizer_folder)
             save_model(

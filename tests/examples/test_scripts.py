@@ -1,0 +1,72 @@
+"""Each example does what its head comment says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tpulm
+from test_pipeline import write_corpus
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TOY = [
+    "model.num_layers=1",
+    "model.hidden_size=32",
+    "model.intermediate_size=64",
+    "model.max_positions=32",
+    "tokenizer.vocab_size=60",
+    "data.sequence_length=32",
+    "train.batch_size=8",
+    "train.log_every_steps=2",
+    "train.steps=6",
+    "train.optimizer.warmup_steps=2",
+]
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_fit_and_a_loop_of_ones_own_end_with_the_same_parameters(
+    script, pretrained: Path, labelled: Path, tmp_path: Path, devices: int
+):
+    arguments = [
+        pretrained,
+        *("--train", labelled / "train.tsv", "--dev", labelled / "dev.tsv"),
+        *("--text-column", "document", "--label-column", "animal", "--labels", "none", "cat"),
+        *("--epochs", 6, "--batch-size", 16, "--learning-rate", 5e-3),
+    ]
+    fitted = script("finetune_fit.py", *arguments, "--output", tmp_path / "fitted", devices=devices)
+    looped = script("finetune_custom_loop.py", *arguments, "--output", tmp_path / "looped", devices=devices)
+    assert (tmp_path / "fitted" / "model.safetensors").read_bytes() == (tmp_path / "looped" / "model.safetensors").read_bytes()
+    assert (tmp_path / "fitted" / "config.json").read_text() == (tmp_path / "looped" / "config.json").read_text()
+
+    epochs = re.findall(r"^epoch \d+: .*dev accuracy.*$", fitted, re.MULTILINE)
+    assert epochs == re.findall(r"^epoch \d+: .*dev accuracy.*$", looped, re.MULTILINE)
+    kept = re.search(r"^kept: epoch (\d+), .*", fitted, re.MULTILINE)
+    assert kept is not None
+    assert kept.group() in looped
+    assert int(kept.group(1)) < len(epochs), "the best epoch is to be another than the last one, else this proves little"
+    assert len(re.findall(r"^(none|cat)\t", fitted, re.MULTILINE)) == 5
+    (answer,) = tpulm.classify(tpulm.load_model(tmp_path / "looped"), "the cat sat on a mat")
+    assert answer.label == "cat"
+
+
+@pytest.mark.slow
+def test_pretraining_by_a_loop_of_ones_own_stops_where_it_is_told(script, tmp_path: Path):
+    corpus = write_corpus(tmp_path / "corpus.txt.gz")
+    settings = [f'corpus.sources=["{corpus}"]', "corpus.holdout_fraction=0.1", *TOY]
+    arguments = ["quickstart", tmp_path / "w", *(part for setting in settings for part in ("--set", setting))]
+    printed = script("pretrain_custom_loop.py", *arguments, "--stop-after", 5)
+    assert re.findall(r"^step (\d+): loss \d+\.\d+, ", printed, re.MULTILINE) == ["2", "4", "5"]
+    again = script("pretrain_custom_loop.py", *arguments)  # the data is there; all steps of the run
+    losses = re.findall(r"^step (\d+): (.*)$", again, re.MULTILINE)
+    assert [step for step, _ in losses] == ["2", "4", "6"]
+    assert losses[:2] == re.findall(r"^step (\d+): (.*)$", printed, re.MULTILINE)[:2]
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
+def test_a_script_says_how_to_run_it(file: Path, script):
+    text = file.read_text(encoding="utf-8")
+    assert f"python examples/{file.name} " in text
+    assert text.count("\n") < 75
+    assert "usage:" in script(file.name, "--help")
