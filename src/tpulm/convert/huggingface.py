@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -104,6 +105,21 @@ def save_model(
         if card is not None:
             write_card(temporary, card)
     return folder
+
+
+def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
+    """As `save_model`, of a model with the tokenizer it has."""
+    with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as tokenizer_folder:
+        tokenization.save(model.tokenization, tokenizer_folder)
+        return save_model(
+            folder,
+            model.params,
+            model.config,
+            vocab_size=model.vocab_size,
+            tokenization_folder=tokenizer_folder,
+            pad_token_id=model.tokenization.special.pad,
+            answers=model.answers,
+        )
 
 
 def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int) -> bytes:

@@ -7,7 +7,6 @@ Nothing is ever unpickled.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Literal, NamedTuple
@@ -21,7 +20,7 @@ from tpulm.config.layouts import LAYOUTS
 from tpulm.config.starting import OPTIMIZER_FILE
 from tpulm.convert import decoder_json
 from tpulm.convert.checkpoint_path import find_checkpoint
-from tpulm.convert.heads import Model
+from tpulm.convert.heads import Model, head_of
 from tpulm.convert.huggingface import (
     CONFIG,
     SENTENCEPIECE,
@@ -31,9 +30,9 @@ from tpulm.convert.huggingface import (
     encode_weights,
     load_model,
     load_weights,
-    save_model,
+    save_loaded,
 )
-from tpulm.convert.tensorflow1 import Given, Kind, Part, load_checkpoint
+from tpulm.convert.tensorflow1 import Given, Kind, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
 from tpulm.nn.params import named_leaves
@@ -156,12 +155,12 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
         folder = base / part
         note = _unusable_tokenizer(folder)
         model = load_model(folder) if note is None else load_weights(folder)
-        tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
-        if tokenizer is None or isinstance(tokenizer, CausalTokenization):
+        if isinstance(model, LoadedModel) and not isinstance(model.tokenization, CausalTokenization):
+            save_loaded(target / part, model)
+        else:
+            tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
             weights = encode_weights(model.params, model.config, vocab_size=model.vocab_size)
             _save_foreign(folder, target / part, weights, tokenizer)
-        else:
-            _save(target / part, Part(model.params, model.config), tokenizer, model.vocab_size)
         notes += [] if note is None else [note]
         dropped += model.dropped
         parameters += _count(model.params, model.vocab_size)
@@ -246,7 +245,7 @@ def _from_tensorflow1(
     tokenizer, lowercase = _vocabulary(vocab_path, lowercase, notes)
     _check_vocabulary(tokenizer.vocab_size, found.vocab_size, vocab_path, prefix, notes)
     for half, part in found.parts.items():
-        _save(target / half, part, tokenizer, found.vocab_size)
+        save_loaded(target / half, LoadedModel(part.params, part.config, found.vocab_size, tokenizer, head_of(part.params)))
     if found.moments:
         storage.write_atomic(target / OPTIMIZER_FILE, safetensors.numpy.save(dict(found.moments)))
     elif any(name.endswith(("/adam_m", "/adam_v")) for name in found.dropped):
@@ -292,19 +291,6 @@ def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath,
 
 
 # -- both -------------------------------------------------------------------------------------------------------------------
-
-
-def _save(target: Path, part: Part, tokenizer: Tokenization, vocab_size: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as folder:
-        tokenization.save(tokenizer, folder)
-        save_model(
-            target,
-            part.params,
-            part.config,
-            vocab_size=vocab_size,
-            tokenization_folder=folder,
-            pad_token_id=tokenizer.special.pad,
-        )
 
 
 def _count(params: Model, vocab_size: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import PurePath
@@ -11,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from tpulm import storage, tokenization
+from tpulm import storage
 from tpulm.config import FinetuneConfig, load_finetune
 from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
-from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_model
+from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning.scoring import log_probabilities, scores_of
 from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
@@ -200,17 +199,7 @@ class Classifier:
         found = {path.name for path in storage.list_folder(target)}
         if CONFIG not in found and found - _FILES:  # without it, but with no other files, a model that was not wholly uploaded
             raise ConfigError(f"{target} holds files that are no model, and saving would remove them; name a new folder")
-        with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as tokenizer_folder:
-            tokenization.save(model.tokenization, tokenizer_folder)
-            save_model(
-                folder,
-                self.params,
-                model.config,
-                vocab_size=model.vocab_size,
-                tokenization_folder=tokenizer_folder,
-                pad_token_id=model.tokenization.special.pad,
-                answers=self._answers(),
-            )
+        save_loaded(target, model._replace(params=self.params, head="classification", answers=self._answers()))
 
     # -- what they share ------------------------------------------------------------------------------------------------
 

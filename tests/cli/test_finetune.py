@@ -1,0 +1,138 @@
+"""`tpulm finetune` and `tpulm classify` as a user runs them: killed, continued, and with everything typed wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from encoders import build_encoder, reviews, write_tsv
+
+STRICT = ("XLA_FLAGS", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
+SETTINGS = ["--epochs", "3", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "16"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an encoder and files."""
+    folder = tmp_path_factory.mktemp("place")
+    build_encoder("bert", folder)
+    build_encoder("decoder", folder)
+    write_tsv(folder / "train.tsv", reviews(600))
+    write_tsv(folder / "test.tsv", reviews(64, seed=2))
+    return folder
+
+
+def tpulm(place: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tpulm", *arguments], cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def finetune(
+    place: Path, environment: dict[str, str], *arguments: str, model: str = "bert"
+) -> subprocess.CompletedProcess[str]:
+    columns = () if "--text-column" in arguments else ("--text-column", "document")
+    return tpulm(place, environment, "finetune", model, *columns, *SETTINGS, *arguments)
+
+
+@pytest.fixture(scope="module")
+def classifier(place: Path, module_environment: dict[str, str]) -> Path:
+    done = finetune(place, module_environment, "--train", "train.tsv", "--test", "test.tsv", "--output", "clf", "--json")
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert values["test_accuracy"] > 0.9 and values["examples"] == {"train": 540, "dev": 60, "test": 64}
+    for said in ("Scores", "never on test", "Confusion", "accuracy"):
+        assert said in done.stderr
+    return place / "clf"
+
+
+@pytest.fixture(scope="module")
+def module_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in STRICT}
+
+
+def test_texts_are_classified(classifier: Path, place: Path, module_environment: dict[str, str]) -> None:
+    done = tpulm(place, module_environment, "classify", "clf", "a very good film", "a very bad film", "--json")
+    assert [one["label"] for one in json.loads(done.stdout)] == ["pos", "neg"]
+    assert "pos" in done.stderr and "a very good film" in done.stderr
+
+
+@pytest.mark.parametrize("output", ["out.tsv", "out.jsonl.gz", None])
+def test_a_file_is_classified(classifier: Path, place: Path, module_environment: dict[str, str], output: str | None) -> None:
+    arguments = ["classify", "clf", "--input", "test.tsv", "--text-column", "document"]
+    done = tpulm(place, module_environment, *arguments, *([] if output is None else ["--output", output]))
+    assert done.returncode == 0, done.stderr
+    if output is None:
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+    else:
+        from collections import Counter
+
+        from tpulm.labelled import read_records
+
+        rows = [record.values for record in read_records(place / output, skipped=Counter())]
+    assert [row["document"] for row in rows] == [text for text, _ in reviews(64, seed=2)]
+    assert sum(row["predicted"] == row["label"] for row in rows) > 58
+    assert "64 texts" in done.stderr
+
+
+def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, module_environment: dict[str, str]) -> None:
+    arguments = ["--train", "train.tsv", "--test", "test.tsv", "--output", "killed"]
+    command = [sys.executable, "-m", "tpulm", "finetune", "bert", "--text-column", "document", *SETTINGS, *arguments]
+    for waited_for in ("killed/finetuning/seed-0/checkpoints/34", "killed/finetuning/seed-0/checkpoints/68"):
+        process = subprocess.Popen(command, cwd=place, env=module_environment, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not (place / waited_for).exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = finetune(place, module_environment, *arguments)
+    assert done.returncode == 0, done.stderr
+    for name in ("model.safetensors", "config.json", "mistakes.jsonl"):
+        assert (place / "killed" / name).read_bytes() == (classifier / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--train", "train.tsv", "--text-column", "documnt"], 3, "no column 'documnt'. Did you mean 'document'?"),
+        (["--train", "train.tsv", "--label-column", "sentiment"], 3, "no column 'sentiment'"),
+        (["--train", "gone.tsv"], 2, "gone.tsv"),
+        (["--train", "one_class.tsv"], 3, "to tell classes apart takes at least two"),
+        (["--train", "empty_text.tsv"], 3, "empty_text.tsv, line 3: the text is empty"),
+        (["--train", "wide.tsv"], 3, "wide.tsv, line 4: 4 fields"),
+        (["--train", "empty.tsv"], 3, "no examples"),
+        (["--train", "train.tsv", "--test", "unseen.tsv"], 3, "unseen.tsv, line 2: its label 'meh' is none of the classes"),
+        (["--train", "train.tsv", "--regression"], 3, "no finite number"),
+        (["--train", "train.tsv", "--set", "epoch=2"], 2, "Did you mean 'epochs'?"),
+        (["--train", "train.tsv", "--epochs", "0"], 2, "epochs"),
+        (["--train", "train.tsv", "--max-length", "999"], 2, "exceeds the 32 positions"),
+    ],
+)
+def test_wrong_input(place: Path, module_environment: dict[str, str], arguments: list[str], code: int, message: str) -> None:
+    header = "id\tdocument\tlabel\n"
+    (place / "one_class.tsv").write_text(header + "1\ta film\tpos\n2\tanother\tpos\n")
+    (place / "empty_text.tsv").write_text(header + "1\ta film\tpos\n2\t\tneg\n")
+    (place / "wide.tsv").write_text(header + "1\ta film\tpos\n2\tb\tneg\n3\tone\ttoo many\tneg\n")
+    (place / "unseen.tsv").write_text(header + "1\ta film\tmeh\n")
+    (place / "empty.tsv").write_text("")
+    done = finetune(place, module_environment, *arguments, "--output", "wrong")
+    assert done.returncode == code, done.stderr
+    assert message in " ".join(done.stderr.split()), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (place / "wrong" / "config.json").exists()
+
+
+def test_wrong_models(place: Path, module_environment: dict[str, str], tmp_path: Path) -> None:
+    arguments = ["--train", "train.tsv", "--output", "wrong"]
+    done = finetune(place, module_environment, *arguments, model="decoder")
+    assert done.returncode == 2 and "needs an encoder" in done.stderr
+    done = tpulm(place, module_environment, "classify", "bert", "a film")
+    assert done.returncode == 2 and "no classifier" in done.stderr
+    done = tpulm(place, module_environment, "classify", "clf", "a film", "--input", "test.tsv")
+    assert done.returncode == 2 and "either texts, or a file" in done.stderr

@@ -1,0 +1,57 @@
+"""`tpulm.classify`: an answer for each text, in order, whatever the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tpulm
+from encoders import build_encoder, reviews
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> LoadedModel:
+    settings = {"epochs": 2, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16, "dropout": 0.0}
+    classifier = tpulm.Classifier(build_encoder("electra", folder), layer_decay=1.0, **settings)
+    classifier.fit(reviews(320), reviews(32, seed=1)).save_pretrained(folder / "clf")
+    return tpulm.load_model(folder / "clf")
+
+
+def test_labels_and_probabilities(model: LoadedModel) -> None:
+    good, bad = tpulm.classify(model, ["a very good film", "a very bad film"])
+    assert (good.label, bad.label) == ("pos", "neg")
+    assert good.probabilities is not None and list(good.probabilities) == ["neg", "pos"]
+    assert good.score == good.probabilities["pos"] and sum(good.probabilities.values()) == pytest.approx(1.0)
+    assert tpulm.classify(model, "a very good film") == [good]
+
+
+def test_the_order_and_the_batch_do_not_matter(model: LoadedModel) -> None:
+    texts = [text for text, _ in reviews(150, seed=4)]
+    together = [one.score for one in tpulm.classify(model, texts)]
+    single = [tpulm.classify(model, text)[0].score for text in texts[:5]]
+    np.testing.assert_allclose(together[:5], single, atol=1e-6)
+    backwards = [one.score for one in tpulm.classify(model, texts[::-1])]
+    np.testing.assert_allclose(together, backwards[::-1], atol=1e-6)
+
+
+def test_a_text_longer_than_the_model_reads(model: LoadedModel) -> None:
+    (answer,) = tpulm.classify(model, "good " * 500)
+    assert answer.label == "pos"
+
+
+def test_refusals(model: LoadedModel, folder: Path) -> None:
+    with pytest.raises(DataError, match="text 2 of 2: the text is empty"):
+        tpulm.classify(model, ["good", " \n"])
+    with pytest.raises(ConfigError, match="no classifier; 'tpulm finetune' makes one"):
+        tpulm.classify(tpulm.load_model(folder / "electra"), "good")
+    with pytest.raises(ConfigError, match="this is a classifier"):
+        tpulm.fill_mask(model, "a [MASK] film")
