@@ -38,7 +38,8 @@ test-soak: $(READY)
 	$(BIN)/pytest -n0 -s -m soak tests/soak
 
 bench: $(READY)
-	$(BIN)/python -c 'import torch' 2> /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	$(BIN)/python -c 'import torch, accelerate' 2> /dev/null || \
+	  $(BIN)/pip install --quiet --disable-pip-version-check "torch==2.13.0" "accelerate==1.15.0"
 	set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
 docs: $(READY)

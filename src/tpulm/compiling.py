@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import threading
 from concurrent.futures import Future
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from tpulm import interrupt, tokenization
@@ -79,9 +78,10 @@ class Programs:
 
 def _program(config: RunConfig, vocab_size: int, special: tuple[int, ...]) -> Program:
     from tpulm.objectives import SpecialIds
-    from tpulm.train.program import Program, use_compile_cache
+    from tpulm.train.compile_cache import keep_compiled
+    from tpulm.train.program import Program
 
-    use_compile_cache(_compile_cache())
+    keep_compiled()
     program = Program(config, vocab_size=vocab_size, special=SpecialIds(*special))
     program.compile()
     return program
@@ -90,9 +90,3 @@ def _program(config: RunConfig, vocab_size: int, special: tuple[int, ...]) -> Pr
 def _special_ids(made: tokenization.Tokenization) -> tuple[int, ...]:
     special = made.special
     return special.pad, special.unknown, special.cls, special.sep, special.mask
-
-
-def _compile_cache() -> PurePath:
-    """$XDG_CACHE_HOME/tpulm/compiled, by default ~/.cache/tpulm/compiled."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "tpulm" / "compiled"

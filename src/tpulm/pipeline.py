@@ -189,11 +189,14 @@ class _Run:
     def _begun(self, phase: Phase) -> Program:
         """The phase's program, with the weights that the run starts from."""
         program, path = self._programs.get(phase), self.config.train.start_from
-        if path is not None and not self._newest_step():
-            from tpulm.convert.start import starting_params
+        if path is not None and phase.first_step == 0 and not self._newest_step():
+            from tpulm.convert.start import beginning_of
 
-            tokenizer = tokenization.load(self.workdir / "tokenizer")
-            program.start_from(starting_params(path, self.config.model, program.objective.spec, tokenizer))
+            tokenizer, spec = tokenization.load(self.workdir / "tokenizer"), program.objective.spec
+            with_moments = self.config.train.start_optimizer
+            begin = beginning_of(path, self.config.model, spec, tokenizer, with_moments=with_moments)
+            program.start_from(begin.params, begin.moments)
+            self.progress.note(begin.said)
         return program
 
     def _rows(self, phase: Phase) -> dataset.Batches:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import RunConfig, phases_of
+from tpulm.config.starting import OPTIMIZER_FILE
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
@@ -36,6 +37,8 @@ def _check_named_inputs(config: RunConfig) -> None:
     start = config.train.start_from
     if start is not None and not storage.exists(start):
         raise ConfigError(f"train.start_from {start} is not there; name the folder of a model, or a work folder with an export")
+    if start is not None and config.train.start_optimizer and not storage.exists(storage.as_path(start) / OPTIMIZER_FILE):
+        raise ConfigError(f"train.start_optimizer: {start} has no {OPTIMIZER_FILE}; set it to false for a fresh optimiser")
 
 
 def prepare_tokenizer(

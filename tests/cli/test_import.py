@@ -92,7 +92,7 @@ def test_somebody_else_s_gpt2_comes_back_as_it_was(real_data: Path, tmp_path: Pa
     source = real_data / "fixtures" / "gpt2_hf"
     imported = run(source, "--to", tmp_path / "out")
     assert (imported["architecture"], imported["vocab_size"]) == ("decoder", 21)
-    assert "the tokenizer was copied as it is" in imported["notes"][0]
+    assert imported["notes"] == []
     theirs, ours = (safetensors.numpy.load_file(folder / "model.safetensors") for folder in (source, tmp_path / "out"))
     assert {f"transformer.{name}" for name in theirs} == {*ours}
     for name, tensor in theirs.items():
@@ -214,8 +214,22 @@ def test_a_vocabulary_of_another_gpt2_is_refused(tmp_path: Path, tokenizer: dict
     (source / "tokenizer.json").unlink()
     (source / "vocab.txt").unlink()
     (source / "vocab.json").write_text(json.dumps({f"w{number}": number for number in range(61)}))
+    (source / "merges.txt").write_text("")
+    (source / "tokenizer_config.json").unlink()
     with pytest.raises(DataError, match="the vocabulary has 61 tokens, but the model only 60"):
         run(source, "--to", tmp_path / "out")
+
+
+def test_a_tokenizer_that_only_transformers_reads(tmp_path: Path, tokenizer: dict[str, Any]):
+    source = made(tmp_path / "source", "llama", tokenizer)
+    for name in ("tokenizer.json", "vocab.txt"):
+        (source / name).unlink()
+    (source / "tokenizer.model").write_bytes(b"SentencePiece")
+    imported = run(source, "--to", tmp_path / "out")
+    assert "transformers reads it, tpulm's own commands do not" in imported["notes"][0]
+    assert (tmp_path / "out" / "tokenizer.model").read_bytes() == b"SentencePiece"
+    with pytest.raises(ConfigError, match=r"tokenizer.model \(SentencePiece\) is not read: load it with transformers' AutoTok"):
+        load_model(tmp_path / "out")
 
 
 def test_from_and_to_cloud_storage(gcs: object, tmp_path: Path, tokenizer: dict[str, Any]):

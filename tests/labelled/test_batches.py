@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 from tpulm.labelled.batches import epoch_batches, fixed_lengths, length_for, ordered_batches
 
 
-@pytest.mark.parametrize(("max_length", "expected"), [(128, (16, 32, 64, 128)), (100, (25, 50, 100)), (20, (20,)), (8, (8,))])
-def test_lengths_halve(max_length: int, expected: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("max_length", "expected"),
+    [
+        (128, (16, 32, 48, 64, 96, 128)),
+        (512, (64, 128, 192, 256, 384, 512)),
+        (100, (32, 40, 56, 80, 100)),
+        (64, (16, 24, 32, 48, 64)),
+        (20, (20,)),
+        (8, (8,)),
+    ],
+)
+def test_a_few_lengths(max_length: int, expected: tuple[int, ...]) -> None:
     assert fixed_lengths(max_length) == expected
 
 

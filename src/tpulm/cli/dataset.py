@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
+from tpulm.cli.options import AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.storage import as_path
 
@@ -27,6 +27,7 @@ def prepare(
     reference: RunFile,
     workdir: WorkDir,
     overrides: Overrides = None,
+    init: Init = None,
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
@@ -36,7 +37,7 @@ def prepare(
 
     Can be killed and run again at any time: finished parts are kept.
     """
-    config = load_run(reference, overrides)
+    config = load_run(reference, overrides, init)
     from tpulm import hosts, preparation, workfolder
 
     member = hosts.membership(coordinator, num_hosts, host_index)

@@ -81,6 +81,7 @@ def _show(imported: Imported) -> None:
     print_table("Imported", rows)
     for note in imported.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    if imported.architecture == "decoder":
+    if any("tokenizer was copied" in note for note in imported.notes):
         return
-    console.print(f'Try: tpulm fill-mask {imported.folder} "… [MASK] …"', markup=False, soft_wrap=True)
+    use = 'generate {} "…"' if imported.architecture == "decoder" else 'fill-mask {} "… [MASK] …"'
+    console.print(f"Try: tpulm {use.format(imported.folder)}", markup=False, soft_wrap=True)

@@ -30,6 +30,16 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Override a setting, such as --set train.steps=1000. Repeatable."),
 ]
+Init = Annotated[
+    PurePath | None,
+    typer.Option(
+        "--init",
+        metavar="DIR",
+        parser=as_path,
+        help="Go on from the model in DIR (an import, an export or a work folder): its settings, tokenizer and weights, and "
+        "the optimiser's moments if they are there. Give it to every command of the run.",
+    ),
+]
 Coordinator = Annotated[
     str | None,
     typer.Option(
@@ -45,7 +55,12 @@ HostIndex = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
 
 
-def load_run(reference: str, overrides: list[str] | None) -> RunConfig:
+def load_run(reference: str, overrides: list[str] | None, init: PurePath | None = None) -> RunConfig:
+    """The run's settings; `init` is a model to go on from."""
     from tpulm.config import load
 
-    return load(reference, overrides or [])
+    if init is None:
+        return load(reference, overrides or [])
+    from tpulm.convert.continuing import starting_point
+
+    return load(reference, overrides or [], start=starting_point(init))

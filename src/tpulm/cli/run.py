@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Overrides, RunFile, WorkDir, load_run
+from tpulm.cli.options import AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def run(
     reference: RunFile,
     workdir: WorkDir,
     overrides: Overrides = None,
+    init: Init = None,
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
@@ -34,7 +35,7 @@ def run(
 
     Several hosts (a TPU slice with more than one VM) run the same command, and share the work and W.
     """
-    config = load_run(reference, overrides)
+    config = load_run(reference, overrides, init)
     from tpulm import hosts, pipeline
 
     member = hosts.membership(coordinator, num_hosts, host_index)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tpulm.cli.options import AsJson, Overrides, RunFile, WorkDir, load_run
+from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.storage import as_path
 
@@ -16,9 +16,9 @@ app = typer.Typer(help="Vocabularies: train one, or see how well one fits a text
 
 
 @app.command()
-def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None) -> None:
+def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, init: Init = None) -> None:
     """Read the corpus and train the tokenizer on a random sample of it, into W/tokenizer."""
-    config = load_run(reference, overrides)
+    config = load_run(reference, overrides, init)
     from tpulm import preparation, workfolder
 
     with workfolder.working_in(config, workdir, stage="tokenizer") as folder, drawn_progress() as progress:

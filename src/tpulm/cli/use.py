@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from tpulm.predict.generate import Piece
 
 
-Model = Annotated[PurePath, typer.Argument(metavar="MODEL", parser=as_path, help="An export, or a work folder that has one.")]
+Model = Annotated[
+    PurePath,
+    typer.Argument(
+        metavar="MODEL", parser=as_path, help="An export, an import, a Hugging Face folder, or a work folder with an export."
+    ),
+]
 
 
 def fill_mask(

@@ -23,6 +23,7 @@ from tpulm.config.schema import (
     TokenizerConfig,
     TrainConfig,
 )
+from tpulm.config.starting import Start
 
 __all__ = [
     "CheckpointConfig",
@@ -39,6 +40,7 @@ __all__ = [
     "PhaseConfig",
     "RunConfig",
     "SourceConfig",
+    "Start",
     "TokenizerConfig",
     "TrainConfig",
     "canonical_json",

@@ -17,6 +17,7 @@ from tpulm.config.schema import (
     Seed,
     Settings,
 )
+from tpulm.errors import ConfigError
 
 ClassMetric = Literal["accuracy", "macro_f1", "matthews"]
 RegressionMetric = Literal["pearson", "spearman", "mean_squared_error"]
@@ -65,7 +66,12 @@ class FinetuneConfig(Settings):
         return value < than if self.chosen_by in LEAST_IS_BEST else value > than
 
     def for_architecture(self, architecture: str, max_positions: int) -> FinetuneConfig:
-        """With what depends on the model filled in. ELECTRA's values are its authors', BERT's from the published range."""
+        """With what depends on the model filled in. ELECTRA's values are its authors', BERT's from the published range.
+
+        Raises ConfigError for rows longer than the model reads.
+        """
+        if (self.max_length or 0) > max_positions:
+            raise ConfigError(f"max_length {self.max_length} exceeds the {max_positions} positions that the model reads")
         electra = architecture == "electra"
         filled = {
             "learning_rate": self.learning_rate or (1e-4 if electra else 5e-5),

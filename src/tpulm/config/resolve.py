@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from tpulm import storage
 from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.schema import RunConfig
+from tpulm.config.starting import Start, apply
 from tpulm.errors import ConfigError, suggest
 
 _RECIPES = resources.files("tpulm") / "recipes"
@@ -30,16 +31,28 @@ def recipe_text(name: str) -> str:
     return (_RECIPES / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def load(reference: str | PurePath, overrides: Mapping[str, Any] | Sequence[str] = ()) -> RunConfig:
+def load(
+    reference: str | PurePath, overrides: Mapping[str, Any] | Sequence[str] = (), *, start: Start | None = None
+) -> RunConfig:
     """The configuration of a recipe (by name) or of a run file (.toml, or a canonical .json).
 
     `overrides` are "train.steps=1000" strings, whose right-hand side is read as TOML (or, failing that, as a plain string),
-    or a mapping of dotted names to values. Raises ConfigError, naming the file and the key.
+    or a mapping of dotted names to values. `start` is a model to go on from. Raises ConfigError, naming the file and the key.
     """
-    values = _values(str(reference), seen=())
+    reference = str(reference)
+    values, stated = _values(reference, seen=()), _stated(reference)
     for key, value in _parse_overrides(overrides).items():
         _assign(values, key, value)
-    return _validated(RunConfig, values, str(reference))
+        _assign(stated, key, value)
+    if start is None:
+        return _validated(RunConfig, values, reference)
+    values = apply(values, stated, start, reference)
+    try:
+        return _validated(RunConfig, values, reference)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\n[model] is that of {start.folder} and stays as it is: change the other settings"
+        ) from error
 
 
 def load_finetune(overrides: Mapping[str, Any] | Sequence[str] = ()) -> FinetuneConfig:
@@ -110,6 +123,18 @@ def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
     return _merge(_values(base, (*seen, reference)), values)
+
+
+def _stated(reference: str) -> dict[str, Any]:
+    """What a run file says itself, without what it extends; of a recipe nothing."""
+    if reference in list_recipes():
+        return {}
+    path = storage.as_path(reference)
+    path = path.resolve() if isinstance(path, Path) else path
+    values = _parse(storage.read_bytes(path), str(path))
+    _absolute_paths(values, path.parent)
+    values.pop("extends", None)
+    return values
 
 
 def _parse(text: str | bytes, origin: str) -> dict[str, Any]:

@@ -250,7 +250,8 @@ class TrainConfig(Settings):
     steps: Positive = 1_000_000
     batch_size: Positive = 256  # rows, over all devices
     seed: Seed = 0
-    start_from: str | None = None  # a model folder or work folder whose weights are taken, with a fresh optimiser
+    start_from: str | None = None  # a model folder or work folder whose weights are taken
+    start_optimizer: bool = False  # and the optimiser's moments that lie beside them; false: a fresh optimiser
     optimizer: OptimizerConfig = OptimizerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on TPU and GPU, float32 on a CPU
@@ -261,6 +262,12 @@ class TrainConfig(Settings):
     on_nan: Literal["stop", "skip"] = "stop"  # skip: go back to the last checkpoint and leave the batch out, counted
     # a logged loss this many times the lowest so far counts as NaN does
     spike_factor: Annotated[float, Field(gt=1.0)] | None = 3.0
+
+    @model_validator(mode="after")
+    def _moments_of_a_model(self) -> Self:
+        if self.start_optimizer and self.start_from is None:
+            raise ValueError("start_optimizer needs start_from: the model whose optimiser is meant")
+        return self
 
 
 class HardwareConfig(Settings):

@@ -78,6 +78,7 @@ _REQUIRED: dict[str, dict[str, Any]] = {
     "eurobert": {"pretraining_tp": 1, "rope_scaling": None},
 }
 MODEL_TYPES = tuple(_FIELDS)
+ENCODERS = ("eurobert",)  # of these
 
 
 def to_json(config: ModelConfig, model_type: str, *, vocab_size: int, special: SpecialTokens) -> dict[str, Any]:

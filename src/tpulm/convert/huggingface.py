@@ -31,7 +31,8 @@ from tpulm.tokenization import Tokenization
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-TOKENIZERS = ("tokenizer.json", "vocab.txt")  # either is enough
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")  # any is enough; the last, with merges.txt, for GPT-2
+SENTENCEPIECE = "tokenizer.model"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # Of an export: the model itself; of ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
@@ -155,7 +156,8 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
     """
     folder = model_folder(path, preferred=preferred)
     weights = load_weights(folder)
-    tokenizer = tokenization.load(folder, _vocabulary_settings(folder))
+    load_tokenizer = tokenization.load_causal if weights.head == "causal" else tokenization.load
+    tokenizer = load_tokenizer(folder, vocabulary_settings(folder))
     if tokenizer.vocab_size > weights.vocab_size:
         raise DataError(
             f"the vocabulary has {tokenizer.vocab_size} tokens, but the model only {weights.vocab_size} "
@@ -201,18 +203,23 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
         raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
     missing = [name for name in (CONFIG, WEIGHTS) if not storage.exists(folder / name)]
     if not any(storage.exists(folder / name) for name in TOKENIZERS):
-        missing.append(" or ".join(TOKENIZERS))
+        missing.append(" or ".join(TOKENIZERS[:2]))
     if missing:
         hint = ""
         if WEIGHTS in missing and storage.exists(folder / "pytorch_model.bin"):
             hint = (
                 f"; pytorch_model.bin is not read: load it with transformers and save_pretrained() it, which writes {WEIGHTS}"
             )
+        elif storage.exists(folder / SENTENCEPIECE):
+            hint = (
+                f"; {SENTENCEPIECE} (SentencePiece) is not read: load it with transformers' AutoTokenizer and "
+                f"save_pretrained() it, which writes {TOKENIZERS[0]}"
+            )
         raise ConfigError(f"{folder} is not a model: {', '.join(missing)} missing{hint}")
     return folder
 
 
-def _vocabulary_settings(folder: PurePath) -> TokenizerConfig:
+def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
     path = folder / TOKENIZER_CONFIG
     settings = storage.read_json(path) if storage.exists(path) else {}

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -18,27 +18,39 @@ import safetensors.numpy
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.config.layouts import LAYOUTS
+from tpulm.config.starting import OPTIMIZER_FILE
 from tpulm.convert import decoder_json
 from tpulm.convert.checkpoint_path import find_checkpoint
 from tpulm.convert.heads import Model
-from tpulm.convert.huggingface import CONFIG, TOKENIZERS, WEIGHTS, encode_weights, load_model, load_weights, save_model
+from tpulm.convert.huggingface import (
+    CONFIG,
+    SENTENCEPIECE,
+    TOKENIZERS,
+    WEIGHTS,
+    LoadedModel,
+    encode_weights,
+    load_model,
+    load_weights,
+    save_model,
+)
 from tpulm.convert.tensorflow1 import Given, Kind, Part, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
 from tpulm.nn.params import named_leaves
-from tpulm.tokenization import Tokenization
+from tpulm.tokenization import CausalTokenization, Tokenization
 
 AnyPath = str | os.PathLike[str]
 REPORT = "import.json"
-OPTIMIZER = "optimizer.safetensors"
 HALVES = ("discriminator", "generator")
 CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
 VOCABULARY = "vocab.txt"
+JSON = "tokenizer.json"
 SHARDED = "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")
-# Of a causal model whose tokenizer is not one of ours: copied as they are.
-_FOREIGN_TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
-_FOREIGN = (*_FOREIGN_TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+# Beside tokenizer.json, of a model whose tokenizer is not one of ours; and of one that only transformers can use.
+_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+_FOREIGN_TOKENIZERS = ("tokenizer.json", "vocab.json", SENTENCEPIECE)
+_FOREIGN = (*_FOREIGN_TOKENIZERS, "merges.txt", "added_tokens.json", *_SETTINGS)
 
 
 class Imported(NamedTuple):
@@ -141,14 +153,16 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
     dropped: list[str] = []
     notes: list[str] = []
     for part in parts:
-        note = _foreign_tokenizer(base / part)
-        if note is None:
-            model = load_model(base / part)
-            _save(target / part, Part(model.params, model.config), model.tokenization, model.vocab_size)
+        folder = base / part
+        note = _unusable_tokenizer(folder)
+        model = load_model(folder) if note is None else load_weights(folder)
+        tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
+        if tokenizer is None or isinstance(tokenizer, CausalTokenization):
+            weights = encode_weights(model.params, model.config, vocab_size=model.vocab_size)
+            _save_foreign(folder, target / part, weights, tokenizer)
         else:
-            model = load_weights(base / part)
-            _save_foreign(base / part, target / part, encode_weights(model.params, model.config, vocab_size=model.vocab_size))
-            notes.append(note)
+            _save(target / part, Part(model.params, model.config), tokenizer, model.vocab_size)
+        notes += [] if note is None else [note]
         dropped += model.dropped
         parameters += _count(model.params, model.vocab_size)
         vocab_size, architecture = model.vocab_size, model.config.architecture
@@ -157,12 +171,15 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
     )
 
 
-def _foreign_tokenizer(folder: PurePath) -> str | None:
-    """Why the tokenizer of a causal model is not one that tpulm uses itself; None where it is, or for another model."""
+def _unusable_tokenizer(folder: PurePath) -> str | None:
+    """Why tpulm cannot use the tokenizer of a model that is built as Llama is, or of a GPT-2; None where it can."""
     values = storage.read_json(folder / CONFIG) if storage.exists(folder / CONFIG) else None
-    if not isinstance(values, dict) or values.get("model_type") not in decoder_json.MODEL_TYPES:
+    model_type = values.get("model_type") if isinstance(values, dict) else None
+    if model_type not in decoder_json.MODEL_TYPES:
         return None
-    if any(storage.exists(folder / name) for name in TOKENIZERS):
+    if model_type not in decoder_json.ENCODERS and any(storage.exists(folder / name) for name in TOKENIZERS):
+        return None  # what is wrong with it is an error
+    if any(storage.exists(folder / name) for name in TOKENIZERS[:2]):
         try:
             tokenization.load(folder)
         except DataError as error:
@@ -170,18 +187,25 @@ def _foreign_tokenizer(folder: PurePath) -> str | None:
         else:
             return None
     elif any(storage.exists(folder / name) for name in _FOREIGN_TOKENIZERS):
-        why = "it is not in the format of the tokenizers library (tokenizer.json)"
+        why = f"it is not in the format of the tokenizers library; load it with AutoTokenizer and save_pretrained() it: {JSON}"
     else:
         return None
     return f"the tokenizer was copied as it is: transformers reads it, tpulm's own commands do not ({why})"
 
 
-def _save_foreign(source: PurePath, target: Path, weights: bytes) -> None:
+def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tokenization | None) -> None:
+    """The weights as we write them, and the tokenizer of somebody else's model: as it is, or as a tokenizer.json.
+
+    vocab.json and merges.txt become that one file, which says all that they do: with both there, they could differ.
+    """
     values = storage.read_json(source / CONFIG)
     values.pop("torch_dtype", None)  # the older name of dtype
-    _check_foreign_size(source, values["vocab_size"])
     storage.make_folder(target)
-    for name in _FOREIGN:
+    if tokenizer is None:
+        _check_foreign_size(source, values["vocab_size"])
+    elif not storage.exists(source / JSON):
+        storage.write_atomic(target / JSON, tokenizer.canonical_json)
+    for name in _FOREIGN if tokenizer is None else (JSON, *_SETTINGS):
         if storage.exists(source / name):
             storage.write_atomic(target / name, storage.read_bytes(source / name))
     class_name = next(layout.class_name for layout in LAYOUTS if layout.model_type == values["model_type"])
@@ -190,14 +214,10 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes) -> None:
 
 
 def _check_foreign_size(folder: PurePath, vocab_size: int) -> None:
-    if not storage.exists(folder / "vocab.json"):
-        return
-    ids: Any = storage.read_json(folder / "vocab.json")
-    if not isinstance(ids, dict) or not all(isinstance(index, int) for index in ids.values()):
-        raise DataError("not a vocabulary: expected an object of tokens and ids", location=str(folder / "vocab.json"))
-    if 1 + max(ids.values(), default=-1) > vocab_size:
+    tokens = tokenization.vocab_size_of(folder) if storage.exists(folder / JSON) else 0
+    if tokens > vocab_size:
         raise DataError(
-            f"the vocabulary has {1 + max(ids.values()):,} tokens, but the model only {vocab_size:,} (vocab_size in {CONFIG}): "
+            f"the vocabulary has {tokens:,} tokens, but the model only {vocab_size:,} (vocab_size in {CONFIG}): "
             "this tokenizer belongs to another model",
             location=str(folder),
         )
@@ -228,7 +248,7 @@ def _from_tensorflow1(
     for half, part in found.parts.items():
         _save(target / half, part, tokenizer, found.vocab_size)
     if found.moments:
-        storage.write_atomic(target / OPTIMIZER, safetensors.numpy.save(dict(found.moments)))
+        storage.write_atomic(target / OPTIMIZER_FILE, safetensors.numpy.save(dict(found.moments)))
     elif any(name.endswith(("/adam_m", "/adam_v")) for name in found.dropped):
         notes.append("the optimiser's moments were left out: the checkpoint has not those of every parameter")
     return Imported(

@@ -117,8 +117,8 @@ class Classifier:
             return scores_of(outputs.of(params, dev.rows), dev.labels, self.config)
 
         self.fitted = fit(
-            self._tuning_of(data),
-            self._first_params(seed),
+            self.tuning_of(data),
+            self.first_params(seed),
             data,
             score,
             seed=seed,
@@ -133,8 +133,8 @@ class Classifier:
     def steps(self, train: Any) -> Iterator[Step]:
         """What `fit` does, step by step, for a loop of one's own: `tpulm.training_steps`."""
         data = self.encode(examples_of(train), learn=True)
-        tuning, seed = self._tuning_of(data), self.config.seed
-        for update in tuning.updates(tuning.state_at_zero(seed, self._first_params(seed)), data, seed=seed):
+        tuning, seed = self.tuning_of(data), self.config.seed
+        for update in tuning.updates(tuning.state_at_zero(seed, self.first_params(seed)), data, seed=seed):
             yield _as_step(update, tuning)
 
     def encode(self, examples: Any, *, learn: bool = False) -> Labelled:
@@ -252,14 +252,15 @@ class Classifier:
             self._placed = outputs.place(self.params)
         return outputs.of(self._placed, rows)
 
-    def _first_params(self, seed: int) -> SequenceClassifier:
+    def first_params(self, seed: int) -> SequenceClassifier:
+        """What training with this seed begins with."""
         spec = self._of().objective.spec
         if self.config.from_scratch:
             return random_classifier(spec, seed=seed)
         return begin_classifier(self.model.params, spec, answers=self.model.answers, wanted=self._answers(), seed=seed)
 
-    def _tuning_of(self, data: Labelled) -> Tuning:
-        """The last one where it was for as many rows: what is compiled serves all seeds."""
+    def tuning_of(self, data: Labelled) -> Tuning:
+        """The compiled program for as much data: the last one if it fits, so that what is compiled serves all seeds."""
         if self._tuning is None or self._tuning.num_rows != len(data.rows):
             self._tuning = Tuning(
                 self.model.config,

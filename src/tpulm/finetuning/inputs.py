@@ -18,7 +18,7 @@ from tpulm.nn.params import named_leaves
 
 INPUTS = "inputs.json"
 # How the work is carried out, not what it is: these may differ between attempts.
-_OPERATIONAL = {"checkpoint", "hardware", "log_every_steps"}
+_OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds"}
 
 
 def describe_inputs(

@@ -33,6 +33,7 @@ from tpulm.labelled import Columns, Examples, LabelSet, class_scores, hold_out, 
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.memory import keep_between_steps
 from tpulm.progress import SILENT, Progress
+from tpulm.train.compile_cache import keep_compiled
 from tpulm.train.tuning import Labelled
 
 SUMMARY, MISTAKES, WORK = "finetune.json", "mistakes.jsonl", "finetuning"
@@ -88,6 +89,7 @@ class _Finetuning:
         self._work = self._output / WORK
         self._check_output()
         keep_between_steps()
+        keep_compiled()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
         self._config = self._classifier.config
 
@@ -99,9 +101,9 @@ class _Finetuning:
                 self._classifier.model, {name: data.examples.get(name) for name in self._paths}, self._config, names
             )
             agree(self._work, inputs, output=self._output)
-            seeds = [self._config.seed + number for number in range(self._config.seeds)]
+            seeds = self._seeds()
             done = {seed: found for seed in seeds if (found := self._result(seed)) is not None}
-            complete = len(done) == len(seeds) and storage.exists(self._output / SUMMARY)
+            complete = len(done) == len(seeds) and self._summarized() == seeds
             for seed in seeds:
                 if seed not in done:
                     done[seed] = self._train(seed, data, inputs, done)
@@ -203,6 +205,19 @@ class _Finetuning:
         if self._classifier.is_regression:
             return None
         return class_scores(labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
+
+    def _seeds(self) -> list[int]:
+        """Those asked for, and others after them that were trained here before: they count, too."""
+        first, count = self._config.seed, self._config.seeds
+        while self._result(first + count) is not None:
+            count += 1
+        if count > self._config.seeds:
+            self._progress.note(f"{count} seeds were trained here before; all of them count")
+        return list(range(first, first + count))
+
+    def _summarized(self) -> list[int] | None:
+        path = self._output / SUMMARY
+        return storage.read_json(path)["seeds"] if storage.exists(path) else None
 
     def _result(self, seed: int) -> SeedResult | None:
         path = self._work / f"seed-{seed}" / "result.json"

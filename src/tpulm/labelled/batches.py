@@ -9,6 +9,7 @@ import numpy as np
 
 _BATCHES_SORTED_TOGETHER = 50
 _SHORTEST = 16
+_SHARES = (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)  # of max_length
 
 
 class Batch(NamedTuple):
@@ -17,11 +18,12 @@ class Batch(NamedTuple):
 
 
 def fixed_lengths(max_length: int) -> tuple[int, ...]:
-    """`max_length` and its halves down to 16 tokens, the shortest first."""
-    lengths = [max_length]
-    while lengths[-1] >= 2 * _SHORTEST:
-        lengths.append(-(-lengths[-1] // 2))
-    return tuple(reversed(lengths))
+    """At most six: `max_length`, 3/4, 1/2, 3/8, 1/4 and 1/8 of it where that is 16 tokens or more, the shortest first.
+
+    On film reviews a fifth fewer positions of random batches than with halves alone (docs/experiments.md).
+    """
+    found = {-(-int(max_length * share) // 8) * 8 for share in _SHARES if max_length * share >= _SHORTEST}
+    return tuple(sorted({length for length in found if length < max_length} | {max_length}))
 
 
 def epoch_batches(

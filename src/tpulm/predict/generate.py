@@ -101,7 +101,7 @@ def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[_Prompt]:
         ids = tokenization.encode_one(prompt)
         if len(ids) >= most:
             raise DataError(
-                f"the prompt has {len(ids)} tokens, the [SEP] before it included, but the model reads at most {most}, and what "
+                f"the prompt has {len(ids)} tokens, those put before it included, but the model reads at most {most}, and what "
                 "follows needs room; shorten the prompt to its end",
                 location=f"prompt {number + 1} of {len(prompts)}" if len(prompts) > 1 else None,
             )
@@ -113,7 +113,7 @@ def _continue(
     model: LoadedModel, params: Decoder, prompts: Sequence[_Prompt], max_tokens: int, sampling: Sampling
 ) -> Iterator[Piece]:
     lengths = np.array([len(prompt.ids) for prompt in prompts], np.int32)
-    most, end_of_text = model.config.max_positions, model.tokenization.special.sep
+    most, ends = model.config.max_positions, model.tokenization.ends
     places = min(_rounded(int(lengths.max()) + max_tokens), most)
     ids = np.full((len(prompts), min(_rounded(int(lengths.max())), places)), model.tokenization.special.pad, np.int32)
     for row, prompt in zip(ids, prompts, strict=True):
@@ -142,7 +142,7 @@ def _continue(
         )
         chosen = np.asarray(chosen)
         for row in sorted(going_on):
-            ended = int(chosen[row]) == end_of_text
+            ended = int(chosen[row]) in ends
             ending: Ending | None = "end of text" if ended else "max_tokens" if step + 1 == max_tokens else None
             if ending is None and lengths[row] + step + 1 == most:
                 ending = "max_positions"

@@ -10,7 +10,6 @@ import numpy as np
 
 from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import LoadedModel
-from tpulm.errors import ConfigError
 from tpulm.labelled.batches import fixed_lengths
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives import SpecialIds
@@ -20,14 +19,10 @@ from tpulm.train.tuning import classification
 
 
 class Outputs:
-    """`config` is filled in (`FinetuneConfig.for_architecture`). Raises ConfigError for rows longer than the model reads."""
+    """`config` is filled in (`FinetuneConfig.for_architecture`)."""
 
     def __init__(self, model: LoadedModel, config: FinetuneConfig, *, num_classes: int | None):
         assert config.max_length is not None
-        if config.max_length > model.config.max_positions:
-            raise ConfigError(
-                f"max_length {config.max_length} exceeds the {model.config.max_positions} positions that the model reads"
-            )
         self.objective = classification(
             model.config, config, num_classes=num_classes, vocab_size=model.vocab_size, special=special_ids(model)
         )

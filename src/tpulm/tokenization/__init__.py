@@ -1,6 +1,7 @@
 """From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
 
 from tpulm.tokenization.bulk import Encoded
+from tpulm.tokenization.causal import CausalTokenization, load_causal
 from tpulm.tokenization.loading import load, vocab_size_of
 from tpulm.tokenization.report import TokenizerReport, report
 from tpulm.tokenization.saving import load_manifest, save
@@ -10,11 +11,13 @@ from tpulm.tokenization.training import train
 
 __all__ = [
     "TRAINED_SPECIAL_IDS",
+    "CausalTokenization",
     "Encoded",
     "SpecialTokens",
     "Tokenization",
     "TokenizerReport",
     "load",
+    "load_causal",
     "load_manifest",
     "report",
     "save",

@@ -76,16 +76,21 @@ def _file_in(folder: PurePath) -> PurePath:
     raise StorageError(f"{folder} holds no tokenizer: neither tokenizer.json nor vocab.txt is there")
 
 
-def _from_json(path: PurePath) -> Tokenization:
+def read_tokenizer(path: PurePath) -> Tokenizer:
+    """A tokenizer.json as it is, but that it neither cuts nor fills texts: the dataset does. Raises DataError."""
     specification = _read_specification(path)
-    specification["padding"] = specification["truncation"] = None  # rows are cut and filled by the dataset
+    specification["padding"] = specification["truncation"] = None
     try:
-        tokenizer = Tokenizer.from_str(json.dumps(specification))
+        return Tokenizer.from_str(json.dumps(specification))
     except Exception as error:  # the library raises nothing more specific
         raise DataError(f"the tokenizers library cannot read it: {error}", location=str(path)) from error
+
+
+def _from_json(path: PurePath) -> Tokenization:
+    tokenizer = read_tokenizer(path)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     tokens = special.locate(vocabulary, str(path), _declared(path.parent))
-    known = {token["id"] for token in specification["added_tokens"] if token["special"]}
+    known = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     if not tokens.ids <= known:
         pipelines.add_special_tokens(tokenizer, tokens)
     if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):

@@ -58,6 +58,11 @@ class Tokenization:
         """SHA-256 of the canonical tokenizer.json, in hexadecimal."""
         return hashlib.sha256(self.canonical_json.encode()).hexdigest()
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The ids that end a text of a causal model."""
+        return frozenset((self.special.sep,))
+
     def vocabulary(self) -> dict[str, int]:
         """Token -> id, in the order of the ids."""
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)

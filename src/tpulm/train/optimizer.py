@@ -91,6 +91,32 @@ class _Moments(NamedTuple):
     nu: Any
 
 
+class Moments(NamedTuple):
+    """Adam's running means of gradients and of their squares, as google's optimiser keeps them: without bias correction."""
+
+    first: Any  # a tree as the parameters
+    second: Any
+    step: Any  # updates that made them, an int or an int32 array; None: unknown
+
+
+def with_moments(state: Any, moments: Moments) -> Any:
+    """An optimiser's state at its beginning, with these moments in the place of zeros; schedules begin at 0 all the same.
+
+    A bias correction divides by 1 - beta ** count, for means that were zero `count` updates ago: so its count must be theirs.
+    With a count of 0 both would be taken for nearly empty, and the first update be a third of what it should (0.9, 0.999).
+    `moments.step` may be None where nothing counts.
+    """
+
+    def put(part: Any) -> Any:
+        if isinstance(part, _Moments):
+            return _Moments(moments.first, moments.second)
+        if isinstance(part, optax.ScaleByAdamState):
+            return part._replace(count=moments.step, mu=moments.first, nu=moments.second)
+        return part
+
+    return tuple(put(part) for part in state)
+
+
 def _scale_by_adam_without_correction(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
     """mu / (sqrt(nu) + epsilon); optax's own always divides by 1 - beta ** count."""
 

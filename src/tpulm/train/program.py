@@ -6,8 +6,8 @@ Compiling takes as long as preparing a small dataset, so the pipeline compiles i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from pathlib import PurePath
 from typing import Any
 
 import jax
@@ -16,9 +16,11 @@ import numpy as np
 
 from tpulm import accelerators, objectives
 from tpulm.config import RunConfig
+from tpulm.errors import ConfigError
 from tpulm.objectives import Objective, SpecialIds
 from tpulm.train.compiled import BatchShapes, Compiled, compute_dtype
 from tpulm.train.mesh import place, replicated
+from tpulm.train.optimizer import Moments, with_moments
 from tpulm.train.step import StepOutput, TrainState, make_evaluation_step
 
 EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch
@@ -33,6 +35,7 @@ class Program(Compiled):
     def __init__(self, config: RunConfig, *, vocab_size: int, special: SpecialIds, devices: Sequence[Any] | None = None):
         devices = list(devices if devices is not None else jax.devices())
         self._first_params: Any = None
+        self._first_moments: Moments | None = None
         self._config, self.vocab_size, self.special = config, vocab_size, special
         self.compute_dtype: accelerators.ComputeType = compute_dtype(config.train.compute_dtype, devices)
         train = config.train
@@ -53,13 +56,26 @@ class Program(Compiled):
         """Compile everything that training needs, the longest first."""
         _ = self.step, self.evaluation_step
 
-    def start_from(self, params: Any) -> None:
-        """Begin with these parameters (float32 arrays of the objective's spec) instead of random ones."""
-        self._first_params = params
+    def start_from(self, params: Any, moments: Moments | None = None) -> None:
+        """Begin with these parameters (float32 arrays of the objective's spec) instead of random ones, and with these moments.
+
+        Raises ConfigError where a bias correction needs the step of the moments and nothing says it.
+        """
+        if moments is not None and moments.step is None and self._config.train.optimizer.bias_correction:
+            raise ConfigError(
+                "train.optimizer.bias_correction needs the step that the optimiser's moments are of, and the checkpoint had "
+                "none: set it to false, or train.start_optimizer"
+            )
+        self._first_params, self._first_moments = params, moments
 
     def initial_state(self) -> TrainState:
-        """The state at step 0: parameters drawn from the seed, or those given to `start_from`."""
-        return self.state_at_zero(self._config.train.seed, self._first_params)
+        """The state at step 0: parameters drawn from the seed and moments of zero, or what was given to `start_from`."""
+        state = self.state_at_zero(self._config.train.seed, self._first_params)
+        if (moments := self._first_moments) is None:
+            return state
+        step = None if moments.step is None else self.scalar(moments.step)
+        placed = Moments(self.placed(moments.first), self.placed(moments.second), step)
+        return replace(state, optimizer=with_moments(state.optimizer, placed))
 
     @cached_property
     def step(self) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
@@ -108,10 +124,3 @@ class Program(Compiled):
         if data.next_sentence:
             shapes["next_sentence"] = ((rows,), jnp.int8)
         return shapes
-
-
-def use_compile_cache(folder: PurePath) -> None:
-    """Keep compiled programs in `folder` for the next command, unless the environment names another place."""
-    if not jax.config.values["jax_compilation_cache_dir"]:
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -1,0 +1,191 @@
+"""Fine-tuning a BERT on film reviews against transformers' Trainer: examples a second, same rows, dropout and precision.
+
+    python benchmarks/finetune.py [--rounds 5] [--rows 5000] [--data FOLDER] [--json]
+
+bert-mini (4 layers of 256) with KcBERT's vocabulary on the first rows of ko/nsmc_train_50k, batches of 32, at most 128 tokens,
+dropout 0.1, float32, AdamW, gradients clipped at 1. A round is an epoch of each, by turns, steps alone: no scoring, no saving,
+compiling before. Twice: with batches of rows of like length (the Trainer's "group_by_length"), and with random batches. Both
+pad to the longest row of a batch, we to the next of our fixed lengths. Needs torch and accelerate; `make bench` installs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpulm import tokenization
+from tpulm.config import ModelConfig, TokenizerConfig
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.finetuning import Classifier
+from tpulm.labelled import Columns, Examples, read_examples
+from tpulm.memory import keep_between_steps
+from tpulm.models import bert
+from tpulm.nn.params import initialize
+from tpulm.train.tuning import Labelled, Tuning
+
+MODEL = ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024, max_positions=128)
+BATCH_SIZE, MAX_LENGTH, REQUIRED = 32, 128, 1.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=5_000)
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    for name in ("torch", "accelerate"):
+        if importlib.util.find_spec(name) is None:
+            sys.exit(f"{name} is not installed: 'pip install {name}' makes the comparison possible")
+    if not options.data.is_dir():
+        sys.exit(f"no real data: {options.data} is not a folder; name one with --data")
+    keep_between_steps()  # as fine-tuning does, before JAX starts its threads
+    tokenizer = tokenization.load(options.data / "vocab" / "kcbert_vocab.txt", TokenizerConfig())
+    whole = read_examples(options.data / "ko" / "nsmc_train_50k.tsv.gz", Columns("document", "label"))
+    examples = whole.take(range(options.rows))
+    results = [compare(tokenizer, examples, grouped=grouped, rounds=options.rounds) for grouped in (True, False)]
+    if options.json:
+        print(json.dumps(results))
+        return
+    for result in results:
+        print("  ".join(f"{name} {value}" for name, value in result.items()))
+    print(f"at least {REQUIRED} is wanted of times_trainer")
+
+
+def compare(tokenizer: tokenization.Tokenization, examples: Examples, *, grouped: bool, rounds: int) -> dict[str, Any]:
+    model = random_model(tokenizer)
+    classifier = Classifier(
+        model, labels=("0", "1"), max_length=MAX_LENGTH, batch_size=BATCH_SIZE, epochs=rounds + 1, group_by_length=grouped
+    )
+    data = classifier.encode(examples)
+    contenders = {"tpulm": ours(classifier, data), "trainer": theirs(classifier, data, grouped=grouped)}
+    for epoch in contenders.values():
+        epoch()
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, epoch in contenders.items():
+            times[name].append(epoch())
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    ratios = [theirs / ours for ours, theirs in zip(times["tpulm"], times["trainer"], strict=True)]
+    return {
+        "batches": "like lengths" if grouped else "random",
+        "threads": len(os.sched_getaffinity(0)),
+        **{f"{name}_examples_per_second": round(len(examples) / seconds) for name, seconds in medians.items()},
+        "times_trainer": round(medians["trainer"] / medians["tpulm"], 2),
+        "range": [round(min(ratios), 2), round(max(ratios), 2)],
+    }
+
+
+def random_model(tokenizer: tokenization.Tokenization) -> LoadedModel:
+    spec = bert.spec(MODEL, vocab_size=tokenizer.vocab_size, next_sentence=False)
+    return LoadedModel(jax.device_get(initialize(spec, jax.random.key(0))), MODEL, tokenizer.vocab_size, tokenizer, "masked")
+
+
+def ours(classifier: Classifier, data: Labelled) -> Callable[[], float]:
+    """A function that trains one more epoch and gives its seconds."""
+    tuning: Tuning = classifier.tuning_of(data)
+    updates = tuning.updates(tuning.state_at_zero(0, classifier.first_params(0)), data, seed=0)
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for update in updates:
+            if update.ends_epoch:
+                jax.block_until_ready(update.state)
+                return time.perf_counter() - began
+        raise RuntimeError("there are no more epochs")
+
+    return epoch
+
+
+def theirs(classifier: Classifier, data: Labelled, *, grouped: bool) -> Callable[[], float]:
+    """The same of transformers' Trainer."""
+    import torch  # pyright: ignore[reportMissingImports]
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+    from transformers.utils import logging as their_logging
+
+    warnings.filterwarnings("ignore")
+    their_logging.set_verbosity_error()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    rows, special = data.rows, classifier.model.tokenization.special
+    config = BertConfig(
+        vocab_size=classifier.model.vocab_size,
+        num_hidden_layers=MODEL.num_layers,
+        hidden_size=MODEL.hidden_size,
+        num_attention_heads=MODEL.num_heads,
+        intermediate_size=MODEL.intermediate_size,
+        max_position_embeddings=MODEL.max_positions,
+        hidden_act="gelu_pytorch_tanh",
+    )
+    config.num_labels = 2
+    config._attn_implementation = "sdpa"
+    features = [
+        {"input_ids": rows.ids[start:end].tolist(), "labels": int(label)}
+        for start, end, label in zip(rows.starts, rows.starts[1:], data.labels, strict=False)
+    ]
+
+    def collate(batch: list[dict[str, Any]]) -> dict[str, Any]:
+        longest = max(len(item["input_ids"]) for item in batch)
+        ids = np.full((len(batch), longest), special.pad, np.int64)
+        for row, item in zip(ids, batch, strict=True):
+            row[: len(item["input_ids"])] = item["input_ids"]
+        labels = torch.tensor([item["labels"] for item in batch])
+        tokens = torch.from_numpy(ids)
+        return {"input_ids": tokens, "attention_mask": (tokens != special.pad).long(), "labels": labels}
+
+    class Clock(TrainerCallback):
+        began = ended = 0.0
+
+        def on_train_begin(self, *arguments: Any, **more: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *arguments: Any, **more: Any) -> None:
+            self.ended = time.perf_counter()
+
+    clock = Clock()
+    settings = classifier.config
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(prefix="tpulm-benchmark-"),
+        per_device_train_batch_size=settings.batch_size,
+        num_train_epochs=1,
+        learning_rate=settings.learning_rate or 0.0,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.clip_norm or 0.0,
+        optim="adamw_torch_fused",
+        train_sampling_strategy="group_by_length" if grouped else "random",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = Trainer(
+        model=BertForSequenceClassification(config).train(),
+        args=arguments,
+        train_dataset=features,  # pyright: ignore[reportArgumentType]
+        data_collator=collate,
+        callbacks=[clock],
+    )
+
+    def epoch() -> float:
+        trainer.train()
+        return clock.ended - clock.began
+
+    return epoch
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What a model that a run goes on from brings, and which settings of the run may not contradict it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpulm import config
+from tpulm.config import ModelConfig, Start
+from tpulm.errors import ConfigError
+
+MODEL = {"num_layers": 3, "hidden_size": 48, "num_heads": 4, "intermediate_size": 96, "dropout": 0.2}
+
+
+def start(*, next_sentence: bool = True, moments: bool = True, **model: object) -> Start:
+    settings = ModelConfig.model_validate({**MODEL, **model}).model_dump(mode="json")
+    return Start("/m", settings, {"path": "/m/tokenizer.json", "vocab_size": 60}, next_sentence, moments)
+
+
+def run_file(folder: Path, text: str = "", base: str = "bert-tiny") -> Path:
+    (folder / "run.toml").write_text(f'extends = "{base}"\n[corpus]\nsources = ["t.txt"]\n{text}\n')
+    return folder / "run.toml"
+
+
+def test_what_is_extended_gives_way(tmp_path: Path):
+    found = config.load(run_file(tmp_path), start=start())
+    assert found.model == ModelConfig.model_validate(MODEL)
+    assert (found.tokenizer.path, found.tokenizer.vocab_size) == ("/m/tokenizer.json", 60)
+    assert (found.train.start_from, found.train.start_optimizer) == ("/m", True)
+    assert (found.train.steps, found.data.next_sentence) == (1_000_000, True), "the rest stays the recipe's"
+    assert config.from_json(config.canonical_json(found)) == found
+    assert config.load("bert-tiny", start=start(moments=False)).train.start_optimizer is False
+
+
+def test_the_result_goes_with_itself(tmp_path: Path):
+    found = config.load(run_file(tmp_path), start=start())
+    (tmp_path / "run.json").write_text(config.canonical_json(found))
+    assert config.load(tmp_path / "run.json", start=start()) == found
+
+
+def test_what_may_differ_is_the_run_s(tmp_path: Path):
+    path = run_file(tmp_path, "[model]\nnum_layers = 3\nattention_dropout = 0.05\nembedding_size = 48")
+    found = config.load(path, ["model.dropout=0.0", "train.start_optimizer=false"], start=start())
+    assert (found.model.dropout, found.model.attention_dropout, found.model.num_layers) == (0.0, 0.05, 3)
+    assert found.train.start_optimizer is False
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.num_layers=4", "model.num_layers is 4, and 3 there"),
+        ("model.norm_epsilon=1e-5", "model.norm_epsilon is 1e-05, and 1e-12 there"),
+        ("model.hiden_size=48", r"model.hiden_size is no setting\. Did you mean 'hidden_size'"),
+        ("model.generator.width=0.5", "model.generator is .*, and null there"),
+        ("tokenizer.vocab_size=61", "tokenizer.vocab_size is 61, and 60 there"),
+        ("tokenizer.path=other.txt", r"tokenizer.path is .*other.txt\", and \"/m/tokenizer.json\" there"),
+        ("tokenizer.algorithm=bpe", "tokenizer.algorithm would not be read"),
+        ("train.start_from=/other", 'train.start_from is "/other", and "/m" there'),
+    ],
+)
+def test_contradictions_are_named(tmp_path: Path, override: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        config.load(run_file(tmp_path), [override], start=start())
+    group, _, rest = override.partition(".")
+    name, _, value = rest.partition("=")
+    quoted = value if value[0].isdigit() else f'"{value}"'
+    with pytest.raises(ConfigError, match=message):
+        config.load(run_file(tmp_path, f"[{group}]\n{name} = {quoted}"), start=start())
+
+
+def test_every_contradiction_is_listed(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"(?s)run.toml does not go with the model of /m:.*num_layers is 4.*num_heads is 2"):
+        config.load(run_file(tmp_path), ["model.num_layers=4", "model.num_heads=2"], start=start())
+
+
+def test_a_recipe_for_another_architecture_is_refused():
+    with pytest.raises(ConfigError, match=r'electra-small is for model.architecture = "electra", not for "bert"'):
+        config.load("electra-small", start=start())
+
+
+def test_a_head_or_moments_that_are_missing_are_told(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"has no next-sentence head: set data.next_sentence=false"):
+        config.load(run_file(tmp_path), start=start(next_sentence=False))
+    assert not config.load(
+        run_file(tmp_path), ["data.next_sentence=false"], start=start(next_sentence=False)
+    ).data.next_sentence
+    with pytest.raises(ConfigError, match=r"start_optimizer is true, but there is no optimizer.safetensors"):
+        config.load(run_file(tmp_path), ["train.start_optimizer=true"], start=start(moments=False))
+    with pytest.raises(ConfigError, match="start_optimizer needs start_from"):
+        config.load(run_file(tmp_path), ["train.start_optimizer=true"])
+
+
+def test_what_does_not_fit_the_model_is_the_run_s_to_change():
+    with pytest.raises(
+        ConfigError, match=r"sequence_length 128 exceeds model.max_positions 64.*\n\[model\] is that of /m and stays as it is"
+    ):
+        config.load("bert-tiny", start=start(max_positions=64))
+
+
+def test_an_electra_s_generator_is_compared_setting_by_setting(tmp_path: Path):
+    model = {"architecture": "electra", "hidden_size": 128, "num_heads": 2, "embedding_size": 32}
+    generator = {"width": 0.5, "depth": 1.0, "own_embeddings": False, "own_layers": True}
+    begin = start(**model, generator=generator, next_sentence=False)
+    found = config.load("electra-small", start=begin)
+    assert found.model.generator is not None and found.model.generator.width == 0.5
+    with pytest.raises(ConfigError, match=r"model.generator.width is 0.25, and 0.5 there"):
+        config.load(run_file(tmp_path, base="electra-small"), ["model.generator.width=0.25"], start=begin)

@@ -1,0 +1,81 @@
+"""Tiny encoders with random weights as folders, and texts whose label one word decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpulm import storage, tokenization
+from tpulm.config import ModelConfig
+from tpulm.convert.heads import Head, spec_of
+from tpulm.convert.huggingface import save_model
+from tpulm.nn.params import initialize
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "film", "was", "good", "bad", "very", "plot", "cast", "and", "."]
+SIZES: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "num_heads": 2,
+    "intermediate_size": 48,
+    "max_positions": 32,
+    "initializer_range": 0.1,
+}
+KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
+    "bert": ("masked", {}),
+    "next_sentence": ("next_sentence", {}),
+    "electra": ("detection", {"architecture": "electra", "embedding_size": 16, "activation": "gelu"}),
+    "megatron": ("masked", {"norm_position": "pre"}),
+    "eurobert": (
+        "masked",
+        {
+            "norm_position": "pre",
+            "norm": "rms",
+            "feed_forward": "gated",
+            "positions": "rotary",
+            "masked_head": "plain",
+            "token_types": 0,
+            "biases": False,
+            "activation": "silu",
+        },
+    ),
+    "decoder": ("causal", {"architecture": "decoder", "norm_position": "pre"}),
+}
+
+
+def build_encoder(kind: str, folder: Path) -> Path:
+    """A folder as `save_model` writes it, with random weights."""
+    words, tokenizer_folder = folder / "words.txt", folder / "tokenizer"
+    storage.write_atomic(words, "\n".join(WORDS) + "\n")
+    tokenizer = tokenization.load(words)
+    tokenization.save(tokenizer, tokenizer_folder)
+    head, settings = KINDS[kind]
+    config = ModelConfig.model_validate(SIZES | settings)
+    return save_model(
+        folder / kind,
+        jax.device_get(initialize(spec_of(config, head, vocab_size=tokenizer.vocab_size), jax.random.key(1))),
+        config,
+        vocab_size=tokenizer.vocab_size,
+        tokenization_folder=tokenizer_folder,
+        pad_token_id=tokenizer.special.pad,
+    )
+
+
+def reviews(count: int, *, seed: int = 0) -> list[tuple[str, str]]:
+    """(text, label): "pos" where the text has the word good, "neg" where it has bad; all texts are different or nearly so."""
+    random = np.random.default_rng(seed)
+    examples = []
+    for number in range(count):
+        label = "pos" if number % 2 else "neg"
+        words = random.choice(["the", "film", "was", "very", "plot", "cast", "and"], size=random.integers(3, 9)).tolist()
+        words.insert(int(random.integers(len(words) + 1)), "good" if label == "pos" else "bad")
+        examples.append((" ".join(words), label))
+    return examples
+
+
+def write_tsv(path: Path, examples: list[tuple[str, str]], header: str = "id\tdocument\tlabel") -> Path:
+    lines = [header, *(f"{number}\t{text}\t{label}" for number, (text, label) in enumerate(examples))]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

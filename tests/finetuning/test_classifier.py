@@ -1,0 +1,223 @@
+"""`tpulm.Classifier`: it learns, says what it was taught, and is loaded again as it was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import tpulm
+from encoders import reviews
+from tpulm.errors import ConfigError, DataError
+from tpulm.nn.params import named_leaves
+
+QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def fitted(encoder: Path) -> tpulm.Classifier:
+    return tpulm.Classifier(encoder, labels=("neg", "pos"), **QUICK).fit(reviews(320), reviews(64, seed=1))
+
+
+def test_it_learns(fitted: tpulm.Classifier) -> None:
+    assert fitted.evaluate(reviews(64, seed=2))["accuracy"] > 0.95
+    assert fitted.predict(["the film was very good", "bad plot and cast"]) == ["pos", "neg"]
+    shares = fitted.predict_proba(["the film was very good"])
+    assert shares.shape == (1, 2) and shares.sum() == pytest.approx(1.0) and shares[0, 1] > 0.8
+
+
+def test_every_kind_of_encoder_learns(make_encoder: Callable[[str], Path]) -> None:
+    for kind in ("electra", "next_sentence", "megatron", "eurobert"):
+        classifier = tpulm.Classifier(make_encoder(kind), **QUICK, layer_decay=1.0).fit(reviews(320), reviews(64, seed=1))
+        assert classifier.evaluate(reviews(64, seed=2))["accuracy"] > 0.9, kind
+
+
+def test_the_same_seed_gives_the_same_parameters(encoder: Path) -> None:
+    first, again, other = (
+        tpulm.Classifier(encoder, **{**QUICK, "epochs": 1, "dropout": 0.1}, seed=seed).fit(reviews(64), reviews(32, seed=1))
+        for seed in (0, 0, 1)
+    )
+    assert same(first.params, again.params)
+    assert not same(first.params, other.params)
+
+
+def test_devices_do_not_matter(encoder: Path) -> None:
+    """Eight devices against one, by tensor parallelism of 2 besides: rounding apart, the same parameters."""
+    results = []
+    for hardware in ({"data": 8}, {"data": 4, "tensor": 2}, {"data": 2, "fsdp": 4}, {"data": 8, "microbatch_size": 1}):
+        settings = {**QUICK, "epochs": 1, "dropout": 0.1, "hardware": hardware}
+        results.append(tpulm.Classifier(encoder, **settings).fit(reviews(48), reviews(16, seed=1)).params)
+    for other in results[1:]:
+        for name, leaf in named_leaves(other).items():
+            np.testing.assert_allclose(leaf, named_leaves(results[0])[name], atol=2e-4, err_msg=name)
+
+
+def test_a_saved_classifier_is_the_same_again(fitted: tpulm.Classifier, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path / "out")
+    again = tpulm.Classifier(tmp_path / "out", max_length=16)
+    texts = [text for text, _ in reviews(40, seed=3)]
+    assert again.labels is not None and again.labels.names == ("neg", "pos")
+    np.testing.assert_array_equal(again.predict_proba(texts), fitted.predict_proba(texts))
+
+
+def test_logits_are_those_of_transformers(torch: ModuleType, make_encoder: Callable[[str], Path], tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    texts = [text for text, _ in reviews(20, seed=3)]
+    for kind in ("bert", "electra", "megatron", "eurobert"):
+        classifier = tpulm.Classifier(make_encoder(kind), **{**QUICK, "epochs": 1}).fit(reviews(64), reviews(16, seed=1))
+        classifier.save_pretrained(tmp_path / kind)
+        model = AutoModelForSequenceClassification.from_pretrained(tmp_path / kind).eval()
+        inputs = AutoTokenizer.from_pretrained(tmp_path / kind)(texts, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**inputs).logits.numpy()
+        ours = classifier.outputs(classifier.encode([(text, "neg") for text in texts]))
+        np.testing.assert_allclose(ours, logits, atol=2e-5, err_msg=kind)
+        assert model.config.id2label == {0: "neg", 1: "pos"}
+        assert model.config.label2id == {"neg": 0, "pos": 1}
+
+
+def test_labels_keep_their_type_and_order(encoder: Path) -> None:
+    numbered = [(text, 10 if label == "pos" else 2) for text, label in reviews(320)]
+    classifier = tpulm.Classifier(encoder, **QUICK).fit(numbered)
+    assert classifier.labels is not None and classifier.labels.names == ("2", "10")
+    assert classifier.predict(["very good", "very bad"]) == [10, 2]
+
+
+def test_pairs(encoder: Path) -> None:
+    """Whether both texts praise: only reading both tells."""
+    one, two = reviews(512), reviews(512, seed=5)[::-1] + reviews(0)
+    random = np.random.default_rng(0).permutation(512)
+    pairs = [(one[i][0], two[random[i]][0], str(one[i][1] == two[random[i]][1])) for i in range(512)]
+    classifier = tpulm.Classifier(encoder, **{**QUICK, "epochs": 12, "max_length": 24, "patience": "none"})
+    classifier.fit(pairs[:448], pairs[448:])
+    assert classifier.evaluate(pairs[448:])["accuracy"] > 0.8
+    texts, others = [text for text, _, _ in pairs[:4]], [other for _, other, _ in pairs[:4]]
+    assert len(classifier.predict(texts, others)) == 4
+
+
+def test_regression(encoder: Path, tmp_path: Path) -> None:
+    def with_counts(seed: int, count: int) -> list[tuple[str, float]]:
+        return [(text, text.split().count("very") * 0.5 - 1.0) for text, _ in reviews(count, seed=seed)]
+
+    classifier = tpulm.Classifier(encoder, task="regression", **{**QUICK, "epochs": 8}).fit(with_counts(0, 400))
+    scores = classifier.evaluate(with_counts(1, 100))
+    assert scores["pearson"] > 0.8 and scores["mean_squared_error"] < 0.2
+    (value,) = classifier.predict(["very very good"])
+    assert isinstance(value, float)
+    classifier.save_pretrained(tmp_path / "out")
+    again = tpulm.Classifier(tmp_path / "out", max_length=16)
+    assert again.is_regression and again.predict(["very very good"]) == [pytest.approx(value, abs=1e-6)]
+
+
+def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> None:
+    """With the same labels from where it is; with others from a new last layer."""
+    fitted.save_pretrained(tmp_path / "out")
+    same_labels = tpulm.Classifier(tmp_path / "out", **QUICK)
+    assert same(same_labels.first_params(0), fitted.params)
+    others = tpulm.Classifier(tmp_path / "out", labels=("a", "b", "c"), **QUICK)
+    head = others.first_params(0).classification_head
+    np.testing.assert_array_equal(head.dense.kernel, fitted.params.classification_head.dense.kernel)
+    assert head.output.kernel.shape == (32, 3)
+
+
+def test_next_sentences_pooler_is_taken_over(make_encoder: Callable[[str], Path]) -> None:
+    folder = make_encoder("next_sentence")
+    classifier = tpulm.Classifier(folder, labels=("a", "b"))
+    params: Any = tpulm.load_model(folder).params
+    np.testing.assert_array_equal(
+        classifier.first_params(0).classification_head.dense.kernel, params.next_sentence.pooler.kernel
+    )
+
+
+def test_from_scratch_nothing_is_taken(encoder: Path) -> None:
+    pretrained = tpulm.Classifier(encoder, labels=("a", "b")).first_params(0)
+    random = tpulm.Classifier(encoder, labels=("a", "b"), from_scratch=True).first_params(0)
+    assert not np.array_equal(pretrained.embeddings.tokens, random.embeddings.tokens)
+
+
+def test_a_loop_of_ones_own_is_what_fit_does(encoder: Path) -> None:
+    train, dev = reviews(96), reviews(32, seed=1)
+    settings = {**QUICK, "dropout": 0.1, "patience": "none"}
+    fitted = tpulm.Classifier(encoder, labels=("neg", "pos"), **settings).fit(train, dev)
+    own = tpulm.Classifier(encoder, labels=("neg", "pos"), **settings)
+    best, losses = -1.0, []
+    for step, state, metrics in tpulm.training_steps(own, train):
+        losses.append(metrics["loss"])
+        if step % 6 == 0:
+            accuracy = own.evaluate(dev, params=state.params)["accuracy"]
+            if accuracy > best:
+                best, own.params = accuracy, jax.device_get(state.params)
+    assert len(losses) == 18 and losses[-1] < losses[0]
+    assert same(own.params, fitted.params)
+
+
+def test_it_stops_early(encoder: Path) -> None:
+    settings = {**QUICK, "epochs": 30, "patience": 2}
+    fitted = tpulm.Classifier(encoder, **settings).fit(reviews(64), reviews(32, seed=1)).fitted
+    assert fitted is not None and fitted.ended_early
+    assert len(fitted.history) == fitted.best_epoch + 2 < 30
+    accuracies = [epoch["accuracy"] for epoch in fitted.history]
+    assert fitted.best_epoch == 1 + accuracies.index(max(accuracies))
+
+
+def test_every_epoch_sees_every_row(encoder: Path) -> None:
+    """Also those of a last batch that is not full."""
+    classifier = tpulm.Classifier(encoder, labels=("neg", "pos"), **{**QUICK, "log_every_steps": 1, "epochs": 1})
+    rows = 0
+    data = classifier.encode(reviews(41))
+    tuning = classifier.tuning_of(data)
+    for update in tuning.updates(tuning.state_at_zero(0, classifier.first_params(0)), data, seed=0):
+        assert float(update.state.window["rows"]) == update.rows
+        rows += update.rows
+    assert rows == 41 and tuning.steps == 3
+
+
+def same(first: Any, second: Any) -> bool:
+    a, b = named_leaves(first), named_leaves(second)
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_label_that_was_not_trained(fitted: tpulm.Classifier) -> None:
+    with pytest.raises(DataError, match=r"example 1: .*'nag' is none of the classes: 'neg', 'pos'\. Did you mean 'neg'\?"):
+        fitted.evaluate([("a good film", "pos"), ("a bad film", "nag")])
+
+
+@pytest.mark.parametrize("labels", [None, ("neg", "pos")])
+def test_one_class_only(encoder: Path, labels: tuple[str, str] | None) -> None:
+    only = [(text, "pos") for text, _ in reviews(40)]
+    with pytest.raises(DataError, match=r"all 40 examples .*'pos'.*at least two"):
+        tpulm.Classifier(encoder, labels=labels, **QUICK).fit(only, only)
+
+
+def test_a_causal_model(make_encoder: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match=r"causal language model.*needs an encoder"):
+        tpulm.Classifier(make_encoder("decoder"), **QUICK).fit(reviews(64))
+
+
+def test_settings(encoder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'epoch'\. Did you mean 'epochs'\?"):
+        tpulm.Classifier(encoder, epoch=3)
+    with pytest.raises(ConfigError, match="max_length 64 exceeds the 32 positions"):
+        tpulm.Classifier(encoder, max_length=64)
+    with pytest.raises(ConfigError, match="metric = 'pearson' is not one of a classification"):
+        tpulm.Classifier(encoder, metric="pearson")
+    with pytest.raises(ConfigError, match="has no labels"):
+        tpulm.Classifier(encoder, labels=("a", "b"), task="regression")
+    with pytest.raises(ConfigError, match="batch_size 12 does not divide over 8 devices"):
+        tpulm.Classifier(encoder, batch_size=12, max_length=16).fit(reviews(64))
+
+
+def test_before_it_is_trained(encoder: Path) -> None:
+    with pytest.raises(ConfigError, match="has not been trained"):
+        tpulm.Classifier(encoder, labels=("a", "b"), max_length=16).predict(["good"])
+    with pytest.raises(ConfigError, match="labels are not known yet"):
+        tpulm.Classifier(encoder, max_length=16).predict(["good"])

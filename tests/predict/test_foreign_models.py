@@ -1,0 +1,146 @@
+"""Causal models of others, with their tokenizers: the tokens that transformers' `generate` gives, before and after import."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from typer.testing import CliRunner
+
+from tpulm import fill_mask, load_model
+from tpulm import generate as generate_with
+from tpulm.cli.app import app
+from tpulm.convert.importing import import_model
+from tpulm.errors import ConfigError
+from tpulm.predict import generate
+
+TEXTS = ["the old cat sees a fox", "a fox, seen by the cat; the cat is old!", "고양이가 여우를 본다. 猫は狐を見る。"] * 4
+PROMPTS = ["the old cat", "", " a fox sees", "猫は", "unheard-of words\n\nand lines", "the <|end|>cat"]
+TOKENS = 24
+SIZES = {"vocab_size": 320, "bos_token_id": 0, "eos_token_id": 1}
+
+
+@pytest.fixture(scope="module")
+def bytes_tokenizer() -> Tokenizer:
+    """Byte-level BPE that knows two special tokens: <|begin|> is 0 and <|end|> is 1."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|begin|>", "<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+def save_random(torch: ModuleType, folder: Path, name: str, **settings: Any) -> None:
+    """A model of transformers with numbers far from zero, so that what it says varies."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    torch.manual_seed(3)
+    if name == "gpt2":
+        sizes = {"n_layer": 2, "n_embd": 24, "n_head": 3, "n_positions": 64}
+        model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**SIZES, **sizes, **settings}))
+    else:
+        sizes = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40}
+        config = transformers.LlamaConfig(**{**SIZES, **sizes, "max_position_embeddings": 64, **settings})
+        model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.7)
+    model.save_pretrained(folder)
+
+
+def same_as_transformers(torch: ModuleType, source: Path, ours: Path, prompts: list[str]) -> None:
+    """Greedy tokens of the model in `ours` are those that transformers makes of the one in `source`, prompt by prompt."""
+    import transformers
+
+    theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(source)
+    theirs.eval()
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source)
+    copied: Any = transformers.AutoTokenizer.from_pretrained(ours)
+    model = load_model(ours)
+    found = generate(model, prompts, max_tokens=TOKENS, temperature=0.0)
+    ends = theirs.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    seen: set[int] = set()
+    for prompt, one in zip(prompts, found, strict=True):
+        ids = tokenizer(prompt)["input_ids"]
+        assert copied(prompt)["input_ids"] == ids
+        ids = ids or [theirs.generation_config.bos_token_id]
+        assert model.tokenization.encode_one(prompt) == ids
+        inputs = torch.tensor([ids])
+        out = theirs.generate(
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=TOKENS, do_sample=False, pad_token_id=ends[0]
+        )
+        expected = out[0, len(ids) :].tolist()
+        if expected[-1] in ends:
+            assert (list(one.token_ids), one.ending) == (expected[:-1], "end of text")
+        else:
+            assert (list(one.token_ids), one.ending) == (expected, "max_tokens")
+        seen |= set(expected)
+    assert len(seen) > 1, "or equality would say little"
+
+
+def test_the_fixture_of_gpt2(torch: ModuleType, real_data: Path, tmp_path: Path):
+    source = real_data / "fixtures" / "gpt2_hf"
+    prompts = ["low newer", "", "lowest wider", " low", "d", "<|endoftext|>low"]
+    import_model(source, tmp_path / "out")
+    same_as_transformers(torch, source, tmp_path / "out", prompts)
+    same_as_transformers(torch, source, source, prompts)
+    command = ["generate", str(tmp_path / "out"), *prompts, "--temperature", "0", "--max-tokens", str(TOKENS), "--json"]
+    printed = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout.splitlines()[-1])
+    direct = generate_with(load_model(source), prompts, max_tokens=TOKENS, temperature=0.0)
+    assert [one["token_ids"] for one in printed] == [list(one.token_ids) for one in direct]
+
+
+def test_a_gpt2_with_vocab_json_and_merges(torch: ModuleType, bytes_tokenizer: Tokenizer, tmp_path: Path):
+    source = tmp_path / "source"
+    save_random(torch, source, "gpt2")
+    bytes_tokenizer.model.save(str(source))
+    names = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "unk_token": "<|end|>"}
+    (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", **names}))
+    imported = import_model(source, tmp_path / "out")
+    assert imported.notes == ()
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        *("config.json", "generation_config.json", "import.json", "model.safetensors", "tokenizer.json"),
+        "tokenizer_config.json",
+    }
+    same_as_transformers(torch, source, tmp_path / "out", PROMPTS)
+    same_as_transformers(torch, source, source, PROMPTS)
+
+
+@pytest.mark.parametrize("ends", [1, [1, *range(60, 70)]], ids=["one end", "several ends"])
+def test_a_llama_begins_every_prompt_with_its_bos(
+    torch: ModuleType, bytes_tokenizer: Tokenizer, tmp_path: Path, ends: int | list[int]
+):
+    import transformers
+
+    source = tmp_path / "source"
+    save_random(torch, source, "llama", eos_token_id=ends)
+    copy = Tokenizer.from_str(bytes_tokenizer.to_str())
+    copy.post_processor = processors.TemplateProcessing(
+        single="<|begin|> $A", pair="<|begin|> $A <|begin|> $B", special_tokens=[("<|begin|>", 0)]
+    )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=copy, bos_token="<|begin|>", eos_token="<|end|>")
+    fast.save_pretrained(source)
+    import_model(source, tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    same_as_transformers(torch, source, tmp_path / "out", PROMPTS)
+    same_as_transformers(torch, source, source, PROMPTS)
+    if isinstance(ends, list):
+        found = generate(load_model(source), PROMPTS, max_tokens=TOKENS, temperature=0.0)
+        assert any(one.ending == "end of text" for one in found), "or nothing was tried"
+
+
+def test_it_fills_no_masks(real_data: Path):
+    with pytest.raises(ConfigError, match="this is a causal language model"):
+        fill_mask(load_model(real_data / "fixtures" / "gpt2_hf"), "a [MASK]")

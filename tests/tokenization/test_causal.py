@@ -1,0 +1,137 @@
+"""Tokenizers of causal models that are not ours: which token ends a text, what a prompt begins with, what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from tpulm import tokenization
+from tpulm.errors import DataError, StorageError
+from tpulm.tokenization import CausalTokenization, load_causal
+
+VOCABULARY = {"l": 0, "o": 1, "w": 2, "Ġ": 3, "Ġl": 4, "lo": 5, "<|endoftext|>": 6, "<s>": 7, "<|stop|>": 8}
+MERGES = "#version: 0.2\nĠ l\nl o\n"
+
+
+def write(folder: Path, name: str, values: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(values if isinstance(values, str) else json.dumps(values))
+
+
+@pytest.fixture
+def two_files(tmp_path: Path) -> Path:
+    write(tmp_path / "model", "vocab.json", VOCABULARY)
+    write(tmp_path / "model", "merges.txt", MERGES)
+    write(tmp_path / "model", "config.json", {"eos_token_id": 6, "bos_token_id": 6})
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def one_file(tmp_path: Path) -> Path:
+    tokenizer = Tokenizer(models.BPE(VOCABULARY, [("Ġ", "l"), ("l", "o")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<s>", "<|endoftext|>", "<|stop|>"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 7)])
+    (tmp_path / "model").mkdir()
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    write(tmp_path / "model", "config.json", {"eos_token_id": [6, 8], "bos_token_id": 7})
+    return tmp_path / "model"
+
+
+def test_gpt2_puts_nothing_before_a_prompt_and_begins_an_empty_one(two_files: Path):
+    made = load_causal(two_files)
+    assert isinstance(made, CausalTokenization)
+    assert (made.encode_one("low lo"), made.encode_one("")) == ([5, 2, 4, 1], [6])
+    assert made.encode_one("", special_tokens=False) == []
+    assert made.encode_one("lo<|endoftext|>w") == [5, 6, 2]
+    assert made.encode_one("lo<|endoftext|>w", special_tokens=False)[0] == 5 and 6 not in made.encode(["<|endoftext|>"]).ids
+    assert (made.ends, made.special.ids, made.causal()) == ({6}, {6}, made)
+    assert made.decode([6, 5, 2]) == "low"
+
+
+def test_llama_s_file_begins_every_prompt(one_file: Path):
+    made = load_causal(one_file)
+    assert (made.encode_one("low"), made.encode_one("")) == ([7, 5, 2], [7])
+    assert (made.ends, made.special.sep) == ({6, 8}, 6)
+    copy = pickle.loads(pickle.dumps(made))
+    assert (copy.ends, copy.encode_one(""), copy.fingerprint) == (made.ends, [7], made.fingerprint)
+
+
+def test_add_bos_token_goes_before_the_file(one_file: Path):
+    write(one_file, "tokenizer_config.json", {"add_bos_token": False})
+    assert load_causal(one_file).encode_one("low") == [5, 2]
+    assert load_causal(one_file).encode_one("") == [7]
+    write(one_file, "tokenizer_config.json", {"add_bos_token": True})
+    assert load_causal(one_file).encode_one("low") == [7, 5, 2]
+
+
+def test_which_tokens_end_a_text(one_file: Path):
+    write(one_file, "generation_config.json", {"eos_token_id": 8})
+    assert load_causal(one_file).ends == {8}
+    write(one_file, "generation_config.json", {"bos_token_id": 7})
+    assert load_causal(one_file).ends == {6, 8}
+    write(one_file, "config.json", {})
+    write(one_file, "special_tokens_map.json", {"eos_token": {"content": "<|stop|>"}})
+    assert load_causal(one_file).ends == {8}
+    (one_file / "special_tokens_map.json").unlink()
+    with pytest.raises(DataError, match=r"no token is known to end a text.*Write its id into config.json"):
+        load_causal(one_file)
+    write(one_file, "config.json", {"eos_token_id": 50256})
+    with pytest.raises(DataError, match="eos_token_id is 50256, and the tokenizer has no token 50256"):
+        load_causal(one_file)
+
+
+def test_our_own_stays_our_own(tmp_path: Path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    own = tokenization.load(tmp_path / "vocab.txt")
+    folder = tmp_path / "export"
+    write(folder, "tokenizer.json", own.causal().canonical_json)
+    write(folder, "config.json", {"eos_token_id": 3, "bos_token_id": 3})
+    made = load_causal(folder)
+    assert not isinstance(made, CausalTokenization)
+    assert (made.special, made.ends) == (own.special, {3})
+    write(folder, "config.json", {"eos_token_id": 1, "bos_token_id": 3})
+    assert isinstance(load_causal(folder), CausalTokenization), "a model that ends its texts otherwise is not ours"
+
+
+def test_tokens_behind_the_vocabulary(two_files: Path):
+    write(two_files, "tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<pad>", "special": True}}})
+    made = load_causal(two_files)
+    assert (made.vocab_size, made.encode_one("lo<pad>")) == (10, [5, 9])
+    write(two_files, "tokenizer_config.json", {"added_tokens_decoder": {"12": {"content": "<pad>", "special": True}}})
+    with pytest.raises(DataError, match=r"'<pad>' should be token 12, but vocab.json makes it 9"):
+        load_causal(two_files)
+    (two_files / "tokenizer_config.json").unlink()
+    write(two_files, "added_tokens.json", {"<pad>": 9})
+    assert load_causal(two_files).encode_one("lo<pad>") == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("vocab.json", "[]", "expected an object of tokens and their ids"),
+        ("vocab.json", '{"a": "b"}', "expected an object of tokens and their ids"),
+        ("vocab.json", '{"a": 0, "b": 0}', "two tokens of the vocabulary share an id"),
+        ("merges.txt", "l o w\n", r"merges.txt:1: a line has two tokens and a space between them, not 'l o w'"),
+        ("merges.txt", "x y\n", "merges.txt does not go with vocab.json"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(two_files: Path, name: str, content: str, message: str):
+    write(two_files, name, content)
+    with pytest.raises(DataError, match=message):
+        load_causal(two_files)
+
+
+def test_one_of_two_files_is_not_enough(two_files: Path):
+    (two_files / "merges.txt").unlink()
+    with pytest.raises(DataError, match=r"merges.txt is missing beside vocab.json"):
+        load_causal(two_files)
+    (two_files / "vocab.json").unlink()
+    with pytest.raises(StorageError, match="holds no tokenizer"):
+        load_causal(two_files)
