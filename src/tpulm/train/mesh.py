@@ -118,7 +118,7 @@ def layout_batch(batch_size: int, mesh: Mesh, microbatch_size: int | None = None
         lower = batch_size // shards * shards
         near = " or ".join(str(size) for size in (lower, lower + shards) if size)
         raise ConfigError(
-            f"train.batch_size {batch_size} does not divide over {shards} devices "
+            f"batch_size {batch_size} does not divide over {shards} devices "
             f"(data {mesh.shape['data']} x fsdp {mesh.shape['fsdp']}); use {near}"
         )
     share = batch_size // shards
