@@ -53,7 +53,9 @@ def test_what_is_not_supported_is_said(values: dict[str, Any], message: str) -> 
 
 def test_an_imported_classifier_is_the_same(tmp_path: Path) -> None:
     encoder = build_encoder("electra", tmp_path)
-    tpulm.Classifier(encoder, epochs=1, batch_size=16, max_length=16).fit(reviews(64), reviews(16, seed=1)).save_pretrained(tmp_path / "clf")
+    tpulm.Classifier(encoder, epochs=1, batch_size=16, max_length=16).fit(reviews(64), reviews(16, seed=1)).save_pretrained(
+        tmp_path / "clf"
+    )
     import_model(tmp_path / "clf", tmp_path / "imported")
     one, other = tpulm.load_model(tmp_path / "clf"), tpulm.load_model(tmp_path / "imported")
     assert other.answers == one.answers == Answers(("neg", "pos"))
@@ -66,7 +68,9 @@ def test_labels_of_another_number_than_the_weights(tmp_path: Path) -> None:
     import json
 
     encoder = build_encoder("bert", tmp_path)
-    tpulm.Classifier(encoder, epochs=1, batch_size=16, max_length=16).fit(reviews(64), reviews(16, seed=1)).save_pretrained(tmp_path / "clf")
+    tpulm.Classifier(encoder, epochs=1, batch_size=16, max_length=16).fit(reviews(64), reviews(16, seed=1)).save_pretrained(
+        tmp_path / "clf"
+    )
     values = json.loads((tmp_path / "clf" / "config.json").read_text())
     values["id2label"] = {"0": "a", "1": "b", "2": "c"}
     (tmp_path / "clf" / "config.json").write_text(json.dumps(values))

@@ -126,9 +126,6 @@ class _Finetuning:
                 self._publish(summary)
             return summary
 
-    def mistakes(self) -> list[Mistake]:
-        return read_mistakes(self._output)
-
     # -- reading --------------------------------------------------------------------------------------------------------
 
     def _read(self) -> _Data:
