@@ -199,3 +199,9 @@ def test_in_cloud_storage(encoder: Path, files: Path, finished: FinetuneSummary,
         tpulm.finetune(encoder, "gs://runs/train.tsv", "gs://runs/clf", progress=StopAt(12), **arguments)
     tpulm.finetune(encoder, "gs://runs/train.tsv", "gs://runs/clf", **arguments)
     assert same("gs://runs/clf", finished.output)
+
+
+def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batch_size 12 does not divide"):
+        run(encoder, files, tmp_path / "clf", batch_size=12)
+    assert run(encoder, files, tmp_path / "clf", epochs=1).examples["train"] == 144

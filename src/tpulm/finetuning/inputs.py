@@ -36,9 +36,10 @@ def describe_inputs(
 
 
 def agree(folder: PurePath, inputs: dict[str, Any], *, output: PurePath) -> None:
-    """Write them down, or compare. Raises WorkFolderMismatch naming what differs."""
+    """Write them down, or compare where something was made of others. Raises WorkFolderMismatch naming what differs."""
     path = folder / INPUTS
-    if not storage.exists(path):
+    begun = any(item.name.startswith("seed-") for item in storage.list_folder(folder))
+    if not storage.exists(path) or not begun:
         storage.write_json(path, inputs)
         return
     before = storage.read_json(path)

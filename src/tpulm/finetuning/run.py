@@ -54,9 +54,9 @@ def finetune(
 ) -> FinetuneSummary:
     """Train a classifier on labelled files and leave it in `output`; what is done already is skipped, what was interrupted goes
     on. The best epoch and the best seed are chosen on dev; test is scored once for each seed, after that."""
-    return _Finetuning(
-        model, train, output, dev, test, columns or Columns(), config or FinetuneConfig(), format, on_error, progress
-    ).run()
+    paths = {"train": train, "dev": dev, "test": test}
+    reading: dict[str, Any] = {"columns": columns or Columns(), "format": format, "on_error": on_error}
+    return _Finetuning(model, paths, output, reading, config or FinetuneConfig(), progress).run()
 
 
 @dataclasses.dataclass
@@ -72,19 +72,13 @@ class _Finetuning:
     def __init__(
         self,
         model: str | PurePath,
-        train: str | PurePath,
+        paths: dict[str, str | PurePath | None],
         output: str | PurePath,
-        dev: str | PurePath | None,
-        test: str | PurePath | None,
-        columns: Columns,
+        reading: dict[str, Any],
         config: FinetuneConfig,
-        format: RowFormat | Literal["auto"],
-        on_error: OnError,
         progress: Progress,
     ):
-        self._paths = {"train": train, "dev": dev, "test": test}
-        self._model, self._columns, self._progress = str(model), columns, progress
-        self._reading: Any = {"format": format, "on_error": on_error}
+        self._model, self._paths, self._reading, self._progress = str(model), paths, reading, progress
         self._output = storage.check_writable(output)
         self._work = self._output / WORK
         self._check_output()
@@ -134,7 +128,7 @@ class _Finetuning:
         skipped: Counter[str] = Counter()
         for name, path in self._paths.items():
             if path is not None:
-                examples[name] = read_examples(path, self._columns, **self._reading)
+                examples[name] = read_examples(path, **self._reading)
                 skipped += examples[name].skipped
         whole = examples["train"]
         classes = None
