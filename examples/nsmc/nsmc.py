@@ -60,19 +60,14 @@ def main() -> None:
     parser.add_argument("--labelled", required=True, help="labelled reviews: tsv with id, document, label")
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--settings", type=Path, default=HERE / "small")
-    parser.add_argument("--pretrain-only", action="store_true")
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=list(NAMES), help="some of them first, the others later")
     options = parser.parse_args()
     experiment = read_experiment(options.settings / "experiment.toml")
     for name in ("bert", "electra"):
-        pretrain(name, options, experiment)
-    if options.pretrain_only:
-        return
+        if name in options.models or (name == "bert" and "control" in options.models):  # the control has BERT's vocabulary
+            pretrain(name, options, experiment)
     files = write_parts(read_examples(options.labelled, COLUMNS, format="tsv"), experiment, options.workdir / "labelled")
-    cells = [
-        finetune(model, size, files, options.workdir, experiment)
-        for size in experiment.sizes
-        for model in ("bert", "electra", "control")
-    ]
+    cells = [finetune(model, size, files, options.workdir, experiment) for size in experiment.sizes for model in options.models]
     report(cells, options.workdir)
 
 
@@ -148,7 +143,7 @@ def report(cells: list[Cell], workdir: Path) -> None:
     (workdir / "results.json").write_text(json.dumps([cell._asdict() for cell in cells], indent=2) + "\n", encoding="utf-8")
     sizes = sorted({cell.examples for cell in cells})
     lines = ["| model | " + " | ".join(f"{size:,} labels" for size in sizes) + " |", "|---" * (len(sizes) + 1) + "|"]
-    for model, name in NAMES.items():
+    for model, name in models_of(cells).items():
         found = {cell.examples: cell for cell in cells if cell.model == model}
         scores = (f"{found[size].test_accuracy:.4f} ± {found[size].deviation:.4f}" for size in sizes)
         lines.append(f"| {name} | " + " | ".join(scores) + " |")
@@ -156,6 +151,11 @@ def report(cells: list[Cell], workdir: Path) -> None:
     (workdir / "results.md").write_text(table, encoding="utf-8")
     draw(cells, workdir)
     print(table, file=sys.stderr)
+
+
+def models_of(cells: list[Cell]) -> dict[str, str]:
+    """Those that were asked for, with their names."""
+    return {model: name for model, name in NAMES.items() if any(cell.model == model for cell in cells)}
 
 
 def draw(cells: list[Cell], workdir: Path) -> None:
@@ -167,9 +167,8 @@ def draw(cells: list[Cell], workdir: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    for model, name in NAMES.items():
-        found = sorted(cell for cell in cells if cell.model == model)
-        found.sort(key=lambda cell: cell.examples)
+    for model, name in models_of(cells).items():
+        found = sorted((cell for cell in cells if cell.model == model), key=lambda cell: cell.examples)
         counts, scores = [cell.examples for cell in found], [cell.test_accuracy for cell in found]
         axes.errorbar(counts, scores, yerr=[cell.deviation for cell in found], marker="o", capsize=3, label=name)
     axes.set(xscale="log", xlabel="labelled reviews", ylabel="test accuracy")
@@ -178,7 +177,7 @@ def draw(cells: list[Cell], workdir: Path) -> None:
     figure.savefig(workdir / "accuracy.svg", metadata={"Date": None})
 
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    for name in ("bert", "electra"):
+    for name in (model for model in models_of(cells) if model != "control"):
         records = [record for record in read_metrics(workdir / name) if record.kind == "evaluation"]
         last = json.loads((workdir / name / "results" / "evaluation.json").read_text(encoding="utf-8"))
         points = [(record.step, record.values["mlm_loss"]) for record in records] + [(last["step"], last["mlm_loss"])]
