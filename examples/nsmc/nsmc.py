@@ -177,10 +177,12 @@ def draw(cells: list[Cell], workdir: Path) -> None:
     figure.savefig(workdir / "accuracy.svg", metadata={"Date": None})
 
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    entropy = 0.0
     for name in (model for model in models_of(cells) if model != "control"):
         records = [record for record in read_metrics(workdir / name) if record.kind == "evaluation"]
         last = json.loads((workdir / name / "results" / "evaluation.json").read_text(encoding="utf-8"))
         points = [(record.step, record.values["mlm_loss"]) for record in records] + [(last["step"], last["mlm_loss"])]
+        entropy = last["unigram_entropy"]
         shares = [step / last["step"] for step, _ in points]
         axes.plot(
             shares,
@@ -188,7 +190,7 @@ def draw(cells: list[Cell], workdir: Path) -> None:
             marker="o",
             label=f"{NAMES[name]}{' (its generator)' if name == 'electra' else ''}",
         )
-    axes.axhline(last["unigram_entropy"], color="grey", linestyle=":", label="word frequencies alone")
+    axes.axhline(entropy, color="grey", linestyle=":", label="word frequencies alone")
     axes.set(xlabel="share of the same compute", ylabel="masked-word loss, nats")
     axes.grid(alpha=0.3)
     axes.legend()
