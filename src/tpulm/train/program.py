@@ -18,7 +18,7 @@ from tpulm import accelerators, objectives
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
 from tpulm.objectives import Objective, SpecialIds
-from tpulm.train.compiled import BatchShapes, Compiled, compute_dtype
+from tpulm.train.compiled import BatchShapes, Compiled, Step, compute_dtype
 from tpulm.train.mesh import place, replicated
 from tpulm.train.optimizer import Moments, with_moments
 from tpulm.train.step import StepOutput, TrainState, make_evaluation_step
@@ -78,9 +78,14 @@ class Program(Compiled):
         return replace(state, optimizer=with_moments(state.optimizer, placed))
 
     @cached_property
+    def compiled_step(self) -> Step:
+        """What XLA made of the step, with the seed as its last argument."""
+        return self.compile_step(self._batch(self._config.train.batch_size))
+
+    @cached_property
     def step(self) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
         """(state, batch, cursor) -> StepOutput; the state is donated."""
-        step, seed = self.compile_step(self._batch(self._config.train.batch_size)), self.scalar(self._config.train.seed)
+        step, seed = self.compiled_step, self.scalar(self._config.train.seed)
         return lambda state, batch, cursor: step(state, batch, cursor, seed)
 
     @cached_property
