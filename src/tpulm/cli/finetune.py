@@ -135,16 +135,12 @@ def _show(summary: FinetuneSummary) -> None:
 
     if summary.nothing_to_do:
         console.print("nothing left to do: this was trained before, with the same inputs")
-    values, seeds = summary.values(), summary.seeds
+    seeds = summary.seeds
     best = seeds[summary.best]
-    parts = [part for part in ("dev", "test") if part in summary.examples]
-
-    def score(part: str, name: str) -> str:
-        mean, deviation = values[f"{part}_{name}"], values[f"{part}_{name}_deviation"]
-        return f"{mean:.4f} ± {deviation:.4f}" if len(seeds) > 1 else f"{mean:.4f}"
+    parts = summary.scored
 
     title = f"Scores of {len(seeds)} seeds, mean ± deviation" if len(seeds) > 1 else "Scores"
-    lines = [(name.replace("_", " "), *(score(part, name) for part in parts)) for name in best.dev]
+    lines = [(name.replace("_", " "), *(summary.shown(part, name) for part in parts)) for name in best.dev]
     lines.append(("examples", *(f"{summary.examples[part]:,}" for part in parts)))
     print_table(title, lines, header=("", *parts))
     _show_confusion(summary, parts[-1])

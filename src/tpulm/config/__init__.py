@@ -6,7 +6,7 @@ configuration is written down and compared. Importing this package loads pydanti
 
 from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.phases import Phase, phase_at, phases_of
-from tpulm.config.resolve import canonical_json, differences, from_json, list_recipes, load, load_finetune, recipe_text
+from tpulm.config.resolve import canonical_json, changes, differences, from_json, list_recipes, load, load_finetune, recipe_text
 from tpulm.config.schema import (
     CheckpointConfig,
     CleaningConfig,
@@ -44,6 +44,7 @@ __all__ = [
     "TokenizerConfig",
     "TrainConfig",
     "canonical_json",
+    "changes",
     "differences",
     "from_json",
     "list_recipes",

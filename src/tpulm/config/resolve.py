@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -17,6 +18,7 @@ from tpulm.config.schema import RunConfig
 from tpulm.config.starting import Start, apply
 from tpulm.errors import ConfigError, suggest
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 _RECIPES = resources.files("tpulm") / "recipes"
 
 
@@ -82,11 +84,19 @@ _OPERATIONAL: Any = {"hardware": True, "train": {"checkpoint", "on_nan", "spike_
 
 def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
     """Lines "train.steps: 1000 -> 2000" for every field that differs; none for two attempts at the same run."""
-    a, b = (_flatten(config.model_dump(mode="json", exclude=_OPERATIONAL)) for config in (ours, theirs))
+    a, b = (config.model_dump(mode="json", exclude=_OPERATIONAL) for config in (ours, theirs))
+    return changes(a, b)
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Lines "train.steps: 1000 -> 2000" for every value of nested JSON objects that differs; SHA-256s are shortened."""
+    a, b = _flatten(dict(before)), _flatten(dict(now))
     return [f"{key}: {_show(a.get(key))} -> {_show(b.get(key))}" for key in sorted(a | b) if a.get(key) != b.get(key)]
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, str) and _SHA256.fullmatch(value):
+        return f"{value[:12]}…"
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -8,15 +8,13 @@ from tpulm.finetuning.summary import FinetuneSummary
 
 def card_text(summary: FinetuneSummary) -> str:
     """What it is, how it was made and chosen, and what it scored."""
-    values, settings = summary.values(), summary.settings
+    settings = summary.settings
     best = summary.seeds[summary.best]
     kind = "A regression" if summary.task == "regression" else f"A classifier of {len(summary.labels)} classes"
     several = f" The mean of {len(summary.seeds)} seeds and their sample deviation." if len(summary.seeds) > 1 else ""
     names = [name for name in best.dev if name != "loss"]
-    parts = [part for part in ("dev", "test") if part in summary.examples]
-    rows = [
-        [name.replace("_", " "), *(_score(values, f"{part}_{name}", len(summary.seeds)) for part in parts)] for name in names
-    ]
+    parts = summary.scored
+    rows = [[name.replace("_", " "), *(summary.shown(part, name) for part in parts)] for name in names]
     counts = ", ".join(f"{part} {count:,}" for part, count in summary.examples.items())
     labels = [] if not summary.labels else ["", "Labels: " + ", ".join(code(name) for name in summary.labels[:50]) + "."]
     return "\n".join(
@@ -54,8 +52,3 @@ def card_text(summary: FinetuneSummary) -> str:
             "",
         ]
     )
-
-
-def _score(values: dict[str, object], name: str, seeds: int) -> str:
-    mean, deviation = values[name], values[f"{name}_deviation"]
-    return f"{mean:.4f} ± {deviation:.4f}" if seeds > 1 else f"{mean:.4f}"

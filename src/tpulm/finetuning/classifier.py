@@ -16,10 +16,10 @@ from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.errors import ConfigError, DataError
-from tpulm.finetuning.scoring import log_probabilities, scores_of
+from tpulm.finetuning.scoring import scores_of
 from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
 from tpulm.models.classifier import SequenceClassifier
-from tpulm.predict.outputs import Outputs, special_ids
+from tpulm.predict.outputs import Outputs, log_probabilities, special_ids
 from tpulm.progress import SILENT, Progress
 from tpulm.train.fit import Fitted, fit
 from tpulm.train.tuning import Labelled, Tuning, Update
@@ -81,21 +81,20 @@ class Classifier:
         *,
         seed: int | None = None,
         folder: PurePath | None = None,
-        identity: dict[str, Any] | None = None,
         progress: Progress = SILENT,
-        title: str = "Fine-tuning",
     ) -> Classifier:
         """Train on `train`; the parameters kept are those of the epoch with the best score on `dev`, by default a part of
         `train` that is held out (`config.dev_fraction`). Every call begins with the pretrained weights."""
         examples = examples_of(train)
-        if dev is None:
-            classes = None if self.is_regression else self.learn_labels(examples).encode(examples)
-            split = hold_out(examples, classes, fraction=self.config.dev_fraction)
-            examples, held_out = examples.take(split.train), examples.take(split.held_out)
-        else:
-            held_out = examples_of(dev)
+        examples, held_out = self.split(examples) if dev is None else (examples, examples_of(dev))
         data, dev_data = self.encode(examples, learn=True), self.encode(held_out)
-        return self.fit_encoded(data, dev_data, seed=seed, folder=folder, identity=identity, progress=progress, title=title)
+        return self.fit_encoded(data, dev_data, seed=seed, folder=folder, progress=progress)
+
+    def split(self, examples: Examples) -> tuple[Examples, Examples]:
+        """What is trained on, and the part that is held out as dev where no other is given; the labels are those of both."""
+        classes = None if self.is_regression else self.learn_labels(examples).encode(examples)
+        split = hold_out(examples, classes, fraction=self.config.dev_fraction)
+        return examples.take(split.train), examples.take(split.held_out)
 
     def fit_encoded(
         self,
@@ -199,7 +198,7 @@ class Classifier:
         found = {path.name for path in storage.list_folder(target)}
         if CONFIG not in found and found - _FILES:  # without it, but with no other files, a model that was not wholly uploaded
             raise ConfigError(f"{target} holds files that are no model, and saving would remove them; name a new folder")
-        save_loaded(target, model._replace(params=self.params, head="classification", answers=self._answers()))
+        save_loaded(target, model._replace(params=self.params, head="classification", answers=self.answers))
 
     # -- what they share ------------------------------------------------------------------------------------------------
 
@@ -221,16 +220,18 @@ class Classifier:
     def _take_labels(self, labels: LabelSet | None) -> None:
         """From here on the number of outputs is known; a classifier of the same labels can be used at once."""
         self.labels = labels
-        if self.model.answers is not None and self.model.answers == self._answers():
+        if self.model.answers is not None and self.model.answers == self.answers:
             assert isinstance(self.model.params, SequenceClassifier)
             self.params = self.model.params
 
-    def _answers(self) -> Answers:
+    @property
+    def answers(self) -> Answers:
+        """What the outputs mean. Raises ConfigError while the labels are not known."""
         return Answers(()) if self.is_regression else Answers(self._known_labels().names)
 
     def _of(self) -> Outputs:
         if self._outputs is None:
-            self._outputs = Outputs(self.model, self.config, num_classes=self._answers().num_classes)
+            self._outputs = Outputs(self.model, self.config, num_classes=self.answers.num_classes)
         return self._outputs
 
     def _outputs_of(self, rows: Any, params: Any = None) -> np.ndarray:
@@ -246,7 +247,7 @@ class Classifier:
         spec = self._of().objective.spec
         if self.config.from_scratch:
             return random_classifier(spec, seed=seed)
-        return begin_classifier(self.model.params, spec, answers=self.model.answers, wanted=self._answers(), seed=seed)
+        return begin_classifier(self.model.params, spec, answers=self.model.answers, wanted=self.answers, seed=seed)
 
     def tuning_of(self, data: Labelled) -> Tuning:
         """The compiled program for as much data: the last one if it fits, so that what is compiled serves all seeds."""
@@ -255,7 +256,7 @@ class Classifier:
                 self.model.config,
                 self.config,
                 num_rows=len(data.rows),
-                num_classes=self._answers().num_classes,
+                num_classes=self.answers.num_classes,
                 vocab_size=self.model.vocab_size,
                 special=special_ids(self.model),
             )

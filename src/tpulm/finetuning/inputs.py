@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpulm import storage
-from tpulm.config import FinetuneConfig
+from tpulm.config import FinetuneConfig, changes
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import WorkFolderMismatch
 from tpulm.labelled import Examples
@@ -42,31 +42,13 @@ def agree(folder: PurePath, inputs: dict[str, Any], *, output: PurePath) -> None
     if not storage.exists(path) or not begun:
         storage.write_json(path, inputs)
         return
-    before = storage.read_json(path)
-    changes = [f"{name}: {_show(there)} -> {_show(now)}" for name, there, now in _pairs(before, inputs) if there != now]
-    if changes:
-        listed = "\n".join(f"  {line}" for line in changes)
+    found = changes(storage.read_json(path), inputs)
+    if found:
+        listed = "\n".join(f"  {line}" for line in found)
         raise WorkFolderMismatch(
             f"{output} was begun with other inputs (there -> now):\n{listed}\n"
             "Use another --output, or the same inputs to continue."
         )
-
-
-def _pairs(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    found: list[tuple[str, Any, Any]] = []
-    for name in {**before, **now}:
-        old, new = before.get(name), now.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += _pairs(old, new, f"{name}.")
-        else:
-            found.append((f"{prefix}{name}", old, new))
-    return found
-
-
-def _show(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    is_hash = isinstance(value, str) and len(value) == 64
-    return f"{value[:12]}…" if is_hash else text
 
 
 def _weights(model: LoadedModel) -> str:

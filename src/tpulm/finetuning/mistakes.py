@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpulm.finetuning.scoring import log_probabilities
 from tpulm.labelled import Examples
+from tpulm.predict.outputs import log_probabilities
 
 
 class Mistake(NamedTuple):

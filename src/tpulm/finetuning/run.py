@@ -29,7 +29,7 @@ from tpulm.finetuning.inputs import agree, describe_inputs
 from tpulm.finetuning.mistakes import Mistake, mistakes
 from tpulm.finetuning.scoring import scores_of
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
-from tpulm.labelled import Columns, Examples, LabelSet, class_scores, hold_out, read_examples
+from tpulm.labelled import Columns, Examples, class_scores, read_examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.memory import keep_between_steps
 from tpulm.progress import SILENT, Progress
@@ -90,7 +90,7 @@ class _Finetuning:
     def run(self) -> FinetuneSummary:
         with self._held():
             data = self._read()
-            names = () if self._classifier.is_regression else self._labels().names
+            names = self._classifier.answers.names
             inputs = describe_inputs(
                 self._classifier.model, {name: data.examples.get(name) for name in self._paths}, self._config, names
             )
@@ -130,14 +130,8 @@ class _Finetuning:
             if path is not None:
                 examples[name] = read_examples(path, **self._reading)
                 skipped += examples[name].skipped
-        whole = examples["train"]
-        classes = None
-        if not self._classifier.is_regression:
-            self._classifier.learn_labels(whole)
-            classes = self._labels().encode(whole)
         if "dev" not in examples:
-            split = hold_out(whole, classes, fraction=self._config.dev_fraction)
-            examples["train"], examples["dev"] = whole.take(split.train), whole.take(split.held_out)
+            examples["train"], examples["dev"] = self._classifier.split(examples["train"])
         examples = {name: examples[name] for name in self._paths if name in examples}
         self._progress.start("Encoding", sum(len(part) for part in examples.values()), "text")
         rows: dict[str, Labelled] = {}
@@ -148,10 +142,6 @@ class _Finetuning:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
             self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
         return _Data(examples, rows, dict(skipped))
-
-    def _labels(self) -> LabelSet:
-        assert self._classifier.labels is not None
-        return self._classifier.labels
 
     # -- one seed -------------------------------------------------------------------------------------------------------
 
@@ -184,7 +174,7 @@ class _Finetuning:
         )
         if self._best({**done, seed: result}) == seed:
             self._classifier.save_pretrained(self._work / "best")
-            names = () if self._classifier.is_regression else self._labels().names
+            names = self._classifier.answers.names
             wrong = mistakes(data.examples["dev"], data.rows["dev"].labels, outputs["dev"], names)
             lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
             storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))

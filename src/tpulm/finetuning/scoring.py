@@ -6,6 +6,7 @@ import numpy as np
 
 from tpulm.config import FinetuneConfig
 from tpulm.labelled import class_scores, regression_scores
+from tpulm.predict.outputs import log_probabilities
 
 
 def scores_of(outputs: np.ndarray, labels: np.ndarray, config: FinetuneConfig) -> dict[str, float]:
@@ -26,9 +27,3 @@ def scores_of(outputs: np.ndarray, labels: np.ndarray, config: FinetuneConfig) -
         "matthews": scores.matthews,
         "loss": float(-chosen.mean()),
     }
-
-
-def log_probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Log-softmax over C, in float64."""
-    shifted = outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

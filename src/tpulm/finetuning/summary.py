@@ -39,6 +39,16 @@ class FinetuneSummary:
     best: int  # index in `seeds`
     nothing_to_do: bool = False
 
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The parts that have scores: "dev" and, if given, "test"."""
+        return tuple(part for part in ("dev", "test") if part in self.examples)
+
+    def shown(self, part: str, name: str) -> str:
+        """A score of a part, with its deviation where there are several seeds."""
+        mean, deviation = summarize([getattr(seed, part)[name] for seed in self.seeds])
+        return f"{mean:.4f} ± {deviation:.4f}" if len(self.seeds) > 1 else f"{mean:.4f}"
+
     def values(self) -> dict[str, Any]:
         """Flat, for `--json`: "dev_accuracy", "dev_accuracy_deviation", "test_accuracy", …, and without prefix the scores other
         than accuracy, of test where there is one, else of dev."""

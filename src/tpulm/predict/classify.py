@@ -10,7 +10,7 @@ import numpy as np
 from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
-from tpulm.predict.outputs import Outputs
+from tpulm.predict.outputs import Outputs, log_probabilities
 
 
 class Classified(NamedTuple):
@@ -48,8 +48,7 @@ class ClassifierForUse:
     def _answer(self, outputs: np.ndarray) -> Classified:
         if not self._names:
             return Classified(None, float(outputs[0]), None)
-        odds = np.exp(outputs.astype(np.float64) - outputs.max())
-        shares = odds / odds.sum()
+        shares = np.exp(log_probabilities(outputs[None]))[0]
         best = int(outputs.argmax())
         return Classified(self._names[best], float(shares[best]), dict(zip(self._names, shares.tolist(), strict=True)))
 

@@ -45,3 +45,9 @@ class Outputs:
 def special_ids(model: LoadedModel) -> SpecialIds:
     special = model.tokenization.special
     return SpecialIds(special.pad, special.unknown, special.cls, special.sep, special.mask)
+
+
+def log_probabilities(outputs: np.ndarray) -> np.ndarray:
+    """Log-softmax over C, in float64."""
+    shifted = outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

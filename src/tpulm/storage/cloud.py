@@ -40,6 +40,8 @@ def client() -> Client:
     """One for each process; in a process that was forked or spawned, its own."""
     with needing_extra():
         from google.cloud import storage
+    # Lest the library ask for each bucket's location, in a thread of its own, for traces that nobody collects.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     with explain("log in for", REMOTE, identity=lambda: "nobody"):
         return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
 

@@ -52,7 +52,7 @@ def fit(
     """
     config = tuning.config
     with contextlib.ExitStack() as closing:
-        checkpoints = log = None
+        checkpoints = None
         if folder is not None:
             checkpoints = closing.enter_context(Checkpoints(folder / "checkpoints", config.checkpoint, progress=progress))
         state, best, step, history = _begin(tuning, checkpoints, params, identity or {}, seed)
