@@ -9,6 +9,7 @@ from tpulm.train.health import judge, verdict
 PUBLISHED = {
     "loss": 25.0,
     "mlm_loss": 7.1,
+    "detection_loss": (25.0 - 7.1) / 50,
     "unigram_entropy": 7.4,
     "detection_accuracy": 0.867,
     "detection_auc": 0.68,
@@ -19,7 +20,7 @@ PUBLISHED = {
 def test_the_published_run_is_all_right():
     checks = judge("electra", 5_000, PUBLISHED)
     assert len(checks) == 6
-    assert verdict(checks, 5_000).startswith("all right: token loss 7.100 (at most 7.40); loss 25.000 (6.00 to 28.00)")
+    assert verdict(checks, 5_000).startswith("all right: token loss 7.100 (at most 7.40); mlm loss 7.100 (1.50 to 7.60)")
 
 
 @pytest.mark.parametrize(
@@ -29,13 +30,18 @@ def test_the_published_run_is_all_right():
         ({"detection_recall": 0.0}, "detection recall 0.000"),
         ({"mlm_loss": 0.3}, "mlm loss 0.300 (1.50 to 7.60)"),
         ({"mlm_loss": 7.5}, "nothing learned yet but how frequent each token is"),
-        ({"loss": float("nan")}, "loss nan"),
+        ({"detection_loss": float("nan")}, "detection loss nan"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, float], named: str):
     said = verdict(judge("electra", 10_000, PUBLISHED | change), 10_000)
     assert said.startswith("outside after 10,000 steps: ")
     assert named in said
+
+
+def test_the_weight_of_detection_does_not_matter():
+    checks = judge("electra", 10_000, PUBLISHED | {"loss": 7.1 + 3 * PUBLISHED["detection_loss"]})
+    assert all(check.inside for check in checks)
 
 
 def test_before_the_published_steps_only_the_law_holds():
