@@ -234,18 +234,18 @@ def electra_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
 def inputs_of(case: Case, rows: np.ndarray) -> Any:
     """What our objective makes of the rows: masks, labels, types."""
     from tpulm import objectives
-    from tpulm.config import HardwareConfig, ObjectiveConfig
+    from tpulm.config import ObjectiveConfig
+    from tpulm.nn.transformer import Execution
 
     objective = objectives.make(
         case.model,
         ObjectiveConfig(),
-        HardwareConfig(),
+        Execution(jnp.float32, "none", unroll=True),
         sequence_length=case.sequence_length,
         row_kind="segments",
         next_sentence=False,
         vocab_size=case.vocab_size,
         special=SPECIAL,
-        compute_dtype=jnp.float32,
     )
     return jax.device_get(objective.prepare({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.int32(0), case.batch_size)))
 

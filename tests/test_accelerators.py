@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tpulm import accelerators
@@ -46,7 +49,12 @@ def test_every_name_is_found_and_is_whole():
         found = accelerators.find(name)
         assert found.name == name
         assert found.hosts >= 1 and found.chips % found.hosts == 0
-        assert 0 < found.spot_dollars_per_hour < found.dollars_per_hour
+        assert found.clock_hertz and found.ici_links and found.ici_bytes_per_second
+        if found.generation == "tpu7x":  # no price is listed, and the TPU API does not know it
+            assert found.dollars_per_hour is None and found.spot_dollars_per_hour is None
+            continue
+        assert found.dollars_per_hour and found.spot_dollars_per_hour
+        assert found.spot_dollars_per_hour < found.dollars_per_hour
         assert found.zones and found.runtime_version
 
 
@@ -57,9 +65,8 @@ def test_every_name_is_found_and_is_whole():
         ("v3-16", "Known v3 types: v3-8, v3-32"),
         ("v5lite-8", "v5litepod-8"),
         ("v5e-8", "v6e-8"),  # the nearest spelling; the sentence after it names v5litepod
-        ("tpu7x-8", "no accelerator type"),
+        ("tpu7x-9", "no accelerator type"),
         ("v4-100", "v4-8"),
-        ("a100", "Known"),
         ("", "Known"),
     ],
 )
@@ -68,6 +75,43 @@ def test_an_unknown_name_gets_a_suggestion(name: str, hint: str):
         accelerators.find(name)
     assert hint in str(raised.value)
     assert "v5litepod-" in str(raised.value)
+
+
+def test_a_gpu_is_told_from_a_typo():
+    with pytest.raises(ConfigError, match="'a100' is a GPU"):
+        accelerators.find("a100")
+
+
+@pytest.fixture
+def own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TPULM_ACCELERATORS", str(tmp_path / "own.toml"))
+    accelerators._catalogue.cache_clear()
+    yield tmp_path / "own.toml"
+    accelerators._catalogue.cache_clear()
+
+
+def test_the_users_own_figures_come_first(own_file: Path):
+    own_file.write_text('[prices]\nas_of = "2026-11"\n[[tpu]]\nprefix = "v3"\non_demand = 1\n')
+    v3 = accelerators.find("v3-8")
+    assert (v3.dollars_per_hour, v3.spot_dollars_per_hour, v3.prices_as_of) == (4.0, pytest.approx(2.04), "2026-11")
+    assert accelerators.find("v2-8").dollars_per_hour == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tpu", "own.toml: Expected"),
+        ("[gpus]", "unknown key 'gpus'"),
+        ('[[tpu]]\nprefix = "v3"\non_deman = 1', "'v3' has an unknown key 'on_deman'. Did you mean 'on_demand'"),
+        ('[[tpu]]\nprefix = "v3"\non_demand = "1"', "on_demand of 'v3' is '1'; expected something like 1.125"),
+        ('[[tpu]]\nprefix = "v9"', "'v9' is no type that is known, and lacks bf16_tflops"),
+    ],
+)
+def test_wrong_figures_are_named(own_file: Path, text: str, message: str):
+    own_file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        accelerators.find("v3-8")
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ The figures, with their sources and their age, are in accelerators.toml beside t
 from __future__ import annotations
 
 import functools
+import os
 import re
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 from tpulm.errors import ConfigError, suggest
@@ -30,10 +32,13 @@ class Accelerator:
     hbm_bytes: int
     peak_flops: float  # bfloat16 FLOP/s
     hbm_bytes_per_second: float
+    clock_hertz: float  # of a core
+    ici_links: int  # of a chip, to its neighbours
+    ici_bytes_per_second: float  # of one link, in one direction
     runtime_version: str
     zones: tuple[str, ...]  # "us-east5-*" stands for every zone of that region
-    dollars_per_hour: float  # on demand
-    spot_dollars_per_hour: float
+    dollars_per_hour: float | None  # on demand; None: no price is listed
+    spot_dollars_per_hour: float | None
     prices_as_of: str
 
     @property
@@ -55,12 +60,17 @@ def find(name: str) -> Accelerator:
     for entry in _catalogue()["tpu"]:
         if entry["prefix"] == prefix and number.isdecimal() and _exists(entry, int(number)):
             return _accelerator(entry, int(number))
+    for entry in _catalogue()["gpu"]:
+        if name.strip() and set(re.split(r"[\s-]+", name.strip().lower())) >= set(entry["words"]):
+            raise ConfigError(
+                f"'{name}' is a GPU: its figures are known, but only for TPUs is there a compiler without the device"
+            )
     known = names()
     of_generation = [item for item in known if item.startswith(f"{prefix}-")]
     hint = f" Known {prefix} types: {', '.join(of_generation)}." if of_generation else suggest(name, known)
     raise ConfigError(
         f"no accelerator type is named '{name}'.{hint or ' Known: ' + ', '.join(_smallest_names())} "
-        "The number counts cores in v2-, v3-, v4- and v5p-, and chips in v5litepod- and v6e-."
+        "The number counts cores in v2-, v3-, v4-, v5p- and tpu7x-, and chips in v5litepod- and v6e-."
     )
 
 
@@ -115,10 +125,13 @@ def _accelerator(entry: dict[str, Any], number: int) -> Accelerator:
         hbm_bytes=chips * entry["hbm_gib"] * 2**30,
         peak_flops=chips * entry["bf16_tflops"] * 1e12,
         hbm_bytes_per_second=chips * entry["hbm_gigabytes_per_second"] * 1e9,
+        clock_hertz=entry["clock_ghz"] * 1e9,
+        ici_links=entry["ici_links"],
+        ici_bytes_per_second=entry["ici_gigabytes_per_second"] * 1e9,
         runtime_version=entry["runtime_version"],
         zones=tuple(entry["zones"]),
-        dollars_per_hour=chips * entry["on_demand"],
-        spot_dollars_per_hour=chips * entry["spot"],
+        dollars_per_hour=chips * entry["on_demand"] if "on_demand" in entry else None,
+        spot_dollars_per_hour=chips * entry["spot"] if "spot" in entry else None,
         prices_as_of=_catalogue()["prices"]["as_of"],
     )
 
@@ -129,4 +142,40 @@ def _smallest_names() -> list[str]:
 
 @functools.cache
 def _catalogue() -> dict[str, Any]:
-    return tomllib.loads((resources.files("tpulm") / "accelerators.toml").read_text(encoding="utf-8"))
+    ours = tomllib.loads((resources.files("tpulm") / "accelerators.toml").read_text(encoding="utf-8"))
+    path = user_file()
+    return _with_own(ours, path) if path.exists() else ours
+
+
+def user_file() -> Path:
+    """Where a user's own figures are read from, if there are any."""
+    if named := os.environ.get("TPULM_ACCELERATORS"):
+        return Path(named)
+    root = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(root) if root else Path.home() / ".config") / "tpulm" / "accelerators.toml"
+
+
+def _with_own(catalogue: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The catalogue with the user's entries over it. Raises ConfigError, naming file and key."""
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if unknown := sorted(set(own) - {"prices", "tpu"}):
+        raise ConfigError(f"{path}: unknown key '{unknown[0]}'.{suggest(unknown[0], ['prices', 'tpu'])} Known: prices, tpu.")
+    entries = {entry["prefix"]: entry for entry in catalogue["tpu"]}
+    required = set.intersection(*(set(entry) for entry in catalogue["tpu"]))
+    allowed = set.union(*(set(entry) for entry in catalogue["tpu"]))
+    for entry in own.get("tpu", []):
+        prefix = str(entry.get("prefix", ""))
+        if wrong := sorted(set(entry) - allowed):
+            raise ConfigError(f"{path}: '{prefix}' has an unknown key '{wrong[0]}'.{suggest(wrong[0], sorted(allowed))}")
+        whole = {**entries.get(prefix, {}), **entry}
+        if missing := sorted(required - set(whole)):
+            raise ConfigError(f"{path}: '{prefix}' is no type that is known, and lacks {', '.join(missing)}")
+        for key, value in entry.items():
+            like = next(known[key] for known in catalogue["tpu"] if key in known)
+            if not isinstance(value, (int, float) if isinstance(like, (int, float)) else type(like)) or value == []:
+                raise ConfigError(f"{path}: {key} of '{prefix}' is {value!r}; expected something like {like!r}")
+        entries[prefix] = whole
+    return {**catalogue, "prices": {**catalogue["prices"], **own.get("prices", {})}, "tpu": list(entries.values())}

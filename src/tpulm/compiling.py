@@ -12,7 +12,7 @@ from tpulm import interrupt, tokenization
 from tpulm.config import Phase, RunConfig
 from tpulm.memory import keep_between_steps
 from tpulm.progress import Progress
-from tpulm.tokenization.special import TOKENS
+from tpulm.tokenization import Vocabulary
 from tpulm.workfolder import is_imported
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
@@ -30,11 +30,7 @@ class Programs:
         """Compile for the tokenizer that the settings will lead to, while it and the dataset are made."""
         wanted = phase.config.tokenizer
         path = self._workdir / "tokenizer" if is_imported(self._workdir) else wanted.path
-        if path is None:
-            self._compile(phase, wanted.vocab_size, tuple(range(len(TOKENS))))  # as every vocabulary trained here has them
-        else:
-            given = tokenization.load(path, wanted)
-            self._compile(phase, given.vocab_size, _special_ids(given))
+        self._compile(phase, tokenization.expected(wanted, path))
 
     def check(self) -> None:
         """Raise what has gone wrong so far, a batch that does not divide, say: better now than after hours of preparing."""
@@ -44,12 +40,12 @@ class Programs:
 
     def get(self, phase: Phase) -> Program:
         """The program for this run's tokenizer; compiled ahead if the guess about the tokenizer was right."""
-        made = tokenization.load(self._workdir / "tokenizer")
+        made = tokenization.expected(phase.config.tokenizer, self._workdir / "tokenizer")
         if phase.number in self._compiling:
             program = self._wait(phase)
-            if (program.vocab_size, tuple(program.special)) == (made.vocab_size, _special_ids(made)):
+            if (program.vocab_size, tuple(program.special)) == made:
                 return program
-        self._compile(phase, made.vocab_size, _special_ids(made))
+        self._compile(phase, made)
         return self._wait(phase)
 
     def _wait(self, phase: Phase) -> Program:
@@ -61,14 +57,14 @@ class Programs:
             interrupt.check("the dataset is kept")
         return future.result()
 
-    def _compile(self, phase: Phase, vocab_size: int, special: tuple[int, ...]) -> None:
+    def _compile(self, phase: Phase, vocabulary: Vocabulary) -> None:
         """In a thread, which does not hold up the end of the process; an error comes with the result."""
         future: Future[Program] = Future()
         keep_between_steps()
 
         def work() -> None:
             try:
-                future.set_result(_program(phase.config, vocab_size, special))
+                future.set_result(_program(phase.config, vocabulary))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -76,17 +72,12 @@ class Programs:
         self._compiling[phase.number] = future
 
 
-def _program(config: RunConfig, vocab_size: int, special: tuple[int, ...]) -> Program:
+def _program(config: RunConfig, vocabulary: Vocabulary) -> Program:
     from tpulm.objectives import SpecialIds
     from tpulm.train.compile_cache import keep_compiled
     from tpulm.train.program import Program
 
     keep_compiled()
-    program = Program(config, vocab_size=vocab_size, special=SpecialIds(*special))
+    program = Program(config, vocab_size=vocabulary.size, special=SpecialIds(*vocabulary.special_ids))
     program.compile()
     return program
-
-
-def _special_ids(made: tokenization.Tokenization) -> tuple[int, ...]:
-    special = made.special
-    return special.pad, special.unknown, special.cls, special.sep, special.mask

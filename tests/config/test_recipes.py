@@ -166,6 +166,7 @@ def test_time_and_cost_in_the_head_comment_follow_from_the_settings(name: str):
         two_digits = 0.03
         assert hours == pytest.approx(tokens * flops / (fraction_of_peak * kind.peak_flops) / 3600, rel=two_digits)
     for price, what in ((kind.dollars_per_hour, "on demand"), (kind.spot_dollars_per_hour, "spot")):
+        assert price is not None
         assert hours * price == pytest.approx(stated(rf"\$([\d,]+) {what}", text), rel=0.01, abs=0.6)
 
 

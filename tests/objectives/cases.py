@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpulm import objectives
-from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
+from tpulm.config import ModelConfig, ObjectiveConfig
+from tpulm.nn.transformer import Execution
 from tpulm.objectives import Objective, SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
@@ -58,13 +59,12 @@ def make(
     return objectives.make(
         ModelConfig.model_validate(TINY | model),
         objective or ObjectiveConfig(),
-        HardwareConfig(unroll=False),
+        Execution(dtype, "none", unroll=False),
         sequence_length=L,
         row_kind=rows,
         next_sentence=next_sentence,
         vocab_size=VOCAB_SIZE,
         special=special,
-        compute_dtype=dtype,
         evaluation=evaluation,
     )
 

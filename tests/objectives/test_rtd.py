@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tpulm import objectives
-from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
+from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.nn.params import initialize, named_leaves
+from tpulm.nn.transformer import Execution
 from tpulm.objectives import SpecialIds
 from tpulm.objectives.rtd import ReplacedTokenDetection, _area_under_curve, _detection_sums
 
@@ -23,13 +24,12 @@ def make(objective: ObjectiveConfig | None = None, **model: object) -> ReplacedT
     made = objectives.make(
         ModelConfig.model_validate({"architecture": "electra", "activation": "gelu", **sizes, **model}),
         objective or ObjectiveConfig(),
-        HardwareConfig(unroll=False),
+        Execution(jnp.float32, "none", unroll=False),
         sequence_length=L,
         row_kind="segments",
         next_sentence=False,
         vocab_size=VOCAB_SIZE,
         special=SPECIAL,
-        compute_dtype=jnp.float32,
     )
     assert isinstance(made, ReplacedTokenDetection)
     return made

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import jax
-from jax.typing import DTypeLike
-
-from tpulm.config import HardwareConfig, ModelConfig, ObjectiveConfig
+from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.clm import CausalLanguageModel
 from tpulm.objectives.interface import LossAndSums, Objective, SpecialIds
@@ -21,22 +18,19 @@ __all__ = ["LossAndSums", "Objective", "SpecialIds", "make"]
 def make(
     model: ModelConfig,
     objective: ObjectiveConfig,
-    hardware: HardwareConfig,
+    execution: Execution,
     *,
     sequence_length: int,
     row_kind: Literal["segments", "packed", "causal"],
     next_sentence: bool,
     vocab_size: int,
     special: SpecialIds,
-    compute_dtype: DTypeLike,
     evaluation: bool = False,
 ) -> Objective:
     """The objective of a run; with `evaluation`, the masked share is `evaluation_mask_fraction`, so that runs compare.
 
     Raises ConfigError when rows, vocabulary and model do not fit together.
     """
-    unroll = jax.default_backend() == "cpu" if hardware.unroll == "auto" else hardware.unroll
-    execution = Execution(dtype=compute_dtype, remat=hardware.remat, unroll=unroll)
     if model.architecture == "decoder":
         return CausalLanguageModel(
             model=model,

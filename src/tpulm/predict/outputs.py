@@ -43,8 +43,7 @@ class Outputs:
 
 
 def special_ids(model: LoadedModel) -> SpecialIds:
-    special = model.tokenization.special
-    return SpecialIds(special.pad, special.unknown, special.cls, special.sep, special.mask)
+    return SpecialIds(*model.tokenization.special.in_order)
 
 
 def log_probabilities(outputs: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from tpulm.tokenization.bulk import Encoded
 from tpulm.tokenization.causal import CausalTokenization, load_causal
-from tpulm.tokenization.loading import load, vocab_size_of
+from tpulm.tokenization.loading import Vocabulary, expected, load, vocab_size_of
 from tpulm.tokenization.report import TokenizerReport, report
 from tpulm.tokenization.saving import load_manifest, save
 from tpulm.tokenization.special import TRAINED_SPECIAL_IDS, SpecialTokens
@@ -16,6 +16,8 @@ __all__ = [
     "SpecialTokens",
     "Tokenization",
     "TokenizerReport",
+    "Vocabulary",
+    "expected",
     "load",
     "load_causal",
     "load_manifest",

@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer, models
 
@@ -30,6 +30,22 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     if storage.is_folder(source):
         return _from_folder(source, config, progress)
     return _from_json(source) if source.suffix == ".json" else _from_vocabulary(source, config or TokenizerConfig(), progress)
+
+
+class Vocabulary(NamedTuple):
+    """What a model must know of a tokenizer before it can be compiled."""
+
+    size: int
+    special_ids: tuple[int, ...]  # pad, unknown, cls, sep, mask
+
+
+def expected(config: TokenizerConfig, path: str | os.PathLike[str] | None = None) -> Vocabulary:
+    """Of the tokenizer that `config` leads to, or of the one at `path`: the one named, or one that is yet to be trained."""
+    path = path or config.path
+    if path is None:
+        return Vocabulary(config.vocab_size, special.TRAINED_SPECIAL_IDS)
+    given = load(path, config)
+    return Vocabulary(given.vocab_size, given.special.in_order)
 
 
 def vocab_size_of(path: str | os.PathLike[str]) -> int:

@@ -45,6 +45,11 @@ class SpecialTokens:
     num_special: int
 
     @property
+    def in_order(self) -> tuple[int, int, int, int, int]:
+        """As a model takes them: pad, unknown, cls, sep, mask."""
+        return self.pad, self.unknown, self.cls, self.sep, self.mask
+
+    @property
     def ids(self) -> frozenset[int]:
         return frozenset(getattr(self, role) for role in _NAMES)
 

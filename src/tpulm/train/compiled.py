@@ -9,9 +9,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.stages import Lowered
 
 from tpulm.config import HardwareConfig, OptimizerConfig
 from tpulm.nn.params import count
+from tpulm.nn.transformer import Execution
 from tpulm.objectives import Objective
 from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, place, replicated
 from tpulm.train.optimizer import learning_rate, make_optimizer
@@ -72,14 +74,18 @@ class Compiled:
         return jax.tree.map(place, jax.device_get(params), self._shardings.params)
 
     def compile_step(self, batch: BatchShapes) -> Step:
-        """For batches of these shapes. The seed is an argument, so that runs which differ in it alone share a program."""
+        """For batches of these shapes."""
+        return self.lower_step(batch).compile()
+
+    def lower_step(self, batch: BatchShapes) -> Lowered:
+        """What XLA is given. The seed is an argument, so that runs which differ in it alone share a program."""
 
         def step(state: TrainState, batch: Mapping[str, jax.Array], cursor: jax.Array, seed: jax.Array) -> StepOutput:
             update = make_step(self.objective, self._optimizer, self.layout, seed=seed, log_every_steps=self._log_every_steps)
             return update(state, batch, cursor)
 
         jitted = jax.jit(step, donate_argnums=0, out_shardings=StepOutput(self._shardings, replicated(self.mesh)))
-        return jitted.lower(self.abstract_state, self._shapes(batch), self._scalar_shape, self._scalar_shape).compile()
+        return jitted.lower(self.abstract_state, self._shapes(batch), self._scalar_shape, self._scalar_shape)
 
     def window_metrics(self, state: TrainState) -> dict[str, float]:
         """The objective's, and "grad_norm", over all devices and steps since the last multiple of `log_every_steps`."""
@@ -116,8 +122,11 @@ class Compiled:
         return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in batch.items()}
 
 
-def compute_dtype(wanted: Literal["auto", "float32", "bfloat16"], devices: Sequence[Any]) -> Literal["float32", "bfloat16"]:
-    """ "auto" is bfloat16 wherever the device has fast units for it."""
-    if wanted != "auto":
-        return wanted
-    return "float32" if devices[0].platform == "cpu" else "bfloat16"
+def execution_on(
+    devices: Sequence[Any], hardware: HardwareConfig, compute_dtype: Literal["auto", "float32", "bfloat16"]
+) -> Execution:
+    """What is "auto" in the settings, decided for these devices: bfloat16 where there are fast units for it, and straight code
+    on a CPU, which runs it faster."""
+    on_cpu = devices[0].platform == "cpu"
+    dtype = ("float32" if on_cpu else "bfloat16") if compute_dtype == "auto" else compute_dtype
+    return Execution(jnp.dtype(dtype), hardware.remat, unroll=on_cpu if hardware.unroll == "auto" else hardware.unroll)

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.stages import Lowered
 
 from tpulm import accelerators, objectives
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
 from tpulm.objectives import Objective, SpecialIds
-from tpulm.train.compiled import BatchShapes, Compiled, Step, compute_dtype
+from tpulm.train.compiled import BatchShapes, Compiled, Step, execution_on
 from tpulm.train.mesh import place, replicated
 from tpulm.train.optimizer import Moments, with_moments
 from tpulm.train.step import StepOutput, TrainState, make_evaluation_step
@@ -37,7 +38,7 @@ class Program(Compiled):
         self._first_params: Any = None
         self._first_moments: Moments | None = None
         self._config, self.vocab_size, self.special = config, vocab_size, special
-        self.compute_dtype: accelerators.ComputeType = compute_dtype(config.train.compute_dtype, devices)
+        self._execution = execution_on(devices, config.hardware, config.train.compute_dtype)
         train = config.train
         super().__init__(
             self._objective(evaluation=False),
@@ -51,6 +52,10 @@ class Program(Compiled):
         )
         shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         self.evaluation_batch_size = -(-EVALUATION_BATCH_SIZE // shards) * shards
+
+    @property
+    def compute_dtype(self) -> accelerators.ComputeType:
+        return cast("accelerators.ComputeType", jnp.dtype(self._execution.dtype).name)
 
     def compile(self) -> None:
         """Compile everything that training needs, the longest first."""
@@ -78,9 +83,13 @@ class Program(Compiled):
         return replace(state, optimizer=with_moments(state.optimizer, placed))
 
     @cached_property
+    def lowered_step(self) -> Lowered:
+        """The step as XLA is given it, with the seed as its last argument."""
+        return self.lower_step(self._batch(self._config.train.batch_size))
+
+    @cached_property
     def compiled_step(self) -> Step:
-        """What XLA made of the step, with the seed as its last argument."""
-        return self.compile_step(self._batch(self._config.train.batch_size))
+        return self.lowered_step.compile()
 
     @cached_property
     def step(self) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
@@ -106,13 +115,12 @@ class Program(Compiled):
         return objectives.make(
             config.model,
             config.train.objective,
-            config.hardware,
+            self._execution,
             sequence_length=config.data.sequence_length,
             row_kind=config.data.rows,
             next_sentence=config.data.next_sentence,
             vocab_size=self.vocab_size,
             special=self.special,
-            compute_dtype=jnp.dtype(self.compute_dtype),
             evaluation=evaluation,
         )
 

@@ -13,10 +13,9 @@ import numpy as np
 from tpulm.config import FinetuneConfig, ModelConfig
 from tpulm.labelled.batches import Batch, epoch_batches, fixed_lengths
 from tpulm.labelled.rows import Rows
-from tpulm.nn.transformer import Execution
 from tpulm.objectives import SpecialIds
 from tpulm.objectives.classification import Classification
-from tpulm.train.compiled import BatchShapes, Compiled, Step, compute_dtype
+from tpulm.train.compiled import BatchShapes, Compiled, Step, execution_on
 from tpulm.train.step import TrainState
 
 _IN_FLIGHT = 2  # steps the host may be ahead of the devices
@@ -134,14 +133,11 @@ def classification(
 ) -> Classification:
     """The objective, computed as `config` and the devices want it."""
     assert config.max_length is not None
-    devices, hardware = jax.devices(), config.hardware
-    unroll = devices[0].platform == "cpu" if hardware.unroll == "auto" else hardware.unroll
-    dtype = compute_dtype(config.compute_dtype, devices)
     if config.dropout is not None:
         model = model.model_copy(update={"dropout": config.dropout, "attention_dropout": config.dropout})
     return Classification(
         model=model,
-        execution=Execution(dtype=jnp.dtype(dtype), remat=hardware.remat, unroll=unroll),
+        execution=execution_on(jax.devices(), config.hardware, config.compute_dtype),
         sequence_length=config.max_length,
         vocab_size=vocab_size,
         special=special,

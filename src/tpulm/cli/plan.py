@@ -1,0 +1,235 @@
+"""`tpulm plan`: a run on a TPU that is not here."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpulm.cli.options import AsJson, Overrides, RunFile, load_run
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import ConfigError
+
+if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
+    from tpulm.accelerators import Accelerator
+    from tpulm.config import RunConfig
+    from tpulm.plan import DoesNotFit, Fitting, PhasePlan, Plan
+    from tpulm.plan.buffers import Buffer
+
+_SHOWN_PARTS, _SHOWN_BUFFERS = 10, 8
+_LEFT_OUT = (
+    "An estimate, from the compiler's own cost model: it leaves out waiting for input, evaluation, checkpoints, compiling, "
+    "preemptions, and whatever overlaps. docs/planning.md compares it with published runs."
+)
+
+
+def plan(
+    reference: RunFile,
+    accelerator: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="The TPU type, such as v3-8, v5litepod-8 or v6e-8.")
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="TYPES", help="Several types, with commas: one table of times and costs.")
+    ] = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="If it does not fit, look for micro-batch, recomputation and fsdp that do.")
+    ] = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Does a run fit on a TPU, how long does it take, what does it cost? Compiles the training step for it; no TPU is needed.
+
+    Takes about half a minute for each phase of a run on two cores; what was compiled before is remembered. Needs the TPU
+    compiler: pip install 'tpulm[tpu]'. Ends with exit code 1 when the run does not fit.
+    """
+    from tpulm import accelerators
+
+    if (accelerator is None) == (compare is None):
+        raise ConfigError(f"name a TPU type with --accelerator, or several with --compare: {_examples()}")
+    found = [accelerators.find(name) for name in (accelerator or compare or "").split(",")]
+    config = load_run(reference, overrides)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # the compiler is asked, no device
+    if compare is not None:
+        _compare(config, found, as_json)
+    else:
+        _plan(config, found[0], fit, as_json)
+
+
+def _plan(config: RunConfig, accelerator: Accelerator, search: bool, as_json: bool) -> None:
+    from tpulm.plan import DoesNotFit, dominating, fit, plan
+
+    words = _vocabulary(config)
+    try:
+        with drawn_progress() as progress:
+            made = plan(config, accelerator, **words, progress=progress)
+    except DoesNotFit as error:
+        if search:
+            with drawn_progress() as progress:
+                fitting = fit(config, accelerator, **words, progress=progress)
+            _show(config, fitting.plan)
+            _show_fitting(fitting)
+            if as_json:
+                print_json({**fitting.plan.values(), "changes": fitting.changes, "tried": list(fitting.tried)})
+            return
+        with drawn_progress() as progress:
+            progress.start("Compiling a smaller batch, to see what takes the room")
+            largest = dominating(config, accelerator, error, **words)
+        _show_too_large(config, accelerator, error, largest)
+        if as_json:
+            print_json(_too_large(accelerator, error, largest))
+        raise typer.Exit(1) from None
+    _show(config, made)
+    if as_json:
+        print_json(made.values())
+
+
+def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) -> None:
+    from tpulm.plan import DoesNotFit, plan
+
+    words, rows, values = _vocabulary(config), [], []
+    for accelerator in accelerators:
+        try:
+            with drawn_progress() as progress:
+                made = plan(config, accelerator, **words, progress=progress)
+        except DoesNotFit as error:
+            rows.append((accelerator.name, "does not fit", "", "", "", "", "", ""))
+            values.append(_too_large(accelerator, error, []))
+            continue
+        value = made.values()
+        values.append(value)
+        rows.append(
+            (
+                accelerator.name,
+                f"{1e3 * value['step_seconds_estimate']:,.1f} ms",
+                f"{value['mfu_estimate']:.0%}",
+                f"{value['tokens_per_second'] / 1e3:,.0f}k",
+                f"{made.hours:,.1f}",
+                _dollars(value["cost_on_demand_usd"]),
+                _dollars(value["cost_spot_usd"]),
+                _dollars(value["cost_per_billion_tokens_usd"]),
+            )
+        )
+    header = ("type", "step", "MFU", "tokens/s", "hours", "on demand", "spot", "per 10⁹ tokens")
+    print_table(f"Estimates for {config.name}", rows, header=header)
+    console.print(f"\n{_LEFT_OUT} Prices: {accelerators[0].prices_as_of}.")
+    if as_json:
+        print_json({"run": config.name, "accelerators": values})
+
+
+def _vocabulary(config: RunConfig) -> dict[str, Any]:
+    """The size of the tokenizer that the run has or will train, and its special tokens."""
+    from tpulm import tokenization
+    from tpulm.objectives import SpecialIds
+
+    size, special_ids = tokenization.expected(config.tokenizer)
+    return {"vocab_size": size, "special": SpecialIds(*special_ids)}
+
+
+# -- what is shown ------------------------------------------------------------------------------------------------------
+
+
+def _show(config: RunConfig, made: Plan) -> None:
+    values, accelerator = made.values(), made.accelerator
+    rows = {
+        "devices": f"{accelerator.devices} on {accelerator.hosts} host{'s' * (accelerator.hosts > 1)}, "
+        f"{_size(accelerator.hbm_bytes_per_device)} each",
+        "parameters": f"{made.parameters:,}",
+        "fits": f"yes: {_size(values['used_bytes'])} of {_size(values['hbm_bytes'])} on each device ({_memory(made.heaviest)})",
+        "batch": ", then ".join(_batch(phase) for phase in made.phases),
+        "step": f"{_milliseconds(values['step_seconds_estimate'])} (at least "
+        f"{_milliseconds(values['step_seconds_lower_bound'])})",
+        "MFU": f"{values['mfu_estimate']:.0%} (at most {values['mfu_at_most']:.0%})",
+        "operations": f"{values['compiled_flops_per_step'] / values['model_flops_per_step']:.2f} times the model's own",
+        "speed": f"{values['tokens_per_second']:,.0f} tokens/s",
+        "time": f"{made.hours:,.1f} h for {made.steps:,} steps, {made.tokens / 1e9:,.1f} G tokens",
+        "cost": _cost(values),
+        "compiler": values["compiler"],
+    }
+    print_table(f"Estimate for {config.name} on {accelerator.name}", rows)
+    heaviest = made.heaviest
+    several = f" of phase {heaviest.number}" if len(made.phases) > 1 else ""
+    _show_time(heaviest, accelerator, several)
+    _show_buffers(list(heaviest.analysis.largest), f"Largest arrays{several}, on each device")
+    console.print(f"\n{_LEFT_OUT}")
+
+
+def _show_time(phase: PhasePlan, accelerator: Accelerator, several: str) -> None:
+    from tpulm.plan import collectives_by_kind
+
+    analysis = phase.analysis
+    parts = [(name, cycles / accelerator.clock_hertz) for name, cycles in analysis.cycles_by_part.items()]
+    rest = sum(phase.parts.values()) - sum(seconds for _, seconds in parts[:_SHOWN_PARTS])
+    rows = [(name, _milliseconds(seconds), f"{seconds / phase.seconds:.0%}") for name, seconds in parts[:_SHOWN_PARTS]]
+    rows.append(("everything else", _milliseconds(rest), f"{rest / phase.seconds:.0%}"))
+    print_table(f"\nWhat takes the time{several}", rows, header=("part", "of a step", ""))
+    for one in collectives_by_kind(analysis.collectives):
+        console.print(f"{one['count']} × {one['kind']} among {one['devices']} devices, {_size(one['bytes'])} in all")
+    if analysis.unknown_loops:
+        console.print(f"[yellow]{analysis.unknown_loops} loops could not be counted and count once: the step takes longer[/]")
+
+
+def _show_buffers(largest: list[Buffer], title: str) -> None:
+    rows = [(buffer.part, buffer.shape, _size(buffer.bytes)) for buffer in largest[:_SHOWN_BUFFERS]]
+    print_table(f"\n{title}", rows, header=("part", "array", "size"))
+
+
+def _show_too_large(config: RunConfig, accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer]) -> None:
+    console.print(f"[bold red]{config.name} does not fit {accelerator.name}:[/] {error}", highlight=False)
+    if largest:
+        _show_buffers(largest, "What would take the room, on each device (scaled from a smaller batch)")
+    console.print("\n--fit looks for settings that fit.")
+
+
+def _show_fitting(fitting: Fitting) -> None:
+    print_table("\nTried", [(line,) for line in fitting.tried])
+    console.print("\nThis fits; for the run file:\n")
+    console.print(fitting.toml(), markup=False)
+
+
+def _too_large(accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer]) -> dict[str, Any]:
+    return {
+        "accelerator": accelerator.name,
+        "devices": accelerator.devices,
+        "hbm_bytes": accelerator.hbm_bytes_per_device,
+        "used_bytes": error.needed,
+        "fits": False,
+        "reason": str(error),
+        "largest": [buffer._asdict() for buffer in largest],
+    }
+
+
+def _memory(phase: PhasePlan) -> str:
+    memory = phase.analysis.memory
+    return f"state {_size(memory.arguments)}, temporaries {_size(memory.temporaries)}, code {_size(memory.code)}"
+
+
+def _batch(phase: PhasePlan) -> str:
+    return f"{phase.layout} of {phase.sequence_length} tokens"
+
+
+def _cost(values: dict[str, Any]) -> str:
+    if values["cost_on_demand_usd"] is None:
+        return "no price is listed"
+    return (
+        f"{_dollars(values['cost_on_demand_usd'])} on demand, {_dollars(values['cost_spot_usd'])} spot "
+        f"(prices: {values['prices_as_of']})"
+    )
+
+
+def _dollars(amount: float | None) -> str:
+    return "?" if amount is None else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms"
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**27 else f"{count / 2**20:.1f} MiB"
+
+
+def _examples() -> str:
+    from tpulm import accelerators
+
+    return ", ".join(name for name in accelerators.names() if name.endswith("-8"))

@@ -1,0 +1,317 @@
+"""What one execution of a compiled program costs: operations, bytes, cycles and communication, loops multiplied out.
+
+The compiler's own cost analysis counts the body of a loop once, however often it runs; here every instruction is counted as
+often as it is executed. Operations are those of matrix products alone, as XLA counts them: two for each multiplication that is
+not by a padding zero.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tpulm.plan.hlo import Array, Computation, Instruction, Module
+from tpulm.plan.scopes import part
+
+_FREE = frozenset(
+    ["parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "partition-id", "replica-id", "domain"]
+)
+_ASYNC_DONE = re.compile(r"-(done|update)$")
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+_SLICING = frozenset(["dynamic-slice", "gather", "slice"])
+_FREE_CALLS = frozenset(
+    ["AllocateBuffer", "X64Combine", "X64SplitLow", "X64SplitHigh", "Sharding", "AssumeGatherIndicesInBound"]
+)
+
+
+class Collective(NamedTuple):
+    kind: str  # "all-reduce", …
+    bytes: int  # of one device's result (of its operand for a reduce-scatter)
+    group: int  # devices that take part together
+    times: int
+    scope: str
+
+
+@dataclass
+class Costs:
+    """Of one device, for one execution of the program."""
+
+    flops: float = 0.0
+    bytes: float = 0.0  # read from and written to HBM
+    cycles: float = 0.0  # the compiler's estimates
+    unestimated_bytes: float = 0.0  # moved by instructions without an estimate of cycles
+    collectives: list[Collective] = field(default_factory=list)
+    unknown_loops: int = 0  # loops whose number of rounds could not be read, counted once
+    opaque: Counter[str] = field(default_factory=Counter)  # kernels whose operations cannot be counted, by name
+    cycles_by_part: Counter[str] = field(default_factory=Counter)  # of the model, as `scopes.part` names them
+    bytes_by_part: Counter[str] = field(default_factory=Counter)
+
+
+def count(module: Module, devices: int) -> Costs:
+    """`devices` is how many run the program together."""
+    costs = Costs()
+    _Walk(module, devices, costs).add(module.entry, 1)
+    return costs
+
+
+class _Walk:
+    def __init__(self, module: Module, devices: int, costs: Costs):
+        self._computations, self._devices, self._costs = module.computations, devices, costs
+
+    def add(self, computation: Computation, times: int) -> None:
+        for instruction in computation:
+            self._add(instruction, computation, times)
+
+    def _add(self, instruction: Instruction, within: Computation, times: int) -> None:
+        opcode = instruction.opcode
+        if opcode in _FREE or _ASYNC_DONE.search(opcode) or self._target(instruction) in _FREE_CALLS:
+            return
+        if opcode == "while":
+            rounds = self._rounds(instruction, within)
+            self._costs.unknown_loops += rounds is None
+            for part in ("condition", "body"):
+                self.add(self._called(instruction, part), times * (rounds or 1))
+        elif opcode == "conditional":
+            self.add(max(self._branches(instruction), key=lambda branch: len(branch.instructions)), times)
+        elif opcode == "call":
+            self.add(self._called(instruction, "to_apply"), times)
+        elif opcode == "async-start":
+            self.add(self._called(instruction, "calls"), times)
+        elif kind := _collective(opcode):
+            self._costs.collectives.append(self._communication(kind, instruction, times))
+        else:
+            self._leaf(instruction, within, times)
+
+    def _leaf(self, instruction: Instruction, within: Computation, times: int) -> None:
+        costs, name = self._costs, part(instruction.scope)
+        moved = times * self._bytes(instruction, within)
+        costs.flops += times * self._flops(instruction, within)
+        costs.bytes += moved
+        costs.bytes_by_part[name] += moved
+        if (cycles := instruction.cycles) is None:
+            costs.unestimated_bytes += moved
+        else:
+            costs.cycles += times * cycles
+            costs.cycles_by_part[name] += times * cycles
+        if target := self._target(instruction):
+            costs.opaque[target] += times
+
+    # -- operations -----------------------------------------------------------------------------------------------------
+
+    def _flops(self, instruction: Instruction, within: Computation) -> float:
+        if instruction.opcode in ("convolution", "dot"):
+            operands = [within.instructions[name].shapes[0] for name in instruction.operands]
+            return (convolution_flops if instruction.opcode == "convolution" else dot_flops)(instruction, *operands)
+        called = self._computations.get(instruction.attribute("calls") or "")
+        return 0.0 if called is None else sum(self._flops(inner, called) for inner in called)
+
+    # -- bytes ----------------------------------------------------------------------------------------------------------
+
+    def _bytes(self, instruction: Instruction, within: Computation) -> int:
+        """What goes through HBM: operands and results; of what is sliced or updated in place, that part."""
+        operands = [within.instructions[name] for name in instruction.operands if name in within.instructions]
+        called = self._computations.get(instruction.attribute("calls") or "")
+        if instruction.opcode == "fusion" and called is not None:
+            reads = sum(self._read(p, o, called) for p, o in zip(called.parameters(), operands, strict=True))
+            return reads + self._written(instruction, called)
+        if instruction.opcode in _SLICING:
+            return 2 * _hbm(instruction.shapes)
+        if instruction.opcode == "dynamic-update-slice":
+            return 2 * _hbm(operands[1].shapes)
+        return sum(_hbm(operand.shapes) for operand in operands) + _hbm(instruction.shapes)
+
+    def _read(self, parameter: Instruction, operand: Instruction, fused: Computation) -> int:
+        if not _hbm(operand.shapes):
+            return 0
+        whole, part = _hbm(operand.shapes), 0
+        for user in _through_bitcasts(parameter.name, fused):
+            inplace = user.opcode == "dynamic-update-slice" and _source(user.operands[0], fused) == parameter.name
+            if user.opcode in _SLICING and _source(user.operands[0], fused) == parameter.name:
+                part += sum(array.bytes for array in user.shapes)
+            elif not inplace:
+                return whole
+        return min(whole, part)
+
+    def _written(self, instruction: Instruction, fused: Computation) -> int:
+        roots = [fused.instructions[fused.root]]
+        if roots[0].opcode == "tuple":
+            roots = [fused.instructions[name] for name in roots[0].operands]
+        written = 0
+        for root, shape in zip(roots, instruction.shapes, strict=False):
+            updated = fused.instructions[_source(root.name, fused)]
+            if updated.opcode == "dynamic-update-slice":
+                shape = fused.instructions[updated.operands[1]].shapes[0]
+            written += 0 if shape.memory_space else shape.bytes
+        return written
+
+    # -- control flow ---------------------------------------------------------------------------------------------------
+
+    def _called(self, instruction: Instruction, role: str) -> Computation:
+        return self._computations[instruction.attribute(role) or ""]
+
+    def _branches(self, instruction: Instruction) -> list[Computation]:
+        listed = instruction.attribute("branch_computations")
+        names = [name.strip().lstrip("%") for name in listed.split(",")] if listed else []
+        names += [name for role in ("true_computation", "false_computation") if (name := instruction.attribute(role))]
+        return [self._computations[name] for name in names]
+
+    def _rounds(self, loop: Instruction, within: Computation) -> int | None:
+        """Of a loop that counts up by one: the bound in its condition less the first value of its counter."""
+        known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
+        if known:
+            return int(known[1])
+        condition = self._called(loop, "condition")
+        counter, bound = _comparison(condition.instructions[condition.root], condition, self._computations)
+        if counter is None or bound is None:
+            return None
+        start = within.instructions.get(loop.operands[0])
+        first = None if start is None or start.opcode != "tuple" else _constant(start.operands[counter], within)
+        return None if first is None else bound - first
+
+    def _target(self, instruction: Instruction) -> str | None:
+        if instruction.opcode != "custom-call":
+            return None
+        return (instruction.attribute("custom_call_target") or "").strip('"')
+
+    def _communication(self, kind: str, instruction: Instruction, times: int) -> Collective:
+        moved = sum(array.bytes for array in _results(instruction))
+        if kind == "reduce-scatter":
+            moved *= self._group(instruction)
+        return Collective(kind, moved, self._group(instruction), times, instruction.scope)
+
+    def _group(self, instruction: Instruction) -> int:
+        return group_size(instruction.attributes, self._devices)
+
+
+def _collective(opcode: str) -> str | None:
+    kind = opcode.removesuffix("-start")
+    return kind if kind in _COLLECTIVES else None
+
+
+def _results(instruction: Instruction) -> tuple[Array, ...]:
+    """Of an asynchronous one, whose shape lists the operands too, the results alone."""
+    if instruction.opcode == "all-reduce-start" or not instruction.opcode.endswith("-start"):
+        return instruction.shapes
+    count = max(1, len(instruction.operands))
+    return instruction.shapes[count : 2 * count] or instruction.shapes
+
+
+def group_size(attributes: str, devices: int) -> int:
+    """How many devices take part in each instance of a collective, from the ways XLA writes `replica_groups`."""
+    if found := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
+        return int(found[2])
+    if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", found[2]))
+    if found := re.search(r"replica_groups=\{\{([0-9,]*)\}", attributes):
+        return len(found[1].split(","))
+    return devices
+
+
+def convolution_flops(instruction: Instruction, inputs: Array, kernel: Array) -> float:
+    """Two for each pair of an input element and a kernel element that meet.
+
+    The compiler writes batched matrix products as convolutions over padded, dilated windows; what falls on padding or between
+    dilated elements is not counted. (https://openxla.org/xla/operation_semantics, Conv)
+    """
+    labels = instruction.attribute("dim_labels") or ""
+    left, rest = labels.split("_", 1)
+    right, out = rest.split("->")
+    window = _window(instruction.attribute("window") or "", sum(label.isdigit() for label in right))
+    pairs = 1
+    for axis, size in enumerate(window.size):
+        label = str(axis)
+        extent = inputs.dims[left.index(label)]
+        outputs = instruction.shapes[0].dims[out.index(label)]
+        pairs *= _meeting(extent, size, outputs, window, axis)
+    groups = int(instruction.attribute("batch_group_count") or 1)
+    return 2.0 * inputs.dims[left.index("b")] / groups * kernel.dims[right.index("i")] * kernel.dims[right.index("o")] * pairs
+
+
+class _Window(NamedTuple):
+    size: list[int]
+    stride: list[int]
+    pad: list[int]  # low
+    input_dilation: list[int]
+    kernel_dilation: list[int]
+
+
+def _window(text: str, rank: int) -> _Window:
+    def numbers(name: str, default: int) -> list[int]:
+        found = re.search(rf"\b{name}=(\S+)", text)
+        return [int(part.split("_")[0]) for part in found[1].split("x")] if found else [default] * rank
+
+    return _Window(
+        numbers("size", 1), numbers("stride", 1), numbers("pad", 0), numbers("lhs_dilate", 1), numbers("rhs_dilate", 1)
+    )
+
+
+def _meeting(extent: int, size: int, outputs: int, window: _Window, axis: int) -> int:
+    """Pairs of an output position and a kernel position that meet an element of the input along one axis."""
+    stride, pad = window.stride[axis], window.pad[axis]
+    spread, reach = window.input_dilation[axis], window.kernel_dilation[axis]
+    last = (extent - 1) * spread
+    found = 0
+    for position in range(size):
+        for place in range(position * reach - pad, position * reach - pad + outputs * stride, stride):
+            found += 0 <= place <= last and place % spread == 0
+    return found
+
+
+def dot_flops(instruction: Instruction, left: Array, _: Array) -> float:
+    contracted = [int(axis) for axis in (instruction.attribute("lhs_contracting_dims") or "").split(",") if axis]
+    return 2.0 * math.prod(instruction.shapes[0].dims) * math.prod(left.dims[axis] for axis in contracted)
+
+
+def _hbm(shapes: Iterable[Array]) -> int:
+    return sum(array.bytes for array in shapes if array.memory_space == 0)
+
+
+def _through_bitcasts(name: str, fused: Computation) -> Iterator[Instruction]:
+    for user in fused.users(name):
+        if user.opcode == "bitcast":
+            yield from _through_bitcasts(user.name, fused)
+        else:
+            yield user
+
+
+def _source(name: str, fused: Computation) -> str:
+    """What a chain of bitcasts begins with."""
+    instruction = fused.instructions[name]
+    return _source(instruction.operands[0], fused) if instruction.opcode == "bitcast" else name
+
+
+def _comparison(root: Instruction, within: Computation, computations: dict[str, Computation]) -> tuple[int | None, int | None]:
+    """(place of the counter in the loop's tuple, bound) of `counter < bound`."""
+    outer = within
+    if root.opcode == "fusion":  # the comparison, its operands outside
+        fused = computations[root.attribute("calls") or ""]
+        given = dict(zip((p.name for p in fused.parameters()), root.operands, strict=True))
+        root, inner = fused.instructions[fused.root], fused
+        names = [given.get(name, name) for name in root.operands]
+        constants = [_constant(name, outer if name in outer.instructions else inner) for name in names]
+    else:
+        names = list(root.operands)
+        constants = [_constant(name, outer) for name in names]
+    if root.opcode != "compare" or root.attribute("direction") != "LT" or len(names) != 2:
+        return None, None
+    counter = outer.instructions.get(names[0])
+    if counter is None or counter.opcode != "get-tuple-element":
+        return None, None
+    return int(counter.attribute("index") or 0), constants[1]
+
+
+def _constant(name: str, within: Computation) -> int | None:
+    instruction = within.instructions.get(name)
+    while instruction is not None and instruction.opcode in ("copy", "bitcast", "convert"):
+        instruction = within.instructions.get(instruction.operands[0])
+    if instruction is None or instruction.opcode != "constant":
+        return None
+    try:
+        return int(instruction.literal)
+    except ValueError:
+        return None
