@@ -102,6 +102,8 @@ class _Run:
             initialize(hosts)
 
     def all(self) -> Summary:
+        if self._result("train") is None:  # better now than after hours of preparing
+            self._check_platform()
         self._prepare()
         trained, scores, exported = self.train(), self.evaluate(), self.export()
         return Summary(
@@ -146,6 +148,7 @@ class _Run:
         if (done := self._result("train")) is not None:
             self.stages["train"] = "skipped"
             return done
+        self._check_platform()
         step, resumed_at, result = self._newest_step() or 0, None, None
         while result is None or step < self.config.train.steps:
             result = self._train(phase_at(self.phases, step))
@@ -185,6 +188,11 @@ class _Run:
             title=f"Training, phase {phase.number} of {len(self.phases)}" if of_several else "Training",
             hosts=self.hosts,
         )
+
+    def _check_platform(self) -> None:
+        from tpulm.train.platforms import check_platform
+
+        check_platform(self.config.hardware.platform)
 
     def _begun(self, phase: Phase) -> Program:
         """The phase's program, with the weights that the run starts from."""

@@ -81,3 +81,18 @@ def test_bfloat16_is_near_float32():
     narrow, grads = run(tiny(), Execution(jnp.bfloat16, "none", False), key=None)
     np.testing.assert_allclose(narrow, wide, atol=0.1)
     assert all(leaf.dtype == jnp.float32 for leaf in grads)
+
+
+@pytest.mark.parametrize("feed_forward", ["plain", "gated"])
+def test_what_is_computed_again(feed_forward: str):
+    """With "dots" the attention scores alone of all products; with "full" everything that the gradients need."""
+
+    def products(remat: Remat) -> int:
+        config = tiny(feed_forward=feed_forward)
+        function = compiled(config, Execution(jnp.float32, remat, False))  # pyright: ignore[reportArgumentType]
+        params = initialize(stack_spec(config), jax.random.key(0))
+        return str(jax.make_jaxpr(function)(params, jnp.zeros((B * L, config.hidden_size)), None)).count("dot_general[")
+
+    projections, widening = 3, 2 if feed_forward == "gated" else 1
+    assert products("dots") == products("none") + 1
+    assert products("full") >= products("dots") + projections + widening

@@ -52,15 +52,22 @@ NumHosts = Annotated[int | None, typer.Option(help="With several hosts: how many
 HostIndex = Annotated[
     int | None, typer.Option(help="With several hosts: which one this is, from 0.", rich_help_panel="Several hosts")
 ]
+AllowCpu = Annotated[
+    bool,
+    typer.Option("--allow-cpu", help="Go on with what JAX finds where a TPU (or GPU) is asked for, or is here, and not found."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
 
 
-def load_run(reference: str, overrides: list[str] | None, init: PurePath | None = None) -> RunConfig:
+def load_run(
+    reference: str, overrides: list[str] | None, init: PurePath | None = None, *, allow_cpu: bool = False
+) -> RunConfig:
     """The run's settings; `init` is a model to go on from."""
     from tpulm.config import load
 
+    settings = [*(overrides or []), *(["hardware.platform=any"] if allow_cpu else [])]
     if init is None:
-        return load(reference, overrides or [])
+        return load(reference, settings)
     from tpulm.convert.continuing import starting_point
 
-    return load(reference, overrides or [], start=starting_point(init))
+    return load(reference, settings, start=starting_point(init))

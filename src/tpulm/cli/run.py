@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from tpulm.cli.options import AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, load_run
+from tpulm.cli.options import AllowCpu, AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def run(
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
+    allow_cpu: AllowCpu = False,
     as_json: AsJson = False,
 ) -> None:
     """Text to model: tokenizer, dataset, pretraining, evaluation, export. Continues whatever is unfinished in W.
@@ -35,7 +36,7 @@ def run(
 
     Several hosts (a TPU slice with more than one VM) run the same command, and share the work and W.
     """
-    config = load_run(reference, overrides, init)
+    config = load_run(reference, overrides, init, allow_cpu=allow_cpu)
     from tpulm import hosts, pipeline
 
     member = hosts.membership(coordinator, num_hosts, host_index)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tpulm.cli.options import AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
+from tpulm.cli.options import (
+    AllowCpu,
+    AsJson,
+    Coordinator,
+    HostIndex,
+    Init,
+    NumHosts,
+    Overrides,
+    RunFile,
+    WorkDir,
+    Workfolder,
+    load_run,
+)
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.storage import is_remote
 
@@ -15,10 +27,11 @@ def train(
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
+    allow_cpu: AllowCpu = False,
     as_json: AsJson = False,
 ) -> None:
     """Pretrain on the dataset that is already in W ('tpulm dataset prepare'), from the newest checkpoint if there is one."""
-    config = load_run(reference, overrides, init)
+    config = load_run(reference, overrides, init, allow_cpu=allow_cpu)
     from tpulm import hosts, pipeline, workfolder
 
     member = hosts.membership(coordinator, num_hosts, host_index)

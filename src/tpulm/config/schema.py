@@ -273,11 +273,14 @@ class TrainConfig(Settings):
 class HardwareConfig(Settings):
     """How the work is laid out on devices. Not part of a run's identity: it may differ between attempts."""
 
+    # what to compute on: auto, a TPU where the machine has one; any, whatever JAX finds; a named one is found or the run stops
+    platform: Literal["auto", "any", "cpu", "gpu", "tpu"] = "auto"
     data: Positive | Literal["auto"] = "auto"  # devices along the mesh axis that splits the batch
     fsdp: Positive = 1  # … that splits batch and parameters
     tensor: Positive = 1  # … that splits the layers' inner dimensions
     microbatch_size: Positive | None = None  # rows a device computes at once; None: all of its share
-    remat: Literal["none", "dots", "full"] = "none"  # what is computed again in the backward pass instead of kept
+    # kept of a layer for its backward pass: everything, the results of products only, or its input; the rest is computed again
+    remat: Literal["auto", "none", "dots", "full"] = "auto"  # auto: "dots" on a TPU, else "none"
     unroll: bool | Literal["auto"] = "auto"  # layers as straight code (auto: on a CPU) or as a loop
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.nn.dropout import DropoutWords, dropout
-from tpulm.nn.layers import affine
+from tpulm.nn.layers import PRODUCT, affine
 from tpulm.nn.params import Initializer, param, parameters, zeros
 from tpulm.nn.rotary import Rotation, rotate
 
@@ -66,6 +67,7 @@ def attend(
     dropout_rate: float,
     words: DropoutWords | None,
     causal: bool = False,
+    keep_weights: bool = True,
     turned: Rotation | None = None,
 ) -> Float[Array, "R D"]:
     """Self-attention of each token to those of its own segment, padding (segment -1) to padding alone.
@@ -76,7 +78,9 @@ def attend(
     with jax.named_scope("project"):
         query, key, value = project(params, x, segments.shape, dtype=dtype, turned=turned)
     with jax.named_scope("mix"):
-        mixed = attention(query, key, value, segments, words=words, dropout_rate=dropout_rate, causal=causal)
+        mixed = attention(
+            *(query, key, value, segments), words=words, dropout_rate=dropout_rate, causal=causal, keep_weights=keep_weights
+        )
     with jax.named_scope("merge"):
         return merge(params.output, mixed, dtype=dtype)
 
@@ -116,43 +120,70 @@ def attention(
     words: DropoutWords | None,
     dropout_rate: float,
     causal: bool = False,
+    keep_weights: bool = True,
 ) -> Float[Array, "B H L K"]:
     """softmax(query key^T / sqrt(K)) value within segments; softmax and its gradient are float32.
 
     The gradient is written out for the order of its products, for the rows' sums from the output (sum_m w dw = sum_k o do,
-    Dao et al. 2022, section 3.1), and to draw the dropout mask again instead of keeping it.
+    Dao et al. 2022, section 3.1), and to draw the dropout mask again instead of keeping it. Without `keep_weights` the softmax
+    is computed again, too, from the logarithms of its denominators (the same, section 3): less memory for one product more.
     """
-    return cast("Array", _attention(query, key, value, segments, words, dropout_rate, causal))
+    return cast("Array", _attention(query, key, value, segments, words, dropout_rate, causal, keep_weights))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
 def _attention(
-    query: Array, key: Array, value: Array, segments: Array, words: DropoutWords | None, rate: float, causal: bool
+    query: Array,
+    key: Array,
+    value: Array,
+    segments: Array,
+    words: DropoutWords | None,
+    rate: float,
+    causal: bool,
+    keep_weights: bool,
 ) -> Array:
-    return _attention_forward(query, key, value, segments, words, rate, causal)[0]
+    return _attention_forward(query, key, value, segments, words, rate, causal, keep_weights)[0]
 
 
 def _attention_forward(
-    query: Array, key: Array, value: Array, segments: Array, words: DropoutWords | None, rate: float, causal: bool
+    query: Array,
+    key: Array,
+    value: Array,
+    segments: Array,
+    words: DropoutWords | None,
+    rate: float,
+    causal: bool,
+    keep_weights: bool,
 ) -> tuple[Array, tuple[Any, ...]]:
+    scores = _scores(query, key, segments, causal)
+    highest = jnp.max(scores, axis=-1, keepdims=True)
+    unnormalized = jnp.exp(scores - highest)
+    normalizer = jnp.sum(unnormalized, axis=-1, keepdims=True)
+    weights = dropout(unnormalized / normalizer, rate=rate, words=words).astype(value.dtype)
+    mixed = checkpoint_name(jnp.einsum("bhlm,bhmk->bhlk", weights, value), PRODUCT)
+    if keep_weights:
+        return mixed, (query, key, value, segments, (unnormalized, normalizer), mixed, words)
+    log_normalizer = checkpoint_name(highest + jnp.log(normalizer), PRODUCT)
+    return mixed, (query, key, value, segments, log_normalizer, mixed, words)
+
+
+def _scores(query: Array, key: Array, segments: Array, causal: bool) -> Float[Array, "B H L M"]:
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:
         place = jnp.arange(segments.shape[1], dtype=jnp.int32)
         allowed = allowed & (place[:, None] >= place[None, :])[None, None]
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key, preferred_element_type=jnp.float32)
-    scores = jnp.where(allowed, scores * jnp.float32(query.shape[-1] ** -0.5), jnp.float32(-1e30))
-    unnormalized = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-    normalizer = jnp.sum(unnormalized, axis=-1, keepdims=True)
-    weights = dropout(unnormalized / normalizer, rate=rate, words=words).astype(value.dtype)
-    mixed = jnp.einsum("bhlm,bhmk->bhlk", weights, value)
-    return mixed, (query, key, value, unnormalized, normalizer, mixed, words)
+    return jnp.where(allowed, scores * jnp.float32(query.shape[-1] ** -0.5), jnp.float32(-1e30))
 
 
-def _attention_backward(rate: float, causal: bool, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
-    del causal  # what was not allowed has a weight of zero
-    query, key, value, unnormalized, normalizer, mixed, words = kept
+def _attention_backward(rate: float, causal: bool, keep_weights: bool, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
+    query, key, value, segments, of_softmax, mixed, words = kept
     dtype = query.dtype
-    softmax = unnormalized / normalizer
+    if keep_weights:
+        unnormalized, normalizer = of_softmax
+        softmax = unnormalized / normalizer
+    else:
+        softmax = jnp.exp(_scores(query, key, segments, causal) - of_softmax)
     weights = dropout(softmax, rate=rate, words=words).astype(dtype)
     d_value = jnp.einsum("bhlk,bhlm->bhkm", g, weights).swapaxes(2, 3)
     d_weights = jnp.einsum("bhlk,bhmk->bhlm", g, value, preferred_element_type=jnp.float32)

@@ -15,6 +15,7 @@ from typing import Literal, cast
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
@@ -22,6 +23,7 @@ from tpulm.nn.params import Initializer, ones, param, parameters, zeros
 
 Activation = Literal["gelu_tanh", "gelu", "relu", "silu"]
 NormKind = Literal["layer", "rms"]
+PRODUCT = "product"  # the name of what is kept where everything else is computed again for the backward pass
 
 
 @parameters
@@ -70,9 +72,9 @@ def affine(
     x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"] | None, *, dtype: DTypeLike
 ) -> Float[Array, "R O"]:
     """As `dense`, for parameters that are not in a `Dense`; without a bias, the product alone."""
-    if bias is None:
-        return cast("Array", _product(x, kernel, jnp.dtype(dtype)))
-    return cast("Array", _affine(x, kernel, bias, jnp.dtype(dtype)))
+    dtype = jnp.dtype(dtype)
+    made = _product(x, kernel, dtype) if bias is None else _affine(x, kernel, bias, dtype)
+    return checkpoint_name(cast("Array", made), PRODUCT)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, UInt32
 from tpulm.config import ModelConfig
 from tpulm.nn.attention import Attention, attend, attention_spec
 from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, token_seeds, words_at
-from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
+from tpulm.nn.layers import PRODUCT, Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters, stack
 from tpulm.nn.rotary import Rotation
 
@@ -97,6 +97,7 @@ def apply_layer(
             dropout_rate=config.attention_dropout,
             words=words.weights,
             causal=config.architecture == "decoder",
+            keep_weights=execution.remat == "none",
             turned=turned,
         )
         x = x + dropout(branch, rate=config.dropout, words=words.attention)
@@ -154,7 +155,7 @@ def apply_stack(
         case "full":
             step = jax.checkpoint(step, prevent_cse=False)
         case "dots":
-            policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            policy = jax.checkpoint_policies.save_only_these_names(PRODUCT)
             step = jax.checkpoint(step, prevent_cse=False, policy=policy)
         case "none":
             pass

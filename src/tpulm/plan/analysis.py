@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tpulm.objectives import SpecialIds
 
 _FORMAT = 1  # of the kept analyses: raised with every change of what they hold or how it is counted
+_RESERVED = 2**28  # bytes of HBM that are not the program's: the compiler names 15.75 GiB of 16
 _LISTED = 16  # parts and buffers that are kept by name
 _EXHAUSTED = re.compile(r"\(([0-9.]+)([KMGT]?)\) exceeds|Used ([0-9.]+)([KMGT]?) of")
 
@@ -76,7 +77,13 @@ def analyse(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, spe
     """The step that training would run there. Raises ConfigError where the run does not divide over the devices, and
     DoesNotFit where the compiler finds no place for it. What was compiled before is not compiled again."""
     program = program_for(config, accelerator, vocab_size=vocab_size, special=special)
-    return program, _kept(program.lowered_step, accelerator, program.mesh.devices.size)
+    analysis = _kept(program.lowered_step, accelerator, program.mesh.devices.size)
+    usable, total = accelerator.hbm_bytes_per_device - _RESERVED, analysis.memory.total
+    if total > usable:  # the compiler itself compares the temporaries alone
+        raise DoesNotFit(
+            f"state, temporaries and code need {total / 2**30:.2f} GiB of HBM, and {usable / 2**30:.2f} GiB are there", total
+        )
+    return program, analysis
 
 
 def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialIds) -> Program:

@@ -113,8 +113,9 @@ def changes(before: RunConfig, after: RunConfig, accelerator: Accelerator) -> di
     found = {}
     for name in ("fsdp", "microbatch_size", "remat"):
         old, new = getattr(before.hardware, name), getattr(after.hardware, name)
-        whole = name == "microbatch_size" and old is None and new == _share(after, accelerator)
-        if old != new and not whole:
+        same = (name, old) == ("remat", "auto") and new == "dots"
+        same = same or (name == "microbatch_size" and old is None and new == _share(after, accelerator))
+        if old != new and not same:
             found[f"hardware.{name}"] = new
     return found
 
@@ -122,11 +123,12 @@ def changes(before: RunConfig, after: RunConfig, accelerator: Accelerator) -> di
 def _candidates(config: RunConfig, accelerator: Accelerator) -> Iterator[HardwareConfig]:
     """Nearest first: for each splitting of the state that may do, each way of keeping less for the backward pass."""
     given = config.hardware
-    stages = ("none", "dots", "full")
+    stages = ("dots", "full") if given.remat == "auto" else ("none", "dots", "full")
+    kept = stages[0] if given.remat == "auto" else given.remat
     fsdp = given.fsdp
     while fsdp <= accelerator.devices:
         if accelerator.devices % (fsdp * given.tensor) == 0 and config.model.hidden_size % fsdp == 0:
-            for remat in stages[stages.index(given.remat) :]:
+            for remat in stages[stages.index(kept) :]:
                 yield given.model_copy(update={"fsdp": fsdp, "remat": remat, "data": "auto"})
         fsdp *= 2
 

@@ -125,8 +125,10 @@ class Compiled:
 def execution_on(
     devices: Sequence[Any], hardware: HardwareConfig, compute_dtype: Literal["auto", "float32", "bfloat16"]
 ) -> Execution:
-    """What is "auto" in the settings, decided for these devices: bfloat16 where there are fast units for it, and straight code
-    on a CPU, which runs it faster."""
-    on_cpu = devices[0].platform == "cpu"
-    dtype = ("float32" if on_cpu else "bfloat16") if compute_dtype == "auto" else compute_dtype
-    return Execution(jnp.dtype(dtype), hardware.remat, unroll=on_cpu if hardware.unroll == "auto" else hardware.unroll)
+    """What is "auto" in the settings, decided for these devices: bfloat16 where there are fast units for it, straight code on a
+    CPU, which runs it faster, and on a TPU only products kept, since its memory is slow beside its units (docs/experiments.md).
+    """
+    platform = devices[0].platform
+    dtype = ("float32" if platform == "cpu" else "bfloat16") if compute_dtype == "auto" else compute_dtype
+    remat = ("dots" if platform == "tpu" else "none") if hardware.remat == "auto" else hardware.remat
+    return Execution(jnp.dtype(dtype), remat, unroll=platform == "cpu" if hardware.unroll == "auto" else hardware.unroll)

@@ -1,0 +1,93 @@
+"""Which kind of device JAX found, and why it is not the one that was wanted: never the slow one without a word."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import jax
+
+from tpulm.errors import ConfigError
+
+Platform = Literal["auto", "any", "cpu", "gpu", "tpu"]
+_NAMES = {"cpu": "the CPU", "gpu": "a GPU", "tpu": "a TPU"}
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+_GOOGLE = "0x1ae0"  # PCI vendor; its network cards have it, too
+_TPU_IDS = {
+    "0x0027",
+    "0x005e",
+    "0x0062",
+    "0x0063",
+    "0x006f",
+    "0x0076",
+}  # v2 and v3, v4, v5p, v5e, v6e, tpu7x; as JAX knows them
+
+
+def check_platform(wanted: Platform) -> None:
+    """Raise ConfigError, with the reason, unless JAX computes on what is wanted.
+
+    auto: on a TPU wherever the machine has one; any: on whatever there is.
+    """
+    if wanted == "any":
+        return
+    found = _found()
+    asked = f'the run asks for {_NAMES.get(wanted, "")} (hardware.platform = "{wanted}")'
+    if wanted == "auto":
+        if found != "cpu" or not tpu_chips():
+            return
+        wanted, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
+    if found != wanted:
+        raise ConfigError(
+            f"{asked}, but JAX computes on {_NAMES.get(found, found)}: {why_not(wanted)}. Mend that, or go on with what there is: "
+            "--allow-cpu (hardware.platform = 'any')"
+        )
+
+
+def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
+    """The likeliest reason that JAX does not use such a device."""
+    if (named := os.environ.get("JAX_PLATFORMS")) and platform not in named.replace("cuda", "gpu").split(","):
+        return f"the environment says JAX_PLATFORMS={named}"
+    match platform:
+        case "cpu":
+            return "another device is there; JAX_PLATFORMS=cpu keeps to the CPU"
+        case "gpu":
+            if not nvidia_driver():
+                return "no NVIDIA driver is here"
+            return "JAX's CUDA plugin is not installed or did not start: pip install 'tpulm[cuda]'"
+        case "tpu":
+            if find_spec("libtpu") is None:
+                return "libtpu is not installed: pip install 'tpulm[tpu]'"
+            if not tpu_chips():
+                return "this machine has no TPU chip"
+            return "another process may hold it (one at a time can), or libtpu did not start; see /tmp/tpu_logs"
+
+
+def tpu_chips() -> int:
+    """Chips attached to this machine, whether or not JAX can use them."""
+    count = 0
+    for vendor in _PCI_DEVICES.glob("*/vendor"):
+        if _text(vendor) == _GOOGLE and _text(vendor.with_name("device")) in _TPU_IDS:
+            count += 1
+    return count
+
+
+def nvidia_driver() -> bool:
+    return any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
+
+
+def _found() -> str:
+    try:
+        return jax.default_backend()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"JAX found no device: {str(error).splitlines()[0]}; see JAX_PLATFORMS, or go on with --allow-cpu"
+        ) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,101 @@
+"""Everything is counted as often as it is executed, and products as XLA counts them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from programs import LOOP
+
+from tpulm.plan import buffers, costs, hlo
+
+PRODUCT = 2 * 256 * 64 * 128
+SLICE = 256 * 128 * 2  # bytes of what the loop keeps in a round
+
+
+@pytest.fixture(scope="module")
+def counted() -> costs.Costs:
+    return costs.count(hlo.parse(LOOP), devices=8)
+
+
+def test_a_loops_body_counts_for_each_round(counted: costs.Costs):
+    assert counted.flops == 12 * PRODUCT
+    assert counted.cycles == 12 * 1300
+    assert counted.unknown_loops == 0
+
+
+def test_collectives_count_for_each_round(counted: costs.Costs):
+    (collective,) = counted.collectives
+    assert collective == costs.Collective("all-reduce", 4096, 8, 12, "jit(step)/jvp(layers)/while/body/psum")
+
+
+def test_a_slice_written_in_place_moves_the_slice_alone(counted: costs.Costs):
+    assert counted.bytes_by_part["forward: layers (kept between passes)"] == 12 * (2 * SLICE + 4)  # read, written, the counter
+
+
+def test_cycles_are_told_by_part_of_the_model(counted: costs.Costs):
+    assert counted.cycles_by_part == {
+        "forward: layers/feed_forward": 12_000,
+        "forward: layers (kept between passes)": 3_600,
+    }
+
+
+def test_what_a_loop_keeps_is_told_by_where_it_is_computed():
+    (kept, *_) = buffers.largest(hlo.parse(LOOP), 5)
+    assert kept == buffers.Buffer("bf16[12,256,128]", 12 * SLICE, "forward: layers/feed_forward", stacked=True)
+
+
+def test_a_loop_without_a_readable_bound_counts_once_and_is_told():
+    counted = costs.count(hlo.parse(LOOP.replace("direction=LT", "direction=NE")), devices=8)
+    assert (counted.unknown_loops, counted.flops) == (1, PRODUCT)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "size"),
+    [
+        ("replica_groups=[2,4]<=[8]", 4),
+        ("replica_groups={{0,1},{2,3}}", 2),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=1,'axis_2'=4] {'axis_0','axis_2'}, x", 8),
+        ("channel_id=3", 8),
+    ],
+)
+def test_the_devices_of_a_collective(attributes: str, size: int):
+    assert costs.group_size(attributes, devices=8) == size
+
+
+def test_products_count_as_xla_counts_them():
+    """Plain and batched products, which XLA's cost analysis counts right where there are no loops."""
+
+    def function(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+        return jnp.einsum("bij,bjk->bik", c, jnp.broadcast_to(a @ b, (3, 16, 8)))
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((16, 32), (32, 8), (3, 4, 16))]
+    compiled = jax.jit(function).lower(*shapes).compile()
+    counted = costs.count(hlo.parse(compiled.as_text() or ""), devices=1)
+    assert counted.flops == 2 * 16 * 32 * 8 + 2 * 3 * 4 * 16 * 8
+
+
+@pytest.mark.parametrize(
+    ("line", "operands", "products"),
+    [
+        # 32 x 12 heads of 128 x 64 by 64 x 128, as the TPU compiler writes batched products: windows that meet one element each
+        (
+            "f32[32,12,128,128]{2,3,1,0} convolution(%a, %b), window={size=32x12 stride=31x11 lhs_dilate=32x12}, "
+            "dim_labels=01bf_01oi->01bf",
+            ("bf16[32,12,128,64]", "bf16[32,12,128,64]"),
+            32 * 12 * 128 * 64 * 128,
+        ),
+        (
+            "bf16[32,12,128,64]{2,3,1,0} convolution(%a, %b), window={size=32x12 stride=32x12 pad=31_31x11_11 "
+            "lhs_dilate=31x11 rhs_reversal=1x1}, dim_labels=01fb_01oi->01fb",
+            ("bf16[32,12,128,128]", "bf16[32,12,64,128]"),
+            32 * 12 * 128 * 128 * 64,
+        ),
+        ("bf16[8,4]{1,0} convolution(%a, %b), dim_labels=bf_io->bf", ("bf16[8,16]", "bf16[16,4]"), 8 * 16 * 4),
+    ],
+)
+def test_convolutions_count_what_is_no_padding(line: str, operands: tuple[str, str], products: int):
+    text = f"ENTRY %main (a: x) -> y {{\n  %it = {line}\n}}"
+    instruction = hlo.parse(text).entry.instructions["it"]
+    inputs, kernel = (next(hlo.arrays(operand)) for operand in operands)
+    assert costs.convolution_flops(instruction, inputs, kernel) == 2 * products

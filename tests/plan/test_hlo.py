@@ -1,0 +1,58 @@
+"""A program's text is read as XLA means it."""
+
+from __future__ import annotations
+
+import pytest
+from programs import LOOP
+
+from tpulm.plan import hlo
+
+
+def test_computations_and_their_roots():
+    module = hlo.parse(LOOP)
+    assert set(module.computations) == {"fused_product", "fused_write", "body", "condition", "main"}
+    assert module.entry.name == "main"
+    assert module.entry.root == "result"
+    assert [parameter.name for parameter in module.entry.parameters()] == ["p.0", "p.1"]
+
+
+def test_an_instruction():
+    product = hlo.parse(LOOP).computations["body"].instructions["product"]
+    assert (product.opcode, product.operands, product.cycles) == ("fusion", ("x", "w"), 1000)
+    assert product.attribute("calls") == "fused_product"
+    assert product.scope.endswith("feed_forward/dot_general")
+    assert [str(array) for array in product.shapes] == ["bf16[256,128]"]
+
+
+def test_a_tuple_has_one_shape_for_each_leaf():
+    loop = hlo.parse(LOOP).entry.instructions["while"]
+    assert [str(array) for array in loop.shapes] == ["s32[]", "bf16[256,64]", "bf16[64,128]", "bf16[12,256,128]"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ("f32[2,3]{1,0}", 24),
+        ("f32[768,2]{0,1:T(2,128)}", 768 * 2 * 4),  # 768 lies along the 128 of the tile
+        ("f32[768,2]{1,0:T(8,128)}", 768 * 128 * 4),  # 2 does, and is filled up
+        ("bf16[5,3]{1,0:T(8,128)(2,1)}", 8 * 128 * 2),
+        ("pred[7]{0:T(1024)}", 1024),
+        ("s32[]{:T(256)}", 4),
+        ("u4[16]{0}", 8),
+        ("f8e4m3fn[16]{0}", 16),
+        ("token[]", 0),
+    ],
+)
+def test_arrays_are_as_large_as_their_tiles_make_them(shape: str, size: int):
+    (array,) = hlo.arrays(shape)
+    assert array.bytes == size
+
+
+def test_the_memory_space_is_read():
+    on_chip, in_hbm = hlo.arrays("(f32[8]{0:T(1024)S(1)}, f32[8]{0:T(1024)})")
+    assert (on_chip.memory_space, in_hbm.memory_space) == (1, 0)
+
+
+def test_what_is_no_program_is_refused():
+    with pytest.raises(ValueError, match="no ENTRY computation"):
+        hlo.parse("HloModule nothing")

@@ -1,0 +1,70 @@
+"""Each recipe, compiled by the real compiler for the accelerator that its comment gives figures for, fits there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+from tpulm import accelerators, config, tokenization
+from tpulm.objectives import SpecialIds
+from tpulm.plan import Plan, plan
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'"
+)
+
+QUICK = ("bert-mini", "electra-small", "lm1b")  # one of each kind: in .ci/run
+PLANNED = tuple(name for name in config.list_recipes() if name != "quickstart")  # which is for a CPU
+
+
+def planned(name: str, accelerator: str, *changes: str) -> Plan:
+    run = config.load(name, changes)
+    size, special_ids = tokenization.expected(run.tokenizer)
+    return plan(run, accelerators.find(accelerator), vocab_size=size, special=SpecialIds(*special_ids))
+
+
+def accelerator_of(name: str) -> str:
+    found = re.search(r" h on a (v\d\S*-\d+)", config.recipe_text(name))
+    assert found is not None
+    return found[1]
+
+
+def check(name: str) -> None:
+    made = planned(name, accelerator_of(name))
+    values = made.values()
+    assert values["fits"]
+    assert all(phase.analysis.unknown_loops == 0 for phase in made.phases)
+    assert 0 < values["step_seconds_lower_bound"] <= values["step_seconds_estimate"]
+    assert 1.0 <= values["compiled_flops_per_step"] / values["model_flops_per_step"] < 1.10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_a_recipe_of_each_kind_fits(name: str):
+    check(name)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", [name for name in PLANNED if name not in QUICK])
+def test_every_recipe_fits(name: str):
+    check(name)
+
+
+# Published tokens a second on a v3-8; where from, docs/planning.md says.
+PUBLISHED = {
+    "bert-base": (("phases=[]", "data.sequence_length=512"), 217e3),
+    "koelectra-base-v3": ((), 163e3),
+    "koelectra-small-v3": ((), 347e3),
+    "lm1b": ((), 341e3),
+    "lm-ja-0.1b": ((), 253e3),
+}
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_estimates_are_within_twice_of_what_was_published(name: str):
+    changes, published = PUBLISHED[name]
+    made = planned(name, "v3-8", *changes)
+    assert 0.5 < made.values()["tokens_per_second"] / published < 2
