@@ -26,11 +26,7 @@ from cloud_stand_in import emulator
 
 from tpulm import storage
 from tpulm.dataset.batches import Batches
-from tpulm.dataset.draws import Draws, Purpose
-from tpulm.dataset.manifest import Counts, RowFormat, SpecialIds, split_manifest
-from tpulm.dataset.packing import lay_packed
-from tpulm.dataset.part import write_part
-from tpulm.dataset.rows import Tokens, reorder
+from tpulm.dataset.made_up import write_random_rows
 
 LAYERS, HIDDEN, FEED_FORWARD, VOCABULARY, MASKED = 4, 256, 1024, 8000, 0.15  # bert-mini
 REQUIRED = 5.0
@@ -52,7 +48,7 @@ def main() -> None:
             if arguments.cloud_latency is not None:
                 place = cloud.enter_context(emulator(latency_seconds=arguments.cloud_latency))
             folder = storage.as_path(place) / "train"
-            write_random_split(folder, arguments.dataset_rows, arguments.sequence_length, arguments.block_rows)
+            write_random_rows(folder, arguments.dataset_rows, arguments.sequence_length, arguments.block_rows)
         results = [deliver(folder, arguments) for _ in range(arguments.repeats)]
         step = (
             None
@@ -93,31 +89,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=3000, help="delivered in each measurement")
     parser.add_argument("--repeats", type=int, default=5, help="measurements; the median counts")
     return parser.parse_args()
-
-
-def write_random_split(folder: PurePath, num_rows: int, sequence_length: int, block_rows: int) -> None:
-    """Two parts of full rows; ids spread as in text, commoner ones smaller."""
-    special = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
-    rows = RowFormat(
-        kind="packed",
-        sequence_length=sequence_length,
-        dtype="uint16",
-        block_rows=block_rows,
-        columns=("tokens",),
-        vocab_size=32_000,
-        special=special,
-    )
-    records = []
-    for number in range(2):
-        draws = Draws(0, Purpose.LAYOUT, number)
-        size = num_rows // 2 * (sequence_length - 2)
-        ids = np.floor(5 + 31_995 ** draws.uniform(size)).astype(np.uint16)
-        ends = np.arange(1, num_rows // 2 + 1) * (sequence_length - 2)
-        layout = lay_packed(Tokens(ids, ends, ends), sequence_length=sequence_length)
-        layout = reorder(layout, draws.permutation(layout.num_rows))
-        counts = Counts(documents=ends.size, tokens=size, characters=size)
-        records.append(write_part(folder, number=number, inputs="", layout=layout, tokens=ids, counts=counts, rows=rows))
-    storage.write_json(folder / "manifest.json", split_manifest("train", {}, rows, records).model_dump(mode="json"))
 
 
 def open_batches(folder: PurePath, arguments: argparse.Namespace) -> Batches:

@@ -34,7 +34,7 @@ def test_a_machine_without_a_tpu_computes_on_its_cpu(pci: Path, wanted: platform
 
 def test_a_tpu_that_was_asked_for_is_missed(pci: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(platforms, "find_spec", lambda name: object())
-    with pytest.raises(ConfigError, match="asks for a TPU .*computes on the CPU: this machine has no TPU chip.*--allow-cpu"):
+    with pytest.raises(ConfigError, match=r"asks for a TPU .*computes on the CPU: this machine has no TPU chip.*--allow-cpu"):
         check_platform("tpu")
 
 
@@ -64,5 +64,5 @@ def test_googles_network_card_is_no_tpu(pci: Path):
 
 def test_a_gpu_without_its_driver(pci: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(platforms, "nvidia_driver", lambda: False)
-    with pytest.raises(ConfigError, match="asks for a GPU.*no NVIDIA driver"):
+    with pytest.raises(ConfigError, match=r"asks for a GPU.*no NVIDIA driver"):
         check_platform("gpu")

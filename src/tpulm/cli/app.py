@@ -11,7 +11,7 @@ from types import TracebackType
 
 import typer
 
-from tpulm.cli import cloud, dataset, finetune, importing, plan, recipes, run, stages, tokenizer, use
+from tpulm.cli import cloud, dataset, devices, finetune, importing, plan, recipes, run, stages, tokenizer, use
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
 from tpulm.storage import storage_error
@@ -32,6 +32,7 @@ app.command(rich_help_panel="The whole path")(run.quickstart)
 app.command(rich_help_panel="The whole path")(run.run)
 app.command(rich_help_panel="The whole path")(recipes.recipes)
 app.command(rich_help_panel="The whole path")(plan.plan)
+app.command(rich_help_panel="The whole path")(devices.devices)
 app.add_typer(tokenizer.app, name="tokenizer", rich_help_panel="Single stages")
 app.add_typer(dataset.app, name="dataset", rich_help_panel="Single stages")
 app.command(rich_help_panel="Single stages")(stages.train)

@@ -22,7 +22,7 @@ _TPU_IDS = {
     "0x0063",
     "0x006f",
     "0x0076",
-}  # v2 and v3, v4, v5p, v5e, v6e, tpu7x; as JAX knows them
+}  # v2 and v3, v4, v5p, v5e, v6e, tpu7x, as in JAX
 
 
 def check_platform(wanted: Platform) -> None:
@@ -40,8 +40,8 @@ def check_platform(wanted: Platform) -> None:
         wanted, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
     if found != wanted:
         raise ConfigError(
-            f"{asked}, but JAX computes on {_NAMES.get(found, found)}: {why_not(wanted)}. Mend that, or go on with what there is: "
-            "--allow-cpu (hardware.platform = 'any')"
+            f"{asked}, but JAX computes on {_NAMES.get(found, found)}: {why_not(wanted)}. Mend that, or go on with what there "
+            "is: --allow-cpu (hardware.platform = 'any')"
         )
 
 

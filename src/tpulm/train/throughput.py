@@ -24,14 +24,14 @@ def peak_flops(mesh: Mesh, compute_dtype: accelerators.ComputeType) -> float | N
     """Peak FLOP/s of all devices of the mesh: the catalogue's for TPU and GPU, measured for a CPU, None when unknown."""
     device = mesh.local_devices[0]
     if device.platform == "cpu":
-        return _measured_matmul(device)  # the virtual devices of one CPU share its cores
+        return measured_matmul(device)  # the virtual devices of one CPU share its cores
     peak = accelerators.from_device_kind(device.device_kind, compute_dtype)
     return None if peak is None else peak * mesh.devices.size
 
 
-def _measured_matmul(device: Any) -> float:
-    """FLOP/s of the best of several float32 matrix products, about a third of a second in all."""
-    x = jax.device_put(jnp.ones((_MATMUL_SIZE, _MATMUL_SIZE), jnp.float32), device)
+def measured_matmul(device: Any, dtype: accelerators.ComputeType = "float32", size: int = _MATMUL_SIZE) -> float:
+    """FLOP/s of the best of several products of square matrices, about a third of a second in all."""
+    x = jax.device_put(jnp.ones((size, size), dtype), device)
     multiply = jax.jit(jnp.matmul)
     jax.block_until_ready(multiply(x, x))
     best, begun = float("inf"), time.perf_counter()
@@ -39,7 +39,7 @@ def _measured_matmul(device: Any) -> float:
         started = time.perf_counter()
         jax.block_until_ready(multiply(x, x))
         best = min(best, time.perf_counter() - started)
-    return 2.0 * _MATMUL_SIZE**3 / best
+    return 2.0 * size**3 / best
 
 
 class Meter:

@@ -1,0 +1,146 @@
+"""Whether a TPU would help: how a run's products fill the units, whether its input keeps up, how long it takes here and there.
+
+Arithmetic alone, nothing is compiled; `tpulm plan` says more, and takes longer. The rules: a TPU multiplies in squares of 128 (256
+from v6e on), so that other widths leave part of it idle; its vector units take 8 rows at once; a product is limited by arithmetic,
+not by memory, only if it does more operations for a byte than the chip does; and narrow models spend more of their time between
+the products.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from tpulm.accelerators import Accelerator
+from tpulm.config import RunConfig, phases_of
+from tpulm.dataset import Batches
+from tpulm.dataset.made_up import write_random_rows
+from tpulm.objectives import SpecialIds
+from tpulm.train.program import Program
+
+_UNIT, _SUBLANES = 128, 8
+_USUAL_MFU, _WIDE = 0.35, 768  # of a TPU, for models so wide; of narrower ones in proportion (docs/planning.md)
+_USUAL_SHARE_HERE = 0.5  # of a measured product's speed that a whole step reaches (benchmarks/RESULTS.md)
+_FILLED = 0.75
+_WORTH_HOURS = 1.0
+_ENOUGH_INPUT = 2.0  # rows read for each that is needed
+_MADE_UP_TOKENS, _BLOCK_ROWS = 2_000_000, 64
+
+
+class Finding(NamedTuple):
+    good: bool
+    what: str
+    said: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What is found of a run for an accelerator, and the verdict."""
+
+    findings: tuple[Finding, ...]
+    hours_here: float | None  # None: the speed of this machine is not known
+    hours_there: float
+    use_tpu: bool
+    verdict: str
+
+
+def advise(config: RunConfig, accelerator: Accelerator, *, here: float | None, vocab_size: int, special: SpecialIds) -> Advice:
+    """`here`: FLOP/s that this machine reaches in products, all devices together; None where it could not be measured."""
+    phases, one = phases_of(config), jax.devices()[:1]
+    per_row = [
+        Program(phase.config, vocab_size=vocab_size, special=special, devices=one).objective.flops_per_row for phase in phases
+    ]
+    flops = sum(
+        per * phase.config.train.batch_size * (phase.last_step - phase.first_step)
+        for per, phase in zip(per_row, phases, strict=True)
+    )
+    length, batch_size = phases[0].config.data.sequence_length, phases[0].config.train.batch_size
+    rows = batch_size / accelerator.devices
+    fill, intensity = _fill(config), _intensity(config, tokens=rows * length)
+    balance = accelerator.peak_flops / accelerator.hbm_bytes_per_second
+    mfu = _USUAL_MFU * min(1.0, config.model.hidden_size / _WIDE) * fill * min(1.0, intensity / balance)
+    needed, read = accelerator.peak_flops * mfu / per_row[0], rows_per_second(length, batch_size)
+    findings = (
+        Finding(
+            intensity >= balance,
+            "products",
+            f"{intensity:,.0f} operations a byte in the narrowest of a layer, {accelerator.name} can do {balance:,.0f}: "
+            + ("limited by arithmetic, as it should be" if intensity >= balance else "limited by memory"),
+        ),
+        Finding(fill >= _FILLED, "widths", f"fill {fill:.0%} of the {_UNIT} x {_UNIT} units: {_widths(config)}"),
+        Finding(
+            rows >= _SUBLANES and rows % _SUBLANES == 0,
+            "batch",
+            f"{rows:g} rows a device; multiples of {_SUBLANES} fill the vector units",
+        ),
+        Finding(
+            read >= _ENOUGH_INPUT * needed,
+            "input",
+            f"{read:,.0f} rows a second are read here from local disk, {needed:,.0f} are needed there",
+        ),
+    )
+    hours_there = accelerator.hours(flops, mfu)
+    hours_here = None if not here else flops / (here * _USUAL_SHARE_HERE) / 3600
+    return Advice(findings, hours_here, hours_there, *_verdict(accelerator, findings, hours_here, hours_there))
+
+
+def _verdict(
+    accelerator: Accelerator, findings: tuple[Finding, ...], hours_here: float | None, hours_there: float
+) -> tuple[bool, str]:
+    if hours_here is not None and hours_here < _WORTH_HOURS:
+        return False, f"no TPU is needed: about {hours_here:.1f} h here, and an hour is gone before a TPU has begun"
+    if hours_here is not None and hours_here < 2 * hours_there:
+        return False, f"{accelerator.name} would hardly help: about {hours_there:.1f} h there, {hours_here:.1f} h here"
+    bad = [finding.what for finding in findings if not finding.good]
+    gain = "" if hours_here is None else f" instead of {hours_here:,.1f} h here"
+    less = f"; it would be faster with better {', '.join(bad)}" if bad else ""
+    return True, f"{accelerator.name} would help: about {hours_there:,.1f} h{gain}{less}"
+
+
+def _fill(config: RunConfig) -> float:
+    """The share of the units that a layer's products use, weighted by their operations."""
+    model = config.model
+    size, inner = model.hidden_size, model.intermediate_size
+    attention, feed_forward = 4.0 * size * size, (3.0 if model.feed_forward == "gated" else 2.0) * size * inner
+    used = attention * _share(size) ** 2 + feed_forward * _share(size) * _share(inner)
+    return used / (attention + feed_forward)
+
+
+def _share(width: int) -> float:
+    """Of the units, when a matrix of that width is cut into squares."""
+    return width / (-(-width // _UNIT) * _UNIT)
+
+
+def _widths(config: RunConfig) -> str:
+    model = config.model
+    text = (
+        f"hidden {model.hidden_size}, feed-forward {model.intermediate_size}, heads of {model.hidden_size // model.num_heads}"
+    )
+    if model.generator is not None:
+        text += f", generator {model.generator_sizes[0]}"
+    return text
+
+
+def _intensity(config: RunConfig, *, tokens: float) -> float:
+    """Operations for each byte moved, of hidden size x hidden size in bfloat16: the narrowest product of a layer."""
+    size = config.model.hidden_size
+    return 2 * tokens * size * size / (2 * (2 * tokens * size + size * size))
+
+
+def rows_per_second(sequence_length: int, batch_size: int, *, seconds: float = 1.0) -> float:
+    """How fast rows are read from this machine's temporary folder: a made-up dataset, read for about a second."""
+    with tempfile.TemporaryDirectory(prefix="tpulm-") as folder:
+        write_random_rows(Path(folder), max(2 * batch_size, _MADE_UP_TOKENS // sequence_length), sequence_length, _BLOCK_ROWS)
+        iterator = Batches(folder, batch_size=batch_size, seed=0).iterate(0)
+        next(iterator)  # the threads have begun
+        count, begun = 0, time.perf_counter()
+        while (passed := time.perf_counter() - begun) < seconds:
+            next(iterator)
+            count += batch_size
+        iterator.close()
+        return count / passed

@@ -1,0 +1,62 @@
+"""The advice follows from sizes, and is against a TPU where one is not worth it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpulm import accelerators, config
+from tpulm.objectives import SpecialIds
+from tpulm.plan import advice
+from tpulm.plan.advice import Advice, advise
+
+HERE = 150e9  # FLOP/s of a laptop's two cores
+
+
+@pytest.fixture(autouse=True)
+def fast_disk(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(advice, "rows_per_second", lambda *_: 1e6)
+
+
+def advice_for(recipe: str, *changes: str, here: float | None = HERE) -> Advice:
+    return advise(
+        config.load(recipe, changes), accelerators.find("v3-8"), here=here, vocab_size=1000, special=SpecialIds(0, 1, 2, 3, 4)
+    )
+
+
+def good(found: Advice) -> dict[str, bool]:
+    return {finding.what: finding.good for finding in found.findings}
+
+
+def test_a_large_model_wants_a_tpu():
+    found = advice_for("bert-base")
+    assert found.use_tpu
+    assert good(found) == {"products": True, "widths": True, "batch": True, "input": True}
+    assert found.hours_here is not None and found.hours_here > 100 * found.hours_there
+
+
+def test_a_toy_does_not():
+    found = advice_for("quickstart")
+    assert not found.use_tpu and found.verdict.startswith("no TPU is needed")
+
+
+def test_a_machine_as_fast_keeps_the_run():
+    assert "would hardly help" in advice_for("bert-base", here=400e12).verdict
+
+
+def test_a_machine_of_unknown_speed_is_not_compared():
+    found = advice_for("bert-base", here=None)
+    assert found.hours_here is None and found.use_tpu
+
+
+def test_odd_widths_leave_the_units_idle():
+    found = advice_for("bert-base", "model.hidden_size=192", "model.num_heads=3", "model.intermediate_size=130")
+    assert not good(found)["widths"] and "better products, widths" in found.verdict
+
+
+def test_a_small_batch_leaves_the_vector_units_idle():
+    assert not good(advice_for("bert-base", "train.batch_size=32"))["batch"]
+
+
+def test_rows_are_read_from_a_made_up_dataset(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    assert advice.rows_per_second(64, 32, seconds=0.1) > 100
