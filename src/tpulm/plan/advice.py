@@ -1,9 +1,9 @@
 """Whether a TPU would help: how a run's products fill the units, whether its input keeps up, how long it takes here and there.
 
-Arithmetic alone, nothing is compiled; `tpulm plan` says more, and takes longer. The rules: a TPU multiplies in squares of 128 (256
-from v6e on), so that other widths leave part of it idle; its vector units take 8 rows at once; a product is limited by arithmetic,
-not by memory, only if it does more operations for a byte than the chip does; and narrow models spend more of their time between
-the products.
+Arithmetic alone, nothing is compiled; `tpulm plan` says more, and takes longer. The rules: a TPU multiplies in squares of 128
+(256 from v6e on), so that other widths leave part of it idle; its vector units take 8 rows at once; a product is limited by
+arithmetic, not by memory, only if it does more operations for a byte than the chip does; and narrow models spend more of their
+time between the products.
 """
 
 from __future__ import annotations
