@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tpulm import storage
+from tpulm.corpus import tables
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import read_records
@@ -94,6 +95,25 @@ def test_a_torn_file(write: Callable, tmp_path: Path):
         list(read_records(path, skipped=Counter()))
     found, skipped = values_and_skipped(path)
     assert 100 < len(found) < 10_000 and skipped == {"broken_file": 1}
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_a_quote_that_is_never_closed_is_an_error_either_way(write: Callable, monkeypatch: pytest.MonkeyPatch, on_error: Any):
+    """Else the rest of the file would be left out, and counted as one row."""
+    path = write("a.csv", 'text,label\nx,1\n"two\nlines",0\n"open,1\n' + "y,0\n" * 400)
+    for limit in (tables.MAX_DOCUMENT_BYTES, 500):  # it meets the file's end, or the longest field there may be
+        monkeypatch.setattr(tables, "MAX_DOCUMENT_BYTES", limit)
+        with pytest.raises(DataError, match=r"a\.csv, line 5: a quote in this row is never closed"):
+            list(read_records(path, on_error=on_error, skipped=Counter()))
+
+
+def test_a_quote_left_open_by_a_torn_file_is_no_more_than_that(write: Callable, tmp_path: Path):
+    whole = gzip.compress(b"text,label\n" + b"".join(b'"number\n%d",1\n' % number for number in range(10_000)))
+    for length in range(len(whole) - 2000, len(whole) - 1990):  # some end within quotes
+        path = tmp_path / "a.csv.gz"
+        path.write_bytes(whole[:length])
+        found, skipped = values_and_skipped(path)
+        assert 100 < len(found) < 10_000 and skipped["broken_file"] == 1
 
 
 def test_blank_lines_are_counted(write: Callable):

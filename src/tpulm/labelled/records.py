@@ -55,7 +55,8 @@ def read_records(
 ) -> Iterator[Record]:
     """The rows of a file, or of the files of a folder or glob in the order of their names, on disk or gs://, one at a time.
 
-    What is no row raises DataError with its place or, with on_error "skip", is left out and counted in `skipped` by reason.
+    What is no row raises DataError with its place or, with on_error "skip", is left out and counted in `skipped` by reason; but
+    for a csv's quote that is never closed, which would take all rows after it along.
     Blank lines are counted as "empty" either way. ConfigError: no such file, or none of rows.
     """
     for file in find_record_files(path, format):
@@ -111,7 +112,7 @@ def new_faults(on_error: OnError, name: str = "") -> Faults:
 
 
 def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults) -> Iterator[Record]:
-    rows = read_rows(read_lines(stream, find_codec("utf-8"), faults), kind, faults)
+    rows = read_rows(read_lines(stream, find_codec("utf-8"), faults), kind, faults, open_quote="error")
     first = next(rows, None)
     if first is None:
         return
