@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -181,6 +182,24 @@ def test_every_epoch_sees_every_row(encoder: Path) -> None:
 def same(first: Any, second: Any) -> bool:
     a, b = named_leaves(first), named_leaves(second)
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path / "saved")
+    fitted.save_pretrained(tmp_path / "saved")
+    for name in ("notes/kept.txt", "app.py", ".gitignore"):
+        kept = tmp_path / "saved" / name
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text("mine")
+        with pytest.raises(ConfigError, match=rf"no part of a saved classifier \({name.split('/')[0]}\)"):
+            fitted.save_pretrained(tmp_path / "saved")
+        assert kept.read_text() == "mine"
+        shutil.rmtree(kept.parent) if "/" in name else kept.unlink()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"config\.json without model\.safetensors"):
+        fitted.save_pretrained(tmp_path / "project")
+    assert (tmp_path / "project" / "config.json").read_text() == "{}"
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tpulm.config import FinetuneConfig, load_finetune
 from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
-from tpulm.errors import ConfigError, DataError
+from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.scoring import scores_of
 from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
 from tpulm.models.classifier import SequenceClassifier
@@ -192,12 +192,10 @@ class Classifier:
     def save_pretrained(self, folder: str | PurePath) -> None:
         """A folder that transformers' AutoModelForSequenceClassification and `tpulm.Classifier` load.
 
-        A model that is there already is replaced. Raises ConfigError for a folder of anything else, whose files would be gone.
+        A model that is there already is replaced. Raises ConfigError for a folder with anything else in it.
         """
         model, target = self.model, storage.as_path(folder)
-        found = {path.name for path in storage.list_folder(target)}
-        if CONFIG not in found and found - _FILES:  # without it, but with no other files, a model that was not wholly uploaded
-            raise ConfigError(f"{target} holds files that are no model, and saving would remove them; name a new folder")
+        _check_replaceable(target)
         save_loaded(target, model._replace(params=self.params, head="classification", answers=self.answers))
 
     # -- what they share ------------------------------------------------------------------------------------------------
@@ -261,6 +259,24 @@ class Classifier:
                 special=special_ids(self.model),
             )
         return self._tuning
+
+
+def _check_replaceable(folder: PurePath) -> None:
+    """Raises ConfigError for a folder with more in it than a saved classifier, all of which saving would remove.
+
+    Weights without a config.json are a model that was not wholly uploaded.
+    """
+    found = {path.name for path in storage.list_folder(folder)}
+    others = sorted(found - _FILES)
+    if others:
+        raise ConfigError(
+            f"{folder} holds what is no part of a saved classifier ({some_of(others)}), and saving would remove it; name a new "
+            "folder"
+        )
+    if CONFIG in found and WEIGHTS not in found:
+        raise ConfigError(
+            f"{folder} holds {CONFIG} without {WEIGHTS}: this is no model, and saving would replace it; name a new folder"
+        )
 
 
 def _as_step(update: Update, tuning: Tuning) -> Step:

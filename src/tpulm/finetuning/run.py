@@ -21,7 +21,7 @@ import numpy as np
 from tpulm import interrupt, storage
 from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import CONFIG, READS, load_model
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, some_of
 from tpulm.failures import record_failure
 from tpulm.finetuning.card import card_text
 from tpulm.finetuning.classifier import Classifier
@@ -79,9 +79,10 @@ class _Finetuning:
         progress: Progress,
     ):
         self._model, self._paths, self._reading, self._progress = str(model), paths, reading, progress
-        self._output = storage.check_writable(output)
+        self._output = storage.as_path(output)
         self._work = self._output / WORK
         self._check_output()
+        storage.check_writable(self._output)
         keep_between_steps()
         keep_compiled()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
@@ -215,8 +216,19 @@ class _Finetuning:
     # -- the folder -----------------------------------------------------------------------------------------------------
 
     def _check_output(self) -> None:
-        if storage.exists(self._output / CONFIG) and not storage.exists(self._output / SUMMARY):
-            raise ConfigError(f"{self._output} holds another model; name an empty or new folder with --output")
+        """Raises ConfigError for a folder of the user's own files, some of which publishing would replace.
+
+        The work folder in it says that it was begun here, which a run that failed leaves too.
+        """
+        if storage.is_folder(self._work):
+            return
+        names = [path.name for path in storage.list_folder(self._output)]
+        found = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # of a probe that was killed
+        if found:
+            raise ConfigError(
+                f"{self._output} is not empty ({some_of(found)}), and no fine-tuning was begun there; name an empty or new "
+                "folder with --output"
+            )
 
     @contextmanager
     def _held(self) -> Iterator[None]:
