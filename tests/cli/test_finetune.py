@@ -82,6 +82,27 @@ def test_a_file_is_classified(classifier: Path, place: Path, module_environment:
     assert "64 texts" in done.stderr
 
 
+def test_the_file_that_is_read_is_never_written(
+    classifier: Path, place: Path, module_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Not by its own name, by another way to it, through links from either side, or as one of a folder."""
+    (tmp_path / "in").mkdir()
+    read = write_tsv(tmp_path / "in" / "some.tsv", reviews(4))
+    before = read.read_bytes()
+    (tmp_path / "link.tsv").symlink_to(read)
+    for source, target in (
+        ("in/some.tsv", "in/some.tsv"),
+        ("in/some.tsv", "./in/../in/some.tsv"),
+        ("in/some.tsv", "link.tsv"),
+        ("link.tsv", "in/some.tsv"),
+        ("in", "in/some.tsv"),
+    ):
+        arguments = ["--input", source, "--text-column", "document", "--output", target]
+        done = tpulm(tmp_path, module_environment, "classify", str(classifier), *arguments)
+        assert done.returncode == 2 and "would be overwritten" in done.stderr, done.stderr
+        assert read.read_bytes() == before
+
+
 def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, module_environment: dict[str, str]) -> None:
     arguments = ["--train", "train.tsv", "--test", "test.tsv", "--output", "killed"]
     command = [sys.executable, "-m", "tpulm", "finetune", "bert", "--text-column", "document", *SETTINGS, *arguments]

@@ -179,6 +179,15 @@ def info(path: AnyPath) -> FileInfo | None:
     return None if found is None else _of_object(found)
 
 
+def same_file(path: AnyPath, other: AnyPath) -> bool:
+    """Whether both name one file that is there, by whatever links and folders."""
+    first, second = as_path(path), as_path(other)
+    if isinstance(first, Path) and isinstance(second, Path):
+        with explain("look at", first):
+            return first.exists() and second.exists() and first.samefile(second)
+    return str(first) == str(second)
+
+
 def list_folder(path: AnyPath) -> list[PurePath]:
     """What lies directly in the folder, in the order of the names; nothing where there is no folder."""
     folder = as_path(path)
