@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import tpulm
 from encoders import reviews
+from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
 
@@ -60,10 +62,40 @@ def test_devices_do_not_matter(encoder: Path) -> None:
 
 def test_a_saved_classifier_is_the_same_again(fitted: tpulm.Classifier, tmp_path: Path) -> None:
     fitted.save_pretrained(tmp_path / "out")
-    again = tpulm.Classifier(tmp_path / "out", max_length=16)
+    again = tpulm.Classifier(tmp_path / "out")
     texts = [text for text, _ in reviews(40, seed=3)]
     assert again.labels is not None and again.labels.names == ("neg", "pos")
     np.testing.assert_array_equal(again.predict_proba(texts), fitted.predict_proba(texts))
+
+
+def test_texts_are_cut_as_they_were_in_training(make_encoder: Callable[[str], Path], tmp_path: Path) -> None:
+    """By whoever loads the classifier again, transformers too; else its scores would be others than those reported."""
+    from transformers import AutoTokenizer
+
+    long = [(f"{text} {text}", label) for text, label in reviews(64)]
+    for kind in ("bert", "eurobert"):
+        settings = {**QUICK, "epochs": 1, "max_length": 8}
+        fitted = tpulm.Classifier(make_encoder(kind), **settings).fit(long, long[:16])
+        fitted.save_pretrained(tmp_path / kind)
+        assert AutoTokenizer.from_pretrained(tmp_path / kind).model_max_length == 8
+        again = tpulm.Classifier(tmp_path / kind)
+        assert again.config.max_length == 8 and again.evaluate(long) == fitted.evaluate(long)
+        classified = tpulm.classify(tpulm.load_model(tmp_path / kind), [text for text, _ in long])
+        found = [list((one.probabilities or {}).values()) for one in classified]
+        np.testing.assert_allclose(found, fitted.predict_proba([text for text, _ in long]), atol=1e-6)
+        import_model(tmp_path / kind, tmp_path / f"{kind}-imported")
+        assert tpulm.load_model(tmp_path / f"{kind}-imported").max_length == 8
+        assert tpulm.Classifier(tmp_path / kind, max_length=16).config.max_length == 16
+
+
+@pytest.mark.parametrize("said", [None, int(1e30), 1e30, 64, 4, "long"])
+def test_a_length_that_says_nothing_is_not_used(fitted: tpulm.Classifier, encoder: Path, tmp_path: Path, said: Any) -> None:
+    fitted.save_pretrained(tmp_path / "out")
+    path = tmp_path / "out" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": said}))
+    assert tpulm.load_model(tmp_path / "out").max_length is None
+    assert tpulm.Classifier(tmp_path / "out").config.max_length == 32
+    assert tpulm.load_model(encoder).max_length is None  # what a pretrained model reads is no classifier's length
 
 
 def test_logits_are_those_of_transformers(torch: ModuleType, make_encoder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_scores_are_means_over_the_seeds(finished: FinetuneSummary) -> None:
 
 
 def test_the_model_is_the_one_that_was_scored(finished: FinetuneSummary, files: Path) -> None:
-    classifier = tpulm.Classifier(finished.output, max_length=16)
+    classifier = tpulm.Classifier(finished.output)
     test = [tuple(line.split("\t")[1:]) for line in (files / "test.tsv").read_text().splitlines()[1:]]
     best = finished.seeds[finished.best]
     assert best.test is not None

@@ -298,7 +298,7 @@ def _classify_file(
             progress.advance(len(chunk))
     lines = {"classified": f"{counted:,} texts"}
     if classifier.cut:
-        lines["cut"] = f"{classifier.cut:,} texts longer than the model reads"
+        lines["cut"] = f"{classifier.cut:,} texts longer than {classifier.max_length} tokens"
     if skipped:
         lines["left out"] = ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())
     if output is not None:

@@ -58,7 +58,8 @@ class Classifier:
             raise ConfigError(f"{', '.join(settings)}: give settings by name or as config, not both")
         if config.task == "regression" and labels is not None:
             raise ConfigError("a regression has no labels: leave them out")
-        self.config = config.for_architecture(self.model.config.architecture, self.model.config.max_positions)
+        of_model = self.model.config
+        self.config = config.for_architecture(of_model.architecture, of_model.max_positions, self.model.max_length)
         self.labels: LabelSet | None = None
         self.fitted: Fitted | None = None
         self._params: SequenceClassifier | None = None  # numpy
@@ -196,7 +197,8 @@ class Classifier:
         """
         model, target = self.model, storage.as_path(folder)
         _check_replaceable(target)
-        save_loaded(target, model._replace(params=self.params, head="classification", answers=self.answers))
+        length = self.config.max_length
+        save_loaded(target, model._replace(params=self.params, head="classification", answers=self.answers, max_length=length))
 
     # -- what they share ------------------------------------------------------------------------------------------------
 

@@ -27,13 +27,14 @@ class ClassifierForUse:
     def __init__(self, model: LoadedModel):
         if model.answers is None:
             raise ConfigError("this model is no classifier; 'tpulm finetune' makes one of it and of labelled texts")
+        self.max_length = model.max_length or model.config.max_positions  # tokens of a text
         settings = FinetuneConfig(
-            task="regression" if model.answers.is_regression else "classification", max_length=model.config.max_positions
+            task="regression" if model.answers.is_regression else "classification", max_length=self.max_length
         ).for_architecture(model.config.architecture, model.config.max_positions)
         self._names = model.answers.names
         self._outputs = Outputs(model, settings, num_classes=model.answers.num_classes)
         self._params = self._outputs.place(model.params)
-        self.cut = 0  # texts so far that were longer than the model reads, and were cut
+        self.cut = 0  # texts so far that were longer, and were cut
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Classified]:
         """One answer for each text (or pair of texts), in their order. Raises DataError for a blank text."""
