@@ -31,6 +31,7 @@ def test_it_learns(fitted: tpulm.Classifier) -> None:
     assert fitted.evaluate(reviews(64, seed=2))["accuracy"] > 0.95
     assert fitted.predict(["the film was very good", "bad plot and cast"]) == ["pos", "neg"]
     shares = fitted.predict_proba(["the film was very good"])
+    assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, 2)
     assert shares.shape == (1, 2) and shares.sum() == pytest.approx(1.0) and shares[0, 1] > 0.8
 
 
@@ -131,7 +132,10 @@ def test_pairs(encoder: Path) -> None:
     classifier.fit(pairs[:448], pairs[448:])
     assert classifier.evaluate(pairs[448:])["accuracy"] > 0.8
     texts, others = [text for text, _, _ in pairs[:4]], [other for _, other, _ in pairs[:4]]
-    assert len(classifier.predict(texts, others)) == 4
+    said = classifier.predict(texts, others)
+    assert len(said) == 4
+    assert said == classifier.predict(list(zip(texts, others, strict=True)))
+    assert said == classifier.predict({"text": texts, "pair": others})
 
 
 def test_regression(encoder: Path, tmp_path: Path) -> None:
@@ -240,6 +244,38 @@ def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier,
 def test_a_label_that_was_not_trained(fitted: tpulm.Classifier) -> None:
     with pytest.raises(DataError, match=r"example 1: .*'nag' is none of the classes: 'neg', 'pos'\. Did you mean 'neg'\?"):
         fitted.evaluate([("a good film", "pos"), ("a bad film", "nag")])
+
+
+def test_one_number_only(encoder: Path) -> None:
+    only = [(text, 3) for text, _ in reviews(40)]
+    with pytest.raises(DataError, match="all 40 examples are labelled 3; to learn numbers takes at least two"):
+        tpulm.Classifier(encoder, task="regression", **QUICK).fit(only, only)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("good", r'the texts are one string, "good"; give a list of texts: \["good"\]'),
+        (["good", " "], "example 1: the text is empty"),
+        (["good", None], "example 1: the text is empty"),
+        ([5], "example 0: the text is 5, not a string"),
+        ([("good", "film"), ("good",)], "example 1: it has 1 parts and example 0 has 2"),
+        ([("good", "")], "the second text is empty"),
+        ({"texts": ["good"]}, "no column 'text'. Did you mean 'texts'"),
+    ],
+)
+def test_what_is_no_list_of_texts(fitted: tpulm.Classifier, texts: Any, message: str) -> None:
+    for predict in (fitted.predict, fitted.predict_proba):
+        with pytest.raises(DataError, match=message):
+            predict(texts)
+    with pytest.raises(DataError, match="not of one length: text 2, pair 1"):
+        fitted.predict(["good", "bad"], ["film"])
+
+
+@pytest.mark.parametrize("labels", [{"neg", "pos"}, "np", b"np", {"neg": 0, "pos": 1}, 2])
+def test_labels_without_an_order(encoder: Path, labels: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"the labels are a {type(labels).__name__}; give a list or tuple"):
+        tpulm.Classifier(encoder, labels=labels)
 
 
 @pytest.mark.parametrize("labels", [None, ("neg", "pos")])

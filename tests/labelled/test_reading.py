@@ -3,7 +3,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +214,36 @@ def test_reviews_are_the_same_in_every_format(real_data: Path, tmp_path: Path):
     for name in ("a.csv", "a.jsonl", "a.parquet"):
         other = read_examples(tmp_path / name, columns, on_error="skip")
         assert (parts(other), other.skipped) == (parts(found), found.skipped), name
+
+
+class Series:
+    """As pandas has them: of keys, which are numbers, but no columns."""
+
+    def __init__(self, values: list[Any]):
+        self._values = values
+
+    def keys(self) -> range:
+        return range(len(self._values))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+
+class Frame:
+    """As pandas has them: no Mapping, but with the keys of one."""
+
+    def __init__(self, columns: dict[str, list[Any]]):
+        self._columns = columns
+        self.columns = list(columns)
+
+    def keys(self) -> list[str]:
+        return self.columns
+
+    def __getitem__(self, name: str) -> Series:
+        return Series(self._columns[name])
+
+
+def test_a_column_of_a_frame_is_a_list_and_a_frame_is_columns():
+    assert examples_of(Series(["x", "y"]), labelled=False).texts == ["x", "y"]
+    found = examples_of(Frame({"text": ["x", "y"], "label": [1, 0]}))
+    assert (found.texts, found.labels) == (["x", "y"], [1, 0])

@@ -48,6 +48,28 @@ def test_a_text_longer_than_the_model_reads(model: LoadedModel) -> None:
     assert answer.label == "pos"
 
 
+def test_the_folder_of_a_model_will_do(model: LoadedModel, folder: Path) -> None:
+    expected = tpulm.classify(model, ["a very good film", "a very bad film"])
+    assert tpulm.classify(folder / "clf", ["a very good film", "a very bad film"]) == expected
+    assert tpulm.classify(str(folder / "clf"), "a very good film")[0].label == "pos"
+    assert len(tpulm.classify(model, "a film", "a film")) == 1
+
+
+def test_what_is_no_text_is_refused(model: LoadedModel) -> None:
+    for texts, message in (
+        (["good", None], "text 2 of 2: the text is empty"),
+        ([5], "text 1 of 1: the text is 5, not a string"),
+        ([("a", "b")], r'the text is \["a", "b"\], not a string'),
+        (["a\ud800b"], "half of a surrogate pair"),
+    ):
+        with pytest.raises(DataError, match=message):
+            tpulm.classify(model, texts)
+    with pytest.raises(DataError, match="second text is empty"):
+        tpulm.classify(model, ["good"], [""])
+    with pytest.raises(DataError, match="1 texts and 2 second texts"):
+        tpulm.classify(model, ["good"], ["a", "b"])
+
+
 def test_refusals(model: LoadedModel, folder: Path) -> None:
     with pytest.raises(DataError, match="text 2 of 2: the text is empty"):
         tpulm.classify(model, ["good", " \n"])
