@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from tpulm.cli.app import app
 
 RUN_FILE = """
 extends = "bert-tiny"
@@ -106,3 +111,31 @@ def test_mistakes_have_their_code_and_their_hint(
     assert (result.returncode, result.stdout) == (code, ""), result.stderr
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def commands_of(group: Any) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield from commands_of(command) if hasattr(command, "commands") else ((name, command),)
+
+
+EVERY = dict(commands_of(typer.main.get_command(app)))
+
+
+def said_of(command: Any, arguments: list[str]) -> str:
+    """What is wrong with the arguments, if anything is; nothing is run."""
+    try:
+        command.make_context(command.name, arguments)
+    except Exception as error:  # of the parser, which has no public name for them
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_option_is_given_once(name: str) -> None:
+    """But for those that say they may be repeated."""
+    options = [item for item in EVERY[name].params if item.param_type_name == "option" and not item.is_eager]
+    for option in options:
+        given = [option.opts[0]] if option.is_flag else [option.opts[0], "1"]
+        refused = f"{option.opts[0]} is given 2 times; give it once." in said_of(EVERY[name], [*given, *given])
+        assert refused is not option.multiple, option.name
+    assert {option.name for option in options if option.multiple} <= {"overrides", "bucket"}

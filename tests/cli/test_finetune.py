@@ -39,7 +39,9 @@ def finetune(
     place: Path, environment: dict[str, str], *arguments: str, model: str = "bert"
 ) -> subprocess.CompletedProcess[str]:
     columns = () if "--text-column" in arguments else ("--text-column", "document")
-    return tpulm(place, environment, "finetune", model, *columns, *SETTINGS, *arguments)
+    options = zip(SETTINGS[::2], SETTINGS[1::2], strict=True)
+    settings = (part for option in options if option[0] not in arguments for part in option)
+    return tpulm(place, environment, "finetune", model, *columns, *settings, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +135,9 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (["--train", "train.tsv", "--set", "epoch=2"], 2, "Did you mean 'epochs'?"),
         (["--train", "train.tsv", "--epochs", "0"], 2, "epochs"),
         (["--train", "train.tsv", "--max-length", "999"], 2, "exceeds the 32 positions"),
+        (["--train", "train.tsv", "--set", "max_length=999"], 2, "max_length is set twice, to 999 and to 16; set it once"),
+        (["--train", "train.tsv", "--train", "gone.tsv"], 2, "--train is given 2 times; give it once."),
+        (["--train", "train.tsv", "--set", "seed=1", "--set", "max_length=24", "--set", "seed=2"], 2, "seed is set twice"),
     ],
 )
 def test_wrong_input(place: Path, module_environment: dict[str, str], arguments: list[str], code: int, message: str) -> None:

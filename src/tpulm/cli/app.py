@@ -12,11 +12,12 @@ from types import TracebackType
 import typer
 
 from tpulm.cli import cloud, dataset, finetune, importing, plan, recipes, run, stages, tokenizer, use
+from tpulm.cli.commands import Commands
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
 from tpulm.storage import storage_error
 
-app = typer.Typer(
+app = Commands(
     name="tpulm",
     help="Raw text in any language in, a pretrained Hugging Face language model out.\n\n"
     "Begin with 'tpulm quickstart', then 'tpulm run RUN.toml --workdir W' on your own text.\n\n"
