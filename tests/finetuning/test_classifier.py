@@ -18,6 +18,7 @@ from encoders import reviews
 from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
+from tpulm.train import tuning
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16, "dropout": 0.0}
 
@@ -208,11 +209,25 @@ def test_every_epoch_sees_every_row(encoder: Path) -> None:
     classifier = tpulm.Classifier(encoder, labels=("neg", "pos"), **{**QUICK, "log_every_steps": 1, "epochs": 1})
     rows = 0
     data = classifier.encode(reviews(41))
-    tuning = classifier.tuning_of(data)
-    for update in tuning.updates(tuning.state_at_zero(0, classifier.first_params(0)), data, seed=0):
+    tuned = classifier.tuning_of(data)
+    for update in tuned.updates(tuned.state_at_zero(0, classifier.first_params(0)), data, seed=0):
         assert float(update.state.window["rows"]) == update.rows
         rows += update.rows
-    assert rows == 41 and tuning.steps == 3
+    assert rows == 41 and tuned.steps == 3
+
+
+@pytest.mark.parametrize(("hardware", "rows"), [({}, 48), ({"data": 4, "tensor": 2}, 44), ({"microbatch_size": 4}, 64)])
+def test_a_batch_is_no_larger_than_all_rows(
+    encoder: Path, monkeypatch: pytest.MonkeyPatch, hardware: dict[str, Any], rows: int
+) -> None:
+    """The rest of it would weigh nothing and take memory; what is learned is the same without."""
+    settings = {**QUICK, "epochs": 2, "dropout": 0.1, "batch_size": 256, "hardware": hardware}
+    small = tpulm.Classifier(encoder, **settings).fit(reviews(42), reviews(16, seed=1))
+    assert small.tuning_of(small.encode(reviews(42))).layout.batch_size == rows
+    monkeypatch.setattr(tuning, "_batch_rows", lambda config, *_: config.batch_size)
+    whole = tpulm.Classifier(encoder, **settings).fit(reviews(42), reviews(16, seed=1))
+    for name, leaf in named_leaves(whole.params).items():
+        np.testing.assert_allclose(named_leaves(small.params)[name], leaf, atol=1e-5, err_msg=name)
 
 
 def same(first: Any, second: Any) -> bool:
