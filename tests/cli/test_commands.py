@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -111,6 +114,40 @@ def test_mistakes_have_their_code_and_their_hint(
     assert (result.returncode, result.stdout) == (code, ""), result.stderr
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+LONG_WORK = """
+import time
+from tpulm.cli import app
+def work():
+    print("at work", flush=True)
+    {work}
+app.app = work
+app.main()
+"""
+
+
+@pytest.mark.parametrize("work", ["time.sleep(60)", "import jax; jax.jit(lambda x: x)(1.0); time.sleep(60)"])
+def test_ctrl_c_ends_a_command_that_has_nothing_to_save(user_environment: dict[str, str], work: str) -> None:
+    """At once and without a traceback, also while heavy libraries are being imported."""
+    script = [sys.executable, "-c", LONG_WORK.format(work=work)]
+    for waited in (0.0, 0.2, 0.6):
+        process = subprocess.Popen(script, env=user_environment, stdout=PIPE, stderr=PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "at work\n"
+        time.sleep(waited)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (130, "stopped\n")
+
+
+def test_ctrl_c_leaves_no_half_of_a_file(user_environment: dict[str, str], tmp_path: Path) -> None:
+    half = "from tpulm import storage; block = storage.built_aside('a.tsv'); open(block.__enter__(), 'w').write('half')"
+    script = LONG_WORK.format(work="time.sleep(60)").replace('    print("at', f'    {half}\n    print("at')
+    process = subprocess.Popen([sys.executable, "-c", script], env=user_environment, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None and process.stdout.readline() and len(list(tmp_path.iterdir())) == 1
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130 and not list(tmp_path.iterdir())
 
 
 def commands_of(group: Any) -> Iterator[tuple[str, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import traceback
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Final
 
 import typer
 
@@ -15,7 +17,9 @@ from tpulm.cli import cloud, dataset, finetune, importing, plan, recipes, run, s
 from tpulm.cli.commands import Commands
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
-from tpulm.storage import storage_error
+from tpulm.storage import abandon, storage_error
+
+_SHOW_CURSOR: Final = b"\x1b[?25h"
 
 app = Commands(
     name="tpulm",
@@ -62,6 +66,7 @@ def _version(
 
 def main() -> None:
     """The console script."""
+    signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     threading.excepthook = _tell_of_thread
     sys.excepthook = _tell
@@ -82,6 +87,17 @@ def main() -> None:
         _leave(1)
 
 
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C where nothing is to be saved: the end, at once. `interrupt.handled` replaces it where something is.
+
+    An exception would come out of whatever is running, half an import of jaxlib or a compiler, which not all of them survive.
+    Bytes are written past Python's streams, whose locks may be held, and show the cursor that a progress bar has hidden.
+    """
+    abandon()
+    os.write(2, _SHOW_CURSOR * os.isatty(2) + b"stopped\n")
+    os._exit(128 + number)
+
+
 def _leave(code: int) -> None:
     """Exit at once where a thread still compiles: ending the interpreter around it would abort the process (code 134).
 
@@ -98,6 +114,7 @@ def _leave(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a last Ctrl-C would change the code
     sys.exit(code)
 
 

@@ -37,6 +37,7 @@ from tpulm.train.compile_cache import keep_compiled
 from tpulm.train.tuning import Labelled
 
 SUMMARY, MISTAKES, WORK = "finetune.json", "mistakes.jsonl", "finetuning"
+_UNTRAINED = "nothing was trained yet"
 
 
 def finetune(
@@ -130,6 +131,7 @@ class _Finetuning:
         for name, path in self._paths.items():
             if path is not None:
                 examples[name] = read_examples(path, **self._reading)
+                interrupt.check(_UNTRAINED)
                 skipped += examples[name].skipped
         if "dev" not in examples:
             examples["train"], examples["dev"] = self._classifier.split(examples["train"])
@@ -139,6 +141,7 @@ class _Finetuning:
         for name, part in examples.items():
             rows[name] = self._classifier.encode(part, learn=name == "train")
             self._progress.advance(len(part))
+            interrupt.check(_UNTRAINED)
         if skipped:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
             self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")

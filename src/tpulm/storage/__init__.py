@@ -39,13 +39,14 @@ from tpulm.storage.lease import held
 from tpulm.storage.mirror import Mirror
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
 from tpulm.storage.ranges import Ranges, open_ranges
-from tpulm.storage.staging import built_aside, local_copy
+from tpulm.storage.staging import abandon, built_aside, local_copy
 
 __all__ = [
     "TEMPORARY_SUFFIX",
     "FileInfo",
     "Mirror",
     "Ranges",
+    "abandon",
     "as_path",
     "built_aside",
     "check_writable",
