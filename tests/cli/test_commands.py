@@ -122,7 +122,7 @@ from tpulm.cli import app
 def work():
     print("at work", flush=True)
     {work}
-app.app = work
+app.typer.main.get_command = lambda app: work
 app.main()
 """
 

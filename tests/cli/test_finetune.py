@@ -154,6 +154,16 @@ def test_wrong_input(place: Path, module_environment: dict[str, str], arguments:
     assert not (place / "wrong" / "config.json").exists()
 
 
+def test_a_checkpoint_that_cannot_be_written_is_told_once(place: Path, module_environment: dict[str, str]) -> None:
+    """As on a full disk; the writes that were under way fail after the save has, each with a traceback of its own."""
+    command = [sys.executable, "-m", "tpulm", "finetune", "bert", "--train", "train.tsv", *SETTINGS]
+    limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *command, "--output", "limited", "--text-column", "document"]
+    done = subprocess.run(limited, cwd=place, env=module_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and "Event loop" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: cannot save a checkpoint")]
+
+
 def test_wrong_models(place: Path, module_environment: dict[str, str], tmp_path: Path) -> None:
     arguments = ["--train", "train.tsv", "--output", "wrong"]
     done = finetune(place, module_environment, *arguments, model="decoder")

@@ -70,10 +70,11 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     threading.excepthook = _tell_of_thread
     sys.excepthook = _tell
+    sys.unraisablehook = _tell_of_unraisable
     for library in ("absl", "asyncio"):  # orbax and its tasks log what they then raise
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
-        app()
+        typer.main.get_command(app)()  # app() would put typer's hook in the place of ours
     except SystemExit as leaving:
         _leave(leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1)
     except TpulmError as error:
@@ -126,6 +127,16 @@ def _tell_of_thread(arguments: threading.ExceptHookArgs) -> None:
 
 
 def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """As usual, but for writes that were under way when a save failed, which tensorstore reports here one by one."""
-    if str(error) != "Event loop is closed" and "in OCDBT database" not in str(error):
+    """As usual, but for writes that were under way when a save failed, which tensorstore reports one by one."""
+    if not _is_of_failed_save(error):
         sys.__excepthook__(kind, error, trace)
+
+
+def _tell_of_unraisable(arguments: sys.UnraisableHookArgs) -> None:
+    """The same for those that its threads report: the loop which waited for them is closed by then."""
+    if not _is_of_failed_save(arguments.exc_value):
+        sys.__unraisablehook__(arguments)
+
+
+def _is_of_failed_save(error: BaseException | None) -> bool:
+    return str(error) == "Event loop is closed" or "in OCDBT database" in str(error)
