@@ -200,8 +200,8 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
 
 def load_weights(folder: PurePath) -> Weights:
     """What config.json and model.safetensors of a folder hold. Raises DataError when they contradict each other."""
-    values, origin = storage.read_json(folder / CONFIG), str(folder / WEIGHTS)
-    if isinstance(values, dict) and values.get("model_type") in decoder_json.MODEL_TYPES:
+    values, origin = storage.read_given_object(folder / CONFIG), str(folder / WEIGHTS)
+    if values.get("model_type") in decoder_json.MODEL_TYPES:
         described = decoder_json.from_json(values, origin=str(folder / CONFIG))
         tied = described.config.tied_output
         kept = untie(_read_tensors(folder / WEIGHTS), values["model_type"], tied=tied, origin=origin)
@@ -251,7 +251,7 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
 def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
     path = folder / TOKENIZER_CONFIG
-    settings = storage.read_json(path) if storage.exists(path) else {}
+    settings = storage.read_given_object(path) if storage.exists(path) else {}
     lowercase = settings.get("do_lower_case", True)
     strip_accents = settings.get("strip_accents")
     return TokenizerConfig(
@@ -264,7 +264,7 @@ def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
 def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
     """The tokens to which a classifier's texts were cut; None where the tokenizer says nothing of use (1e30: no limit)."""
     path = folder / TOKENIZER_CONFIG
-    settings = storage.read_json(path) if storage.exists(path) else {}
+    settings = storage.read_given_object(path) if storage.exists(path) else {}
     length = settings.get("model_max_length")
     return length if isinstance(length, int) and LEAST_LENGTH <= length <= max_positions else None
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NamedTuple
 
-from tpulm.errors import StorageError
+from tpulm.errors import DataError, StorageError
 from tpulm.storage import cloud, local
 from tpulm.storage.causes import explain
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
@@ -146,6 +146,18 @@ def read_json(path: AnyPath) -> Any:
         return json.loads(read_bytes(path))
     except ValueError as error:
         raise StorageError(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
+
+
+def read_given_object(path: AnyPath) -> dict[str, Any]:
+    """A JSON object of a model that the user brought. Raises DataError where it is none: nothing here can make it anew."""
+    location = os.fspath(path)
+    try:
+        found = json.loads(read_bytes(path))
+    except ValueError as error:
+        raise DataError(f"not valid JSON ({error}); copy or export the model again", location=location) from error
+    if not isinstance(found, dict):
+        raise DataError("not a JSON object; copy or export the model again", location=location)
+    return found
 
 
 def exists(path: AnyPath) -> bool:
