@@ -227,6 +227,16 @@ def test_in_cloud_storage(encoder: Path, files: Path, finished: FinetuneSummary,
     assert same("gs://runs/clf", finished.output)
 
 
+def test_settings_by_name(encoder: Path, files: Path, tmp_path: Path) -> None:
+    arguments: Any = {"columns": COLUMNS, "epochs": 1, "max_length": 16, "hardware.data": 8}
+    summary = tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", **arguments)
+    assert summary.settings.epochs == 1 and summary.settings.max_length == 16
+    with pytest.raises(ConfigError, match=r"epochs, max_length, hardware\.data: give settings by name or as config, not both"):
+        tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", config=CONFIG, **arguments)
+    with pytest.raises(ConfigError, match=r"unknown setting 'epoch'\. Did you mean 'epochs'\?"):
+        tpulm.finetune(encoder, files / "train.tsv", tmp_path / "other", epoch=1)
+
+
 def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch_size 12 does not divide"):
         run(encoder, files, tmp_path / "clf", batch_size=12)
