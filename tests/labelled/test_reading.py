@@ -78,8 +78,8 @@ def test_a_missing_key_is_a_fault_of_its_record(write: Callable):
             "gj04\t1\tOur friends won't buy this.\nx\t1\ty\n",
             "this one looks like data: put a line with the names in front",
         ),
-        ("a.tsv", "text,label\nx,1\n", "separated by commas: set format = 'csv'"),
-        ("a.csv", "text\tlabel\nx\t1\n", "separated by tabs: set format = 'tsv'"),
+        ("a.tsv", "text,label\nx,1\n", "separated by commas: --format csv"),
+        ("a.csv", "text\tlabel\nx\t1\n", "separated by tabs: --format tsv"),
     ],
 )
 def test_a_header_that_is_none(write: Callable, name: str, content: str, message: str):
@@ -101,7 +101,7 @@ def test_a_header_that_is_none(write: Callable, name: str, content: str, message
         ({"text": "x" * 101, "label": 1}, "the text is longer than", "too_large"),
         ({"text": "x", "label": None}, "the label is missing", "no_label"),
         ({"text": "x", "label": " "}, "the label is missing", "no_label"),
-        ({"text": "x", "label": float("nan")}, "the label is missing", "no_label"),
+        ({"text": "x", "label": float("nan")}, "the label is NaN", "no_label"),
         ({"text": "x", "label": ["a", "b"]}, r'the label is \["a", "b"\]; an example has one label', "no_label"),
     ],
 )

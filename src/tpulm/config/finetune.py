@@ -21,6 +21,7 @@ from tpulm.errors import ConfigError
 
 ClassMetric = Literal["accuracy", "macro_f1", "matthews"]
 RegressionMetric = Literal["pearson", "spearman", "mean_squared_error"]
+Metric = Literal[ClassMetric, RegressionMetric]
 LEAST_LENGTH: Final = 8  # tokens of a row
 LEAST_IS_BEST = ("mean_squared_error",)
 
@@ -42,7 +43,7 @@ class FinetuneConfig(Settings):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # of layers and attention; None: as the model says
     group_by_length: bool = True  # batches of rows of like length: less padding
     dev_fraction: Annotated[float, Field(gt=0.0, le=0.5)] = 0.1  # of the training file, where no dev file is given
-    metric: ClassMetric | RegressionMetric | None = None  # chooses the best epoch, on dev; None: accuracy or pearson
+    metric: Metric | None = None  # chooses the best epoch, on dev; None: accuracy or pearson
     patience: Positive | None = 3  # epochs without a better dev metric after which training ends; None: never
     seed: Seed = 0  # of the head's first values, the order of rows and dropout; several runs count up from it
     seeds: Annotated[int, Field(ge=1, le=100)] = 1

@@ -10,7 +10,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, shorten
+from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, Wording, shorten
 from tpulm.corpus.lines import Lines
 from tpulm.corpus.records import Batch, Batcher
 from tpulm.errors import DataError, suggest
@@ -112,21 +112,23 @@ def _column(header: list[str], text_field: str, kind: Literal["csv", "tsv"], fau
     columns = ", ".join(repr(name) for name in header)
     raise DataError(
         f"the header has no column '{text_field}'.{suggest(text_field, header)} "
-        f"Its columns: {shorten(columns, 200, quoted=False)}.{separator_advice(header, kind)} "
+        f"Its columns: {shorten(columns, 200, quoted=False)}.{separator_advice(header, kind, faults.wording)} "
         "The first row must be the header; set text_field to the column with the text.",
         location=location,
     )
 
 
-def separator_advice(header: list[str], kind: Literal["csv", "tsv"]) -> str:
+def separator_advice(header: list[str], kind: Literal["csv", "tsv"], wording: Wording) -> str:
     """What a header of one long name says about its file, with a leading space; else ""."""
     marks = {"\t": "tabs", ";": "semicolons", "|": "bars"} | ({",": "commas"} if kind == "tsv" else {})
     found = next((mark for mark in marks if mark in header[0]), None) if len(header) == 1 else None
     if found is None:
         return ""
-    other = {"\t": "set format = 'tsv'.", ",": "set format = 'csv'."}.get(found)
+    other = {"\t": "tsv", ",": "csv"}.get(found)
     separated = f" Its fields seem to be separated by {marks[found]}"
-    return f"{separated}: {other}" if other else f"{separated}; only commas (csv) and tabs (tsv) are read."
+    return (
+        f"{separated}: {wording.format.format(other)}." if other else f"{separated}; only commas (csv) and tabs (tsv) are read."
+    )
 
 
 def _ragged(cells: list[str], width: int) -> str:
