@@ -26,7 +26,7 @@ app = Commands(
     help="Raw text in any language in, a pretrained Hugging Face language model out.\n\n"
     "Begin with 'tpulm quickstart', then 'tpulm run RUN.toml --workdir W' on your own text.\n\n"
     "Exit codes: 0 done, 2 usage or configuration, 3 bad input data, 4 cloud refused, "
-    "75 stopped after saving (the same command continues), 1 anything else.",
+    "75 stopped after saving (the same command continues), 130 stopped with nothing to save, 1 anything else.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
