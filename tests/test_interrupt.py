@@ -32,6 +32,20 @@ def test_a_second_ctrl_c_stops_at_once():
             signal.raise_signal(signal.SIGINT)
 
 
+def test_a_second_ctrl_c_does_what_the_first_would_have_done():
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        with interrupt.handled(), interrupt.handled():
+            signal.raise_signal(signal.SIGINT)
+            assert not seen
+            with pytest.raises(KeyboardInterrupt):  # it has not ended the process
+                signal.raise_signal(signal.SIGINT)
+            assert seen == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_second_sigterm_changes_nothing():
     with interrupt.handled():
         signal.raise_signal(signal.SIGTERM)

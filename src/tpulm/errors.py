@@ -19,7 +19,7 @@ A message says what happened, the value found and the value expected, and what t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 EXIT_OK = 0
 EXIT_STOPPED = 75
@@ -95,6 +95,12 @@ class Stopped(TpulmError):
     """Stopped on request (Ctrl-C, SIGTERM) after saving; running the same command again continues."""
 
     exit_code = EXIT_STOPPED
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """The first of them as a message names them: "a, b, c and 4 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """Stopping on request: Ctrl-C and SIGTERM become one flag that long work looks at between two pieces.
 
-A second Ctrl-C stops at once. Work finds out by `requested()`, or by `check()`, which raises `Stopped`.
+A second Ctrl-C stops at once, as the first would have done before. Work finds out by `requested()`, or by `check()`, which
+raises `Stopped`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from tpulm.errors import Stopped
 
 _requested = threading.Event()
 _passed_on = threading.Event()
 _name = ""
+_before: Any = signal.default_int_handler  # what Ctrl-C did outside of `handled`
 
 
 def requested() -> bool:
@@ -55,11 +58,13 @@ def handled() -> Iterator[None]:
 
     Does nothing outside the main thread.
     """
-    global _name
+    global _name, _before
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     previous = {number: signal.signal(number, _on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    if previous[signal.SIGINT] is not _on_signal:
+        _before = previous[signal.SIGINT]
     try:
         yield
     finally:
@@ -74,6 +79,8 @@ def handled() -> Iterator[None]:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     global _name
     if _requested.is_set() and number == signal.SIGINT:
+        if callable(_before):
+            _before(number, frame)
         raise KeyboardInterrupt
     _name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[signal.Signals(number)]
     _requested.set()

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
 
 import pytest
+import typer
+
+from tpulm.cli.app import app
 
 RUN_FILE = """
 extends = "bert-tiny"
@@ -106,3 +114,65 @@ def test_mistakes_have_their_code_and_their_hint(
     assert (result.returncode, result.stdout) == (code, ""), result.stderr
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+LONG_WORK = """
+import time
+from tpulm.cli import app
+def work():
+    print("at work", flush=True)
+    {work}
+app.typer.main.get_command = lambda app: work
+app.main()
+"""
+
+
+@pytest.mark.parametrize("work", ["time.sleep(60)", "import jax; jax.jit(lambda x: x)(1.0); time.sleep(60)"])
+def test_ctrl_c_ends_a_command_that_has_nothing_to_save(user_environment: dict[str, str], work: str) -> None:
+    """At once and without a traceback, also while heavy libraries are being imported."""
+    script = [sys.executable, "-c", LONG_WORK.format(work=work)]
+    for waited in (0.0, 0.2, 0.6):
+        process = subprocess.Popen(script, env=user_environment, stdout=PIPE, stderr=PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "at work\n"
+        time.sleep(waited)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (130, "stopped\n")
+
+
+def test_ctrl_c_leaves_no_half_of_a_file(user_environment: dict[str, str], tmp_path: Path) -> None:
+    half = "from tpulm import storage; block = storage.built_aside('a.tsv'); open(block.__enter__(), 'w').write('half')"
+    script = LONG_WORK.format(work="time.sleep(60)").replace('    print("at', f'    {half}\n    print("at')
+    process = subprocess.Popen([sys.executable, "-c", script], env=user_environment, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None and process.stdout.readline() and len(list(tmp_path.iterdir())) == 1
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130 and not list(tmp_path.iterdir())
+
+
+def commands_of(group: Any) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield from commands_of(command) if hasattr(command, "commands") else ((name, command),)
+
+
+EVERY = dict(commands_of(typer.main.get_command(app)))
+
+
+def said_of(command: Any, arguments: list[str]) -> str:
+    """What is wrong with the arguments, if anything is; nothing is run."""
+    try:
+        command.make_context(command.name, arguments)
+    except Exception as error:  # of the parser, which has no public name for them
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_option_is_given_once(name: str) -> None:
+    """But for those that say they may be repeated."""
+    options = [item for item in EVERY[name].params if item.param_type_name == "option" and not item.is_eager]
+    for option in options:
+        given = [option.opts[0]] if option.is_flag else [option.opts[0], "1"]
+        refused = f"{option.opts[0]} is given 2 times; give it once." in said_of(EVERY[name], [*given, *given])
+        assert refused is not option.multiple, option.name
+    assert {option.name for option in options if option.multiple} <= {"overrides", "bucket"}

@@ -39,7 +39,9 @@ def finetune(
     place: Path, environment: dict[str, str], *arguments: str, model: str = "bert"
 ) -> subprocess.CompletedProcess[str]:
     columns = () if "--text-column" in arguments else ("--text-column", "document")
-    return tpulm(place, environment, "finetune", model, *columns, *SETTINGS, *arguments)
+    options = zip(SETTINGS[::2], SETTINGS[1::2], strict=True)
+    settings = (part for option in options if option[0] not in arguments for part in option)
+    return tpulm(place, environment, "finetune", model, *columns, *settings, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,27 @@ def test_a_file_is_classified(classifier: Path, place: Path, module_environment:
     assert "64 texts" in done.stderr
 
 
+def test_the_file_that_is_read_is_never_written(
+    classifier: Path, place: Path, module_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Not by its own name, by another way to it, through links from either side, or as one of a folder."""
+    (tmp_path / "in").mkdir()
+    read = write_tsv(tmp_path / "in" / "some.tsv", reviews(4))
+    before = read.read_bytes()
+    (tmp_path / "link.tsv").symlink_to(read)
+    for source, target in (
+        ("in/some.tsv", "in/some.tsv"),
+        ("in/some.tsv", "./in/../in/some.tsv"),
+        ("in/some.tsv", "link.tsv"),
+        ("link.tsv", "in/some.tsv"),
+        ("in", "in/some.tsv"),
+    ):
+        arguments = ["--input", source, "--text-column", "document", "--output", target]
+        done = tpulm(tmp_path, module_environment, "classify", str(classifier), *arguments)
+        assert done.returncode == 2 and "would be overwritten" in done.stderr, done.stderr
+        assert read.read_bytes() == before
+
+
 def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, module_environment: dict[str, str]) -> None:
     arguments = ["--train", "train.tsv", "--test", "test.tsv", "--output", "killed"]
     command = [sys.executable, "-m", "tpulm", "finetune", "bert", "--text-column", "document", *SETTINGS, *arguments]
@@ -109,9 +132,13 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (["--train", "empty.tsv"], 3, "no examples"),
         (["--train", "train.tsv", "--test", "unseen.tsv"], 3, "unseen.tsv, line 2: its label 'meh' is none of the classes"),
         (["--train", "train.tsv", "--regression"], 3, "no finite number"),
+        (["--train", "train.tsv", "--set", "metric=f1"], 2, "metric: Input should be 'accuracy', 'macro_f1', 'matthews',"),
         (["--train", "train.tsv", "--set", "epoch=2"], 2, "Did you mean 'epochs'?"),
         (["--train", "train.tsv", "--epochs", "0"], 2, "epochs"),
         (["--train", "train.tsv", "--max-length", "999"], 2, "exceeds the 32 positions"),
+        (["--train", "train.tsv", "--set", "max_length=999"], 2, "max_length is set twice, to 999 and to 16; set it once"),
+        (["--train", "train.tsv", "--train", "gone.tsv"], 2, "--train is given 2 times; give it once."),
+        (["--train", "train.tsv", "--set", "seed=1", "--set", "max_length=24", "--set", "seed=2"], 2, "seed is set twice"),
     ],
 )
 def test_wrong_input(place: Path, module_environment: dict[str, str], arguments: list[str], code: int, message: str) -> None:
@@ -124,8 +151,18 @@ def test_wrong_input(place: Path, module_environment: dict[str, str], arguments:
     done = finetune(place, module_environment, *arguments, "--output", "wrong")
     assert done.returncode == code, done.stderr
     assert message in " ".join(done.stderr.split()), done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.count("Input should be") <= 1
     assert not (place / "wrong" / "config.json").exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_once(place: Path, module_environment: dict[str, str]) -> None:
+    """As on a full disk; the writes that were under way fail after the save has, each with a traceback of its own."""
+    command = [sys.executable, "-m", "tpulm", "finetune", "bert", "--train", "train.tsv", *SETTINGS]
+    limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *command, "--output", "limited", "--text-column", "document"]
+    done = subprocess.run(limited, cwd=place, env=module_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and "Event loop" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: cannot save a checkpoint")]
 
 
 def test_wrong_models(place: Path, module_environment: dict[str, str], tmp_path: Path) -> None:

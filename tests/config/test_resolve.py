@@ -153,6 +153,10 @@ class TestOverrides:
     def test_one_that_is_no_assignment(self, override: str):
         assert "--set name.of.field=value" in message_of("bert-tiny", [override])
 
+    def test_one_setting_set_twice(self):
+        overrides = ["train.steps=5", "seed=1", " train.steps = 6"]
+        assert "train.steps is set twice, to 5 and to 6; set it once" in message_of("bert-tiny", overrides)
+
     def test_one_that_goes_through_a_value(self):
         assert "'steps' is a value, not a group" in message_of("bert-tiny", ["train.steps.more=5"])
 

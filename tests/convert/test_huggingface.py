@@ -287,3 +287,15 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(exported, tmp_pa
     storage.write_atomic(exported / "tokenizer.json", storage.read_bytes(tmp_path / "larger" / "tokenizer.json"))
     with pytest.raises(DataError, match=r"export: the vocabulary has 70 tokens, but the model only 60"):
         load_model(exported)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(("text", "message"), [('{"model_type": ', "not valid JSON"), ("[]", "not a JSON object")])
+def test_a_broken_description_is_to_be_copied_again(make_small, tmp_path, name, text, message):
+    """It came with the weights, and is not to be deleted: nothing can make it anew."""
+    small = make_small()
+    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    (folder / name).write_text(text)
+    with pytest.raises(DataError, match=rf"{name}: {message}.*copy or export the model again") as failure:
+        load_model(folder)
+    assert failure.value.exit_code == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,8 +15,10 @@ import pytest
 
 import tpulm
 from encoders import reviews
+from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
+from tpulm.train import tuning
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16, "dropout": 0.0}
 
@@ -28,6 +32,7 @@ def test_it_learns(fitted: tpulm.Classifier) -> None:
     assert fitted.evaluate(reviews(64, seed=2))["accuracy"] > 0.95
     assert fitted.predict(["the film was very good", "bad plot and cast"]) == ["pos", "neg"]
     shares = fitted.predict_proba(["the film was very good"])
+    assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, 2)
     assert shares.shape == (1, 2) and shares.sum() == pytest.approx(1.0) and shares[0, 1] > 0.8
 
 
@@ -59,10 +64,40 @@ def test_devices_do_not_matter(encoder: Path) -> None:
 
 def test_a_saved_classifier_is_the_same_again(fitted: tpulm.Classifier, tmp_path: Path) -> None:
     fitted.save_pretrained(tmp_path / "out")
-    again = tpulm.Classifier(tmp_path / "out", max_length=16)
+    again = tpulm.Classifier(tmp_path / "out")
     texts = [text for text, _ in reviews(40, seed=3)]
     assert again.labels is not None and again.labels.names == ("neg", "pos")
     np.testing.assert_array_equal(again.predict_proba(texts), fitted.predict_proba(texts))
+
+
+def test_texts_are_cut_as_they_were_in_training(make_encoder: Callable[[str], Path], tmp_path: Path) -> None:
+    """By whoever loads the classifier again, transformers too; else its scores would be others than those reported."""
+    from transformers import AutoTokenizer
+
+    long = [(f"{text} {text}", label) for text, label in reviews(64)]
+    for kind in ("bert", "eurobert"):
+        settings = {**QUICK, "epochs": 1, "max_length": 8}
+        fitted = tpulm.Classifier(make_encoder(kind), **settings).fit(long, long[:16])
+        fitted.save_pretrained(tmp_path / kind)
+        assert AutoTokenizer.from_pretrained(tmp_path / kind).model_max_length == 8
+        again = tpulm.Classifier(tmp_path / kind)
+        assert again.config.max_length == 8 and again.evaluate(long) == fitted.evaluate(long)
+        classified = tpulm.classify(tpulm.load_model(tmp_path / kind), [text for text, _ in long])
+        found = [list((one.probabilities or {}).values()) for one in classified]
+        np.testing.assert_allclose(found, fitted.predict_proba([text for text, _ in long]), atol=1e-6)
+        import_model(tmp_path / kind, tmp_path / f"{kind}-imported")
+        assert tpulm.load_model(tmp_path / f"{kind}-imported").max_length == 8
+        assert tpulm.Classifier(tmp_path / kind, max_length=16).config.max_length == 16
+
+
+@pytest.mark.parametrize("said", [None, int(1e30), 1e30, 64, 4, "long"])
+def test_a_length_that_says_nothing_is_not_used(fitted: tpulm.Classifier, encoder: Path, tmp_path: Path, said: Any) -> None:
+    fitted.save_pretrained(tmp_path / "out")
+    path = tmp_path / "out" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": said}))
+    assert tpulm.load_model(tmp_path / "out").max_length is None
+    assert tpulm.Classifier(tmp_path / "out").config.max_length == 32
+    assert tpulm.load_model(encoder).max_length is None  # what a pretrained model reads is no classifier's length
 
 
 def test_logits_are_those_of_transformers(torch: ModuleType, make_encoder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -98,7 +133,10 @@ def test_pairs(encoder: Path) -> None:
     classifier.fit(pairs[:448], pairs[448:])
     assert classifier.evaluate(pairs[448:])["accuracy"] > 0.8
     texts, others = [text for text, _, _ in pairs[:4]], [other for _, other, _ in pairs[:4]]
-    assert len(classifier.predict(texts, others)) == 4
+    said = classifier.predict(texts, others)
+    assert len(said) == 4
+    assert said == classifier.predict(list(zip(texts, others, strict=True)))
+    assert said == classifier.predict({"text": texts, "pair": others})
 
 
 def test_regression(encoder: Path, tmp_path: Path) -> None:
@@ -171,16 +209,48 @@ def test_every_epoch_sees_every_row(encoder: Path) -> None:
     classifier = tpulm.Classifier(encoder, labels=("neg", "pos"), **{**QUICK, "log_every_steps": 1, "epochs": 1})
     rows = 0
     data = classifier.encode(reviews(41))
-    tuning = classifier.tuning_of(data)
-    for update in tuning.updates(tuning.state_at_zero(0, classifier.first_params(0)), data, seed=0):
+    tuned = classifier.tuning_of(data)
+    for update in tuned.updates(tuned.state_at_zero(0, classifier.first_params(0)), data, seed=0):
         assert float(update.state.window["rows"]) == update.rows
         rows += update.rows
-    assert rows == 41 and tuning.steps == 3
+    assert rows == 41 and tuned.steps == 3
+
+
+@pytest.mark.parametrize(("hardware", "rows"), [({}, 48), ({"data": 4, "tensor": 2}, 44), ({"microbatch_size": 4}, 64)])
+def test_a_batch_is_no_larger_than_all_rows(
+    encoder: Path, monkeypatch: pytest.MonkeyPatch, hardware: dict[str, Any], rows: int
+) -> None:
+    """The rest of it would weigh nothing and take memory; what is learned is the same without."""
+    settings = {**QUICK, "epochs": 2, "dropout": 0.1, "batch_size": 256, "hardware": hardware}
+    small = tpulm.Classifier(encoder, **settings).fit(reviews(42), reviews(16, seed=1))
+    assert small.tuning_of(small.encode(reviews(42))).layout.batch_size == rows
+    monkeypatch.setattr(tuning, "_batch_rows", lambda config, *_: config.batch_size)
+    whole = tpulm.Classifier(encoder, **settings).fit(reviews(42), reviews(16, seed=1))
+    for name, leaf in named_leaves(whole.params).items():
+        np.testing.assert_allclose(named_leaves(small.params)[name], leaf, atol=1e-5, err_msg=name)
 
 
 def same(first: Any, second: Any) -> bool:
     a, b = named_leaves(first), named_leaves(second)
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path / "saved")
+    fitted.save_pretrained(tmp_path / "saved")
+    for name in ("notes/kept.txt", "app.py", ".gitignore"):
+        kept = tmp_path / "saved" / name
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text("mine")
+        with pytest.raises(ConfigError, match=rf"no part of a saved classifier \({name.split('/')[0]}\)"):
+            fitted.save_pretrained(tmp_path / "saved")
+        assert kept.read_text() == "mine"
+        shutil.rmtree(kept.parent) if "/" in name else kept.unlink()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"config\.json without model\.safetensors"):
+        fitted.save_pretrained(tmp_path / "project")
+    assert (tmp_path / "project" / "config.json").read_text() == "{}"
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------------
@@ -189,6 +259,38 @@ def same(first: Any, second: Any) -> bool:
 def test_a_label_that_was_not_trained(fitted: tpulm.Classifier) -> None:
     with pytest.raises(DataError, match=r"example 1: .*'nag' is none of the classes: 'neg', 'pos'\. Did you mean 'neg'\?"):
         fitted.evaluate([("a good film", "pos"), ("a bad film", "nag")])
+
+
+def test_one_number_only(encoder: Path) -> None:
+    only = [(text, 3) for text, _ in reviews(40)]
+    with pytest.raises(DataError, match="all 40 examples are labelled 3; to learn numbers takes at least two"):
+        tpulm.Classifier(encoder, task="regression", **QUICK).fit(only, only)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("good", r'the texts are one string, "good"; give a list of texts: \["good"\]'),
+        (["good", " "], "example 1: the text is empty"),
+        (["good", None], "example 1: the text is empty"),
+        ([5], "example 0: the text is 5, not a string"),
+        ([("good", "film"), ("good",)], "example 1: it has 1 parts and example 0 has 2"),
+        ([("good", "")], "the second text is empty"),
+        ({"texts": ["good"]}, "no column 'text'. Did you mean 'texts'"),
+    ],
+)
+def test_what_is_no_list_of_texts(fitted: tpulm.Classifier, texts: Any, message: str) -> None:
+    for predict in (fitted.predict, fitted.predict_proba):
+        with pytest.raises(DataError, match=message):
+            predict(texts)
+    with pytest.raises(DataError, match="not of one length: text 2, pair 1"):
+        fitted.predict(["good", "bad"], ["film"])
+
+
+@pytest.mark.parametrize("labels", [{"neg", "pos"}, "np", b"np", {"neg": 0, "pos": 1}, 2])
+def test_labels_without_an_order(encoder: Path, labels: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"the labels are a {type(labels).__name__}; give a list or tuple"):
+        tpulm.Classifier(encoder, labels=labels)
 
 
 @pytest.mark.parametrize("labels", [None, ("neg", "pos")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_scores_are_means_over_the_seeds(finished: FinetuneSummary) -> None:
 
 
 def test_the_model_is_the_one_that_was_scored(finished: FinetuneSummary, files: Path) -> None:
-    classifier = tpulm.Classifier(finished.output, max_length=16)
+    classifier = tpulm.Classifier(finished.output)
     test = [tuple(line.split("\t")[1:]) for line in (files / "test.tsv").read_text().splitlines()[1:]]
     best = finished.seeds[finished.best]
     assert best.test is not None
@@ -155,10 +156,35 @@ def test_other_examples_are_refused(encoder: Path, files: Path, tmp_path: Path) 
 
 
 def test_another_model_is_not_overwritten(encoder: Path, files: Path) -> None:
-    before = weights(encoder)
-    with pytest.raises(ConfigError, match="holds another model"):
+    before = {path.name: path.read_bytes() for path in encoder.iterdir()}
+    with pytest.raises(ConfigError, match=r"is not empty \(config\.json, model\.safetensors, .* and 3 more\)"):
         run(encoder, files, encoder)
-    assert same(encoder, encoder) and before.keys() == weights(encoder).keys()
+    assert before == {path.name: path.read_bytes() for path in encoder.iterdir()}
+
+
+def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ConfigError, match=r"is not empty \(README\.md\), and no fine-tuning was begun there"):
+        run(encoder, files, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_after_a_first_run_that_failed_the_corrected_command_goes_on(encoder: Path, files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        tpulm.finetune(tmp_path / "gone", files / "train.tsv", tmp_path / "clf", columns=COLUMNS, config=CONFIG)
+    with pytest.raises(DataError, match="no column"):
+        tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", config=CONFIG)
+    assert (tmp_path / "clf" / "finetuning" / "failures").is_dir()
+    assert not run(encoder, files, tmp_path / "clf", epochs=1).nothing_to_do
+
+
+def test_killed_while_it_publishes_it_goes_on(encoder: Path, files: Path, finished: FinetuneSummary, tmp_path: Path) -> None:
+    """After config.json, before the summary."""
+    shutil.copytree(finished.output, tmp_path / "clf")
+    (tmp_path / "clf" / "finetune.json").unlink()
+    summary = run(encoder, files, tmp_path / "clf", seeds=2)
+    assert summary.values() | {"output": ""} == finished.values() | {"output": ""}
+    assert (tmp_path / "clf" / "finetune.json").exists()
 
 
 def test_a_dev_file(encoder: Path, files: Path, tmp_path: Path) -> None:
@@ -199,6 +225,16 @@ def test_in_cloud_storage(encoder: Path, files: Path, finished: FinetuneSummary,
         tpulm.finetune(encoder, "gs://runs/train.tsv", "gs://runs/clf", progress=StopAt(12), **arguments)
     tpulm.finetune(encoder, "gs://runs/train.tsv", "gs://runs/clf", **arguments)
     assert same("gs://runs/clf", finished.output)
+
+
+def test_settings_by_name(encoder: Path, files: Path, tmp_path: Path) -> None:
+    arguments: Any = {"columns": COLUMNS, "epochs": 1, "max_length": 16, "hardware.data": 8}
+    summary = tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", **arguments)
+    assert summary.settings.epochs == 1 and summary.settings.max_length == 16
+    with pytest.raises(ConfigError, match=r"epochs, max_length, hardware\.data: give settings by name or as config, not both"):
+        tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", config=CONFIG, **arguments)
+    with pytest.raises(ConfigError, match=r"unknown setting 'epoch'\. Did you mean 'epochs'\?"):
+        tpulm.finetune(encoder, files / "train.tsv", tmp_path / "other", epoch=1)
 
 
 def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,8 @@ def test_a_missing_key_is_a_fault_of_its_record(write: Callable):
             "gj04\t1\tOur friends won't buy this.\nx\t1\ty\n",
             "this one looks like data: put a line with the names in front",
         ),
-        ("a.tsv", "text,label\nx,1\n", "separated by commas: set format = 'csv'"),
-        ("a.csv", "text\tlabel\nx\t1\n", "separated by tabs: set format = 'tsv'"),
+        ("a.tsv", "text,label\nx,1\n", "separated by commas: --format csv"),
+        ("a.csv", "text\tlabel\nx\t1\n", "separated by tabs: --format tsv"),
     ],
 )
 def test_a_header_that_is_none(write: Callable, name: str, content: str, message: str):
@@ -101,7 +101,7 @@ def test_a_header_that_is_none(write: Callable, name: str, content: str, message
         ({"text": "x" * 101, "label": 1}, "the text is longer than", "too_large"),
         ({"text": "x", "label": None}, "the label is missing", "no_label"),
         ({"text": "x", "label": " "}, "the label is missing", "no_label"),
-        ({"text": "x", "label": float("nan")}, "the label is missing", "no_label"),
+        ({"text": "x", "label": float("nan")}, "the label is NaN", "no_label"),
         ({"text": "x", "label": ["a", "b"]}, r'the label is \["a", "b"\]; an example has one label', "no_label"),
     ],
 )
@@ -214,3 +214,36 @@ def test_reviews_are_the_same_in_every_format(real_data: Path, tmp_path: Path):
     for name in ("a.csv", "a.jsonl", "a.parquet"):
         other = read_examples(tmp_path / name, columns, on_error="skip")
         assert (parts(other), other.skipped) == (parts(found), found.skipped), name
+
+
+class Series:
+    """As pandas has them: of keys, which are numbers, but no columns."""
+
+    def __init__(self, values: list[Any]):
+        self._values = values
+
+    def keys(self) -> range:
+        return range(len(self._values))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+
+class Frame:
+    """As pandas has them: no Mapping, but with the keys of one."""
+
+    def __init__(self, columns: dict[str, list[Any]]):
+        self._columns = columns
+        self.columns = list(columns)
+
+    def keys(self) -> list[str]:
+        return self.columns
+
+    def __getitem__(self, name: str) -> Series:
+        return Series(self._columns[name])
+
+
+def test_a_column_of_a_frame_is_a_list_and_a_frame_is_columns():
+    assert examples_of(Series(["x", "y"]), labelled=False).texts == ["x", "y"]
+    found = examples_of(Frame({"text": ["x", "y"], "label": [1, 0]}))
+    assert (found.texts, found.labels) == (["x", "y"], [1, 0])

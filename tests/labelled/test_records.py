@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tpulm import storage
+from tpulm.corpus import tables
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import read_records
@@ -82,7 +83,9 @@ def test_what_is_no_row(write: Callable, name: str, content: bytes | str, messag
     path = write(name, content)
     with pytest.raises(DataError, match=message) as failure:
         list(read_records(path, skipped=Counter()))
-    assert str(failure.value).startswith(f"{path}, line ") and 'With on_error = "skip"' in str(failure.value)
+    assert str(failure.value).startswith(f"{path}, line ") and 'With --on-error skip (on_error="skip" in Python)' in str(
+        failure.value
+    )
     assert values_and_skipped(path) == ([["y", "0"]], {reason: 1})
 
 
@@ -94,6 +97,25 @@ def test_a_torn_file(write: Callable, tmp_path: Path):
         list(read_records(path, skipped=Counter()))
     found, skipped = values_and_skipped(path)
     assert 100 < len(found) < 10_000 and skipped == {"broken_file": 1}
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_a_quote_that_is_never_closed_is_an_error_either_way(write: Callable, monkeypatch: pytest.MonkeyPatch, on_error: Any):
+    """Else the rest of the file would be left out, and counted as one row."""
+    path = write("a.csv", 'text,label\nx,1\n"two\nlines",0\n"open,1\n' + "y,0\n" * 400)
+    for limit in (tables.MAX_DOCUMENT_BYTES, 500):  # it meets the file's end, or the longest field there may be
+        monkeypatch.setattr(tables, "MAX_DOCUMENT_BYTES", limit)
+        with pytest.raises(DataError, match=r"a\.csv, line 5: a quote in this row is never closed"):
+            list(read_records(path, on_error=on_error, skipped=Counter()))
+
+
+def test_a_quote_left_open_by_a_torn_file_is_no_more_than_that(write: Callable, tmp_path: Path):
+    whole = gzip.compress(b"text,label\n" + b"".join(b'"number\n%d",1\n' % number for number in range(10_000)))
+    for length in range(len(whole) - 2000, len(whole) - 1990):  # some end within quotes
+        path = tmp_path / "a.csv.gz"
+        path.write_bytes(whole[:length])
+        found, skipped = values_and_skipped(path)
+        assert 100 < len(found) < 10_000 and skipped["broken_file"] == 1
 
 
 def test_blank_lines_are_counted(write: Callable):
@@ -122,13 +144,29 @@ def test_files_of_a_glob_follow_each_other(write: Callable, tmp_path: Path):
 
 def test_the_format_can_be_given(write: Callable):
     path = write("ratings.txt", "text\tlabel\nx\t1\n")
-    with pytest.raises(ConfigError, match=r"the suffix '.txt' says none of them.*set format = 'tsv'"):
+    with pytest.raises(ConfigError, match=r"the suffix '.txt' says none of them.*--format tsv \(format=\"tsv\" in Python\)"):
         list(read_records(path, skipped=Counter()))
     assert values_and_skipped(path, format="tsv") == ([["x", "1"]], {})
     with pytest.raises(ConfigError, match=r"format 'tsb' is not known. Did you mean 'tsv'\?"):
         values_and_skipped(path, format="tsb")
     with pytest.raises(ConfigError, match="Parquet compresses by itself"):
         list(read_records(write("a.parquet.gz", b""), skipped=Counter()))
+
+
+def test_another_encoding_is_to_be_converted(write: Callable):
+    """There is no setting for it, unlike in a corpus."""
+    for data, message in (
+        ("text\tlabel\nx\t1\n".encode("utf-16"), r"mark of UTF-16: labelled text is UTF-8, so convert .* \(iconv -f utf-16 -t"),
+        ("text\tlabel\n좋다\t1\n".encode("cp949"), r"would decode as cp949.*: labelled text is UTF-8, so convert the file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            list(read_records(write("a.tsv", data), skipped=Counter()))
+
+
+def test_a_missing_file_suggests_no_other_that_ends_alike(write: Callable, tmp_path: Path):
+    write("dev.tsv", "text\n")
+    with pytest.raises(ConfigError, match=r"there is no file or folder .*/no\.tsv\. .* holds dev\.tsv\.$"):
+        list(read_records(tmp_path / "no.tsv", skipped=Counter()))
 
 
 def test_a_missing_file_suggests_another(write: Callable, tmp_path: Path):

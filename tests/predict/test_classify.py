@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,6 +47,29 @@ def test_the_order_and_the_batch_do_not_matter(model: LoadedModel) -> None:
 def test_a_text_longer_than_the_model_reads(model: LoadedModel) -> None:
     (answer,) = tpulm.classify(model, "good " * 500)
     assert answer.label == "pos"
+
+
+def test_the_folder_of_a_model_will_do(model: LoadedModel, folder: Path) -> None:
+    expected = tpulm.classify(model, ["a very good film", "a very bad film"])
+    assert tpulm.classify(folder / "clf", ["a very good film", "a very bad film"]) == expected
+    assert tpulm.classify(str(folder / "clf"), "a very good film")[0].label == "pos"
+    assert len(tpulm.classify(model, "a film", "a film")) == 1
+
+
+def test_what_is_no_text_is_refused(model: LoadedModel) -> None:
+    cases: tuple[tuple[list[Any], str], ...] = (
+        (["good", None], "text 2 of 2: the text is empty"),
+        ([5], "text 1 of 1: the text is 5, not a string"),
+        ([("a", "b")], r'the text is \["a", "b"\], not a string'),
+        (["a\ud800b"], "half of a surrogate pair"),
+    )
+    for texts, message in cases:
+        with pytest.raises(DataError, match=message):
+            tpulm.classify(model, texts)
+    with pytest.raises(DataError, match="second text is empty"):
+        tpulm.classify(model, ["good"], [""])
+    with pytest.raises(DataError, match="1 texts and 2 second texts"):
+        tpulm.classify(model, ["good"], ["a", "b"])
 
 
 def test_refusals(model: LoadedModel, folder: Path) -> None:

@@ -115,7 +115,7 @@ def test_tokens_behind_the_vocabulary(two_files: Path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.json", "[]", "expected an object of tokens and their ids"),
+        ("vocab.json", "[]", "vocab.json: not a JSON object; copy or export the model again"),
         ("vocab.json", '{"a": "b"}', "expected an object of tokens and their ids"),
         ("vocab.json", '{"a": 0, "b": 0}', "two tokens of the vocabulary share an id"),
         ("merges.txt", "l o w\n", r"merges.txt:1: a line has two tokens and a space between them, not 'l o w'"),

@@ -10,6 +10,8 @@ import pytest
 from made_up import make_texts
 
 from tpulm import storage, tokenization
+from tpulm.config import TokenizerConfig
+from tpulm.convert.huggingface import vocabulary_settings
 from tpulm.errors import StorageError
 from tpulm.tokenization import Tokenization, load_manifest, save
 from tpulm.tokenization.special import TOKENS
@@ -130,3 +132,29 @@ def test_ten_thousand_real_reviews(real_data: Path, trained: dict[str, Tokenizat
 def test_settings_are_plain_json(folder: Path):
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["padding_side"] == "right" and settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("strip_accents", [False, True])
+@pytest.mark.parametrize("split_cjk", [False, True])
+def test_of_a_vocabulary_alone_the_settings_say_how_it_reads_text(
+    trained: dict[str, Tokenization], tmp_path: Path, lowercase: bool, strip_accents: bool, split_cjk: bool
+):
+    """BERT's defaults would make Hangul letters of its syllables, which are unknown."""
+    save(trained["wordpiece"], tmp_path / "vocabulary")
+    config = TokenizerConfig(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+    made = tokenization.load(tmp_path / "vocabulary" / "vocab.txt", config)
+    save(made, tmp_path / "saved")
+    for name in ("tokenizer.json", "manifest.json"):
+        (tmp_path / "saved" / name).unlink()
+    assert vocabulary_settings(tmp_path / "saved") == config
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path / "saved")
+    texts = [*make_texts(50, seed=4), "영화는 정말 재미있다", "Ünïcode The山川"]
+    assert theirs(texts, add_special_tokens=False)["input_ids"] == [made.encode([text]).ids.tolist() for text in texts]
+
+
+def test_without_berts_normaliser_its_settings_are_not_named(trained: dict[str, Tokenization], tmp_path: Path):
+    for algorithm, made in trained.items():
+        save(made, tmp_path / algorithm)
+        settings = json.loads((tmp_path / algorithm / "tokenizer_config.json").read_text())
+        assert ("do_lower_case" in settings) == (algorithm == "wordpiece")

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import traceback
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Final
 
 import typer
 
 from tpulm.cli import cloud, dataset, devices, finetune, importing, plan, recipes, run, stages, tokenizer, use
+from tpulm.cli.commands import Commands
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
-from tpulm.storage import storage_error
+from tpulm.storage import abandon, storage_error
 
-app = typer.Typer(
+_SHOW_CURSOR: Final = b"\x1b[?25h"
+
+app = Commands(
     name="tpulm",
     help="Raw text in any language in, a pretrained Hugging Face language model out.\n\n"
     "Begin with 'tpulm quickstart', then 'tpulm run RUN.toml --workdir W' on your own text.\n\n"
     "Exit codes: 0 done, 2 usage or configuration, 3 bad input data, 4 cloud refused, "
-    "75 stopped after saving (the same command continues), 1 anything else.",
+    "75 stopped after saving (the same command continues), 130 stopped with nothing to save, 1 anything else.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -62,13 +67,15 @@ def _version(
 
 def main() -> None:
     """The console script."""
+    signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     threading.excepthook = _tell_of_thread
     sys.excepthook = _tell
+    sys.unraisablehook = _tell_of_unraisable
     for library in ("absl", "asyncio"):  # orbax and its tasks log what they then raise
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
-        app()
+        typer.main.get_command(app)()  # app() would put typer's hook in the place of ours
     except SystemExit as leaving:
         _leave(leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1)
     except TpulmError as error:
@@ -80,6 +87,17 @@ def main() -> None:
     except OSError as error:
         print_error(str(storage_error("use", error.filename or "a file", error)))
         _leave(1)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C where nothing is to be saved: the end, at once. `interrupt.handled` replaces it where something is.
+
+    An exception would come out of whatever is running, half an import of jaxlib or a compiler, which not all of them survive.
+    Bytes are written past Python's streams, whose locks may be held, and show the cursor that a progress bar has hidden.
+    """
+    abandon()
+    os.write(2, _SHOW_CURSOR * os.isatty(2) + b"stopped\n")
+    os._exit(128 + number)
 
 
 def _leave(code: int) -> None:
@@ -98,6 +116,7 @@ def _leave(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a last Ctrl-C would change the code
     sys.exit(code)
 
 
@@ -109,6 +128,16 @@ def _tell_of_thread(arguments: threading.ExceptHookArgs) -> None:
 
 
 def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """As usual, but for writes that were under way when a save failed, which tensorstore reports here one by one."""
-    if str(error) != "Event loop is closed" and "in OCDBT database" not in str(error):
+    """As usual, but for writes that were under way when a save failed, which tensorstore reports one by one."""
+    if not _is_of_failed_save(error):
         sys.__excepthook__(kind, error, trace)
+
+
+def _tell_of_unraisable(arguments: sys.UnraisableHookArgs) -> None:
+    """The same for those that its threads report: the loop which waited for them is closed by then."""
+    if not _is_of_failed_save(arguments.exc_value):
+        sys.__unraisablehook__(arguments)
+
+
+def _is_of_failed_save(error: BaseException | None) -> bool:
+    return str(error) == "Event loop is closed" or "in OCDBT database" in str(error)

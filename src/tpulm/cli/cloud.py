@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
+from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, print_json
 from tpulm.errors import ConfigError, MissingExtra
 
-app = typer.Typer(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
+app = Commands(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.storage import as_path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tpulm.config import RunConfig
     from tpulm.tokenization import Tokenization
 
-app = typer.Typer(help="Rows of token ids: prepare or import them, look at them.", no_args_is_help=True)
+app = Commands(help="Rows of token ids: prepare or import them, look at them.", no_args_is_help=True)
 
 
 @app.command()

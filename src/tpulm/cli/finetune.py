@@ -11,7 +11,7 @@ import typer
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import ConfigError
-from tpulm.storage import as_path
+from tpulm.storage import as_path, same_file
 
 if TYPE_CHECKING:
     from tpulm.finetuning import FinetuneSummary
@@ -233,6 +233,8 @@ def classify(
         from tpulm.labelled.writing import check_form
 
         check_form(output)
+        assert input is not None
+        _check_apart(input, output)
     from tpulm.convert.huggingface import READS, load_model
     from tpulm.predict.classify import ClassifierForUse
 
@@ -251,6 +253,15 @@ def classify(
     from tpulm.labelled import Columns
 
     _classify_file(classifier, input, output, Columns(text=text_column, pair=pair_column), format, on_error)
+
+
+def _check_apart(input: PurePath, output: PurePath) -> None:
+    """Raises ConfigError where the output is (or links to, or is linked from) one of the files that are read."""
+    from tpulm.corpus.paths import find_paths
+
+    for path in find_paths(str(input)):
+        if same_file(path, output):
+            raise ConfigError(f"--output {output} is a file that --input reads, and would be overwritten; name another file")
 
 
 def _classify_file(
@@ -287,7 +298,7 @@ def _classify_file(
             progress.advance(len(chunk))
     lines = {"classified": f"{counted:,} texts"}
     if classifier.cut:
-        lines["cut"] = f"{classifier.cut:,} texts longer than the model reads"
+        lines["cut"] = f"{classifier.cut:,} texts longer than {classifier.max_length} tokens"
     if skipped:
         lines["left out"] = ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())
     if output is not None:

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
+from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.storage import as_path
 
-app = typer.Typer(help="Vocabularies: train one, or see how well one fits a text.", no_args_is_help=True)
+app = Commands(help="Vocabularies: train one, or see how well one fits a text.", no_args_is_help=True)
 
 
 @app.command()

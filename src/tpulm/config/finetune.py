@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,8 @@ from tpulm.errors import ConfigError
 
 ClassMetric = Literal["accuracy", "macro_f1", "matthews"]
 RegressionMetric = Literal["pearson", "spearman", "mean_squared_error"]
+Metric = Literal[ClassMetric, RegressionMetric]
+LEAST_LENGTH: Final = 8  # tokens of a row
 LEAST_IS_BEST = ("mean_squared_error",)
 
 
@@ -29,7 +31,7 @@ class FinetuneConfig(Settings):
 
     task: Literal["classification", "regression"] = "classification"
     from_scratch: bool = False  # random weights in place of the pretrained ones: what tells how much these are worth
-    max_length: Annotated[int, Field(ge=8)] | None = None  # tokens of a row; None: 128, or the model's positions if fewer
+    max_length: Annotated[int, Field(ge=LEAST_LENGTH)] | None = None  # tokens of a row; None: a classifier's own, else 128
     epochs: Positive = 3
     batch_size: Positive = 32  # rows, over all devices
     learning_rate: PositiveFloat | None = None  # None: bert 5e-5, electra 1e-4
@@ -41,7 +43,7 @@ class FinetuneConfig(Settings):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # of layers and attention; None: as the model says
     group_by_length: bool = True  # batches of rows of like length: less padding
     dev_fraction: Annotated[float, Field(gt=0.0, le=0.5)] = 0.1  # of the training file, where no dev file is given
-    metric: ClassMetric | RegressionMetric | None = None  # chooses the best epoch, on dev; None: accuracy or pearson
+    metric: Metric | None = None  # chooses the best epoch, on dev; None: accuracy or pearson
     patience: Positive | None = 3  # epochs without a better dev metric after which training ends; None: never
     seed: Seed = 0  # of the head's first values, the order of rows and dropout; several runs count up from it
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
@@ -65,8 +67,10 @@ class FinetuneConfig(Settings):
     def is_better(self, value: float, than: float) -> bool:
         return value < than if self.chosen_by in LEAST_IS_BEST else value > than
 
-    def for_architecture(self, architecture: str, max_positions: int) -> FinetuneConfig:
+    def for_architecture(self, architecture: str, max_positions: int, classifier_length: int | None = None) -> FinetuneConfig:
         """With what depends on the model filled in. ELECTRA's values are its authors', BERT's from the published range.
+
+        A classifier's rows stay as long as they were (`classifier_length`), so that its scores do.
 
         Raises ConfigError for rows longer than the model reads.
         """
@@ -76,7 +80,7 @@ class FinetuneConfig(Settings):
         filled = {
             "learning_rate": self.learning_rate or (1e-4 if electra else 5e-5),
             "layer_decay": self.layer_decay or (0.8 if electra else 1.0),
-            "max_length": self.max_length or min(128, max_positions),
+            "max_length": self.max_length or classifier_length or min(128, max_positions),
         }
         return self.model_copy(update=filled)
 

@@ -198,12 +198,15 @@ def _parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, 
     parsed: dict[str, Any] = {}
     for item in overrides:
         key, equals, text = item.partition("=")
-        if not equals or not key.strip():
+        key = key.strip()
+        if not equals or not key:
             raise ConfigError(f"--set {item}: write it as --set name.of.field=value, for instance --set train.steps=1000")
+        if key in parsed:
+            raise ConfigError(f"{key} is set twice, to {parsed[key]} and to {text.strip()}; set it once")
         try:
-            parsed[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+            parsed[key] = tomllib.loads(f"value = {text.strip()}")["value"]
         except tomllib.TOMLDecodeError:
-            parsed[key.strip()] = text.strip()
+            parsed[key] = text.strip()
     return parsed
 
 

@@ -29,7 +29,7 @@ def starting_point(path: str | os.PathLike[str]) -> Start:
     given = storage.as_path(path)
     given = given.expanduser().absolute() if isinstance(given, Path) else given
     folder = model_folder(given)
-    if storage.read_json(folder / CONFIG).get("model_type") == "electra":
+    if storage.read_given_object(folder / CONFIG).get("model_type") == "electra":
         folder, loaded, config = _electra(given)
         head: Head = "detection"
     else:

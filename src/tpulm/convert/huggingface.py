@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig, TokenizerConfig
+from tpulm.config.finetune import LEAST_LENGTH
 from tpulm.config.layouts import layout_of
 from tpulm.convert import answers as labels
 from tpulm.convert import decoder_json
@@ -47,7 +48,7 @@ class LoadedModel(NamedTuple):
     """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `convert.heads.spec_of` says.
 
     `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier);
-    `answers` says what the outputs of a classifier mean.
+    `answers` says what the outputs of a classifier mean, `max_length` to how many tokens its texts are cut (None: not said).
     """
 
     params: Model
@@ -57,10 +58,11 @@ class LoadedModel(NamedTuple):
     head: Head
     dropped: tuple[str, ...] = ()
     answers: Answers | None = None
+    max_length: int | None = None
 
 
 class Weights(NamedTuple):
-    """A model without its tokenizer; the fields are those of `LoadedModel`."""
+    """A model without its tokenizer, and what that says; the fields are those of `LoadedModel`."""
 
     params: Model
     config: ModelConfig
@@ -80,11 +82,13 @@ def save_model(
     pad_token_id: int,
     card: CardFacts | None = None,
     answers: Answers | None = None,
+    max_length: int | None = None,
 ) -> Folder:
     """Write the folder under a temporary name and put it in its place; a folder already there is replaced.
 
     `params` may be on devices; `vocab_size` is the tokenizer's, to which the padded vocabulary is cut. Tensors that another one
-    repeats (the decoder) are not stored, as transformers expects. A classifier needs `answers`. Raises TpulmError when a
+    repeats (the decoder) are not stored, as transformers expects. A classifier needs `answers`; `max_length` is to what its
+    texts are cut, where that is less than the model reads. Raises TpulmError when a
     parameter is not finite, ConfigError when no class of transformers has the model's settings.
     """
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
@@ -92,7 +96,7 @@ def save_model(
     model_type = _model_type(config, head)
     weights = encode_weights(params, config, vocab_size=vocab_size)
     with storage.built_aside(target, last=CONFIG) as temporary:
-        _copy_tokenizer(tokenizer_folder, temporary, config)
+        _copy_tokenizer(tokenizer_folder, temporary, config, max_length)
         if model_type in decoder_json.MODEL_TYPES:
             special = tokenization.load(tokenizer_folder).special
             description = decoder_json.to_json(config, model_type, vocab_size=vocab_size, special=special)
@@ -119,6 +123,7 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
             tokenization_folder=tokenizer_folder,
             pad_token_id=model.tokenization.special.pad,
             answers=model.answers,
+            max_length=model.max_length,
         )
 
 
@@ -180,15 +185,23 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
+    max_length = _length_of_texts(folder, weights.config.max_positions) if weights.answers is not None else None
     return LoadedModel(
-        weights.params, weights.config, weights.vocab_size, tokenizer, weights.head, weights.dropped, weights.answers
+        weights.params,
+        weights.config,
+        weights.vocab_size,
+        tokenizer,
+        weights.head,
+        weights.dropped,
+        weights.answers,
+        max_length,
     )
 
 
 def load_weights(folder: PurePath) -> Weights:
     """What config.json and model.safetensors of a folder hold. Raises DataError when they contradict each other."""
-    values, origin = storage.read_json(folder / CONFIG), str(folder / WEIGHTS)
-    if isinstance(values, dict) and values.get("model_type") in decoder_json.MODEL_TYPES:
+    values, origin = storage.read_given_object(folder / CONFIG), str(folder / WEIGHTS)
+    if values.get("model_type") in decoder_json.MODEL_TYPES:
         described = decoder_json.from_json(values, origin=str(folder / CONFIG))
         tied = described.config.tied_output
         kept = untie(_read_tensors(folder / WEIGHTS), values["model_type"], tied=tied, origin=origin)
@@ -238,7 +251,7 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
 def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
     path = folder / TOKENIZER_CONFIG
-    settings = storage.read_json(path) if storage.exists(path) else {}
+    settings = storage.read_given_object(path) if storage.exists(path) else {}
     lowercase = settings.get("do_lower_case", True)
     strip_accents = settings.get("strip_accents")
     return TokenizerConfig(
@@ -246,6 +259,14 @@ def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
         strip_accents=lowercase if strip_accents is None else strip_accents,
         split_cjk=settings.get("tokenize_chinese_chars", True),
     )
+
+
+def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
+    """The tokens to which a classifier's texts were cut; None where the tokenizer says nothing of use (1e30: no limit)."""
+    path = folder / TOKENIZER_CONFIG
+    settings = storage.read_given_object(path) if storage.exists(path) else {}
+    length = settings.get("model_max_length")
+    return length if isinstance(length, int) and LEAST_LENGTH <= length <= max_positions else None
 
 
 def _read_tensors(path: PurePath) -> dict[str, np.ndarray]:
@@ -262,7 +283,7 @@ def _check_finite(params: Model) -> None:
         raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")
 
 
-def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig) -> None:
+def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max_length: int | None) -> None:
     """All files of the tokenizer's folder; transformers is told there how long a text the model takes, and which inputs.
 
     A causal model's texts begin with [SEP] and are padded on the left, so that what follows them follows at once.
@@ -271,7 +292,7 @@ def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig) -> 
     if not files:
         raise StorageError(f"cannot read {source}: no such file or folder, or an empty one")
     causal = config.architecture == "decoder"
-    changes: dict[str, Any] = {"model_max_length": config.max_positions}
+    changes: dict[str, Any] = {"model_max_length": max_length or config.max_positions}
     if causal or not config.token_types:
         changes["model_input_names"] = ["input_ids", "attention_mask"]
     for file in files:

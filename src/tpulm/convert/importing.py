@@ -172,7 +172,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
 
 def _unusable_tokenizer(folder: PurePath) -> str | None:
     """Why tpulm cannot use the tokenizer of a model that is built as Llama is, or of a GPT-2; None where it can."""
-    values = storage.read_json(folder / CONFIG) if storage.exists(folder / CONFIG) else None
+    values = storage.read_given_object(folder / CONFIG) if storage.exists(folder / CONFIG) else None
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if model_type not in decoder_json.MODEL_TYPES:
         return None
@@ -197,7 +197,7 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
 
     vocab.json and merges.txt become that one file, which says all that they do: with both there, they could differ.
     """
-    values = storage.read_json(source / CONFIG)
+    values = storage.read_given_object(source / CONFIG)
     values.pop("torch_dtype", None)  # the older name of dtype
     storage.make_folder(target)
     if tokenizer is None:
@@ -239,7 +239,7 @@ def _from_tensorflow1(
     vocab_path = beside / VOCABULARY if vocab is None else storage.as_path(vocab)
     if storage.info(vocab_path) is None:
         raise ConfigError(f"{vocab_path}: no such file; name the vocabulary of the checkpoint with --vocab vocab.txt")
-    given = None if config_path is None else Given(storage.read_json(config_path), str(config_path))
+    given = None if config_path is None else Given(storage.read_given_object(config_path), str(config_path))
     found = load_checkpoint(prefix, given=given, kind=kind)
     notes: list[str] = []
     tokenizer, lowercase = _vocabulary(vocab_path, lowercase, notes)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from encodings.aliases import aliases
 from typing import Final, NamedTuple
 
-from tpulm.corpus.faults import Faults
+from tpulm.corpus.faults import Faults, Wording
 from tpulm.errors import ConfigError, DataError, suggest
 
 UNDECODABLE: Final = "\udc80"  # stands for a byte that did not decode; no codec yields it by itself
@@ -34,9 +34,9 @@ _SIGNATURES = {
     b"\xfd7zXZ": "It looks like xz data: give the file a name that ends in .xz.",
     b"\x28\xb5\x2f\xfd": "It looks like Zstandard data: give the file a name that ends in .zst.",
     b"PK\x03\x04": "It looks like a zip archive: unpack it first.",
-    b"PAR1": "It looks like a Parquet file: set format = 'parquet'.",
-    b"\xff\xfe": "It starts with the mark of UTF-16: set encoding = 'utf-16'.",
-    b"\xfe\xff": "It starts with the mark of UTF-16: set encoding = 'utf-16'.",
+    b"PAR1": "It looks like a Parquet file: {format}.",
+    b"\xff\xfe": "It starts with the mark of UTF-16: {encoding}.",
+    b"\xfe\xff": "It starts with the mark of UTF-16: {encoding}.",
 }
 
 
@@ -82,7 +82,7 @@ def decode(data: bytes, codec: Codec, faults: Faults, *, offset: int, line: int)
     except UnicodeDecodeError as error:
         if faults.stops:
             number = line + data.count(b"\n", 0, error.start)
-            message = _undecodable(error, codec, at_start=offset == 0)
+            message = _undecodable(error, codec, faults.wording, at_start=offset == 0)
             faults.add("undecodable", message, f"line {number}, byte {offset + error.start}")
         text = data.decode(codec.name, "tpulm.mark")
     return text.removeprefix("\ufeff") if offset == 0 else text
@@ -101,7 +101,7 @@ def transcode(pieces: Iterator[bytes], codec: Codec, faults: Faults) -> Iterator
             text = decoder.decode(data, final)
         except UnicodeDecodeError as error:
             offset = fed - len(error.object) + error.start
-            message = _undecodable(error, codec, at_start=offset == 0)
+            message = _undecodable(error, codec, faults.wording, at_start=offset == 0)
             faults.add("undecodable", message, f"byte {offset}")
             raise
         except UnicodeError as error:
@@ -119,24 +119,24 @@ def _with_last(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
     yield b"", True
 
 
-def _undecodable(error: UnicodeDecodeError, codec: Codec, *, at_start: bool) -> str:
+def _undecodable(error: UnicodeDecodeError, codec: Codec, wording: Wording, *, at_start: bool) -> str:
     data = error.object
     shown = data[error.start : error.end].hex(" ")
-    return f"the bytes '{shown}' are not {codec.name}.{_advice(data, codec, at_start=at_start)}"
+    return f"the bytes '{shown}' are not {codec.name}.{_advice(data, codec, wording, at_start=at_start)}"
 
 
-def _advice(data: bytes, codec: Codec, *, at_start: bool) -> str:
+def _advice(data: bytes, codec: Codec, wording: Wording, *, at_start: bool) -> str:
     if at_start:
         for signature, advice in _SIGNATURES.items():
             if data.startswith(signature):
-                return f" {advice}"
+                return " " + advice.format(format=wording.format.format("parquet"), encoding=wording.encoding.format("utf-16"))
     wider = _SUPERSETS.get(codec.name)
     candidates = (wider, *_CANDIDATES) if wider else _CANDIDATES
     fitting = [name for name in dict.fromkeys(candidates) if name != codec.name and _decodes(data, name)]
     if wider in fitting:
-        return f" They are {wider}, which contains {codec.name}: set encoding = '{wider}'."
+        return f" They are {wider}, which contains {codec.name}: {wording.encoding.format(wider)}."
     if fitting:
-        return f" The text around them would decode as {' or '.join(fitting[:3])}: set encoding if that is what it is."
+        return f" The text around them would decode as {' or '.join(fitting[:3])}: {wording.some_encoding}."
     return ""
 
 

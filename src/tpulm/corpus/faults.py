@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from tpulm.errors import DataError
 
@@ -20,10 +20,23 @@ Reason = Literal[
 MAX_DOCUMENT_BYTES: Final = 32 << 20
 
 
+class Wording(NamedTuple):
+    """What messages call the settings of whoever reads; {} is a value."""
+
+    skip: str = 'on_error = "skip"'
+    format: str = "set format = '{}'"
+    encoding: str = "set encoding = '{}'"
+    some_encoding: str = "set encoding if that is what it is"
+
+
+CORPUS: Final = Wording()
+
+
 class Faults:
     """Counts what one piece of the corpus leaves out; in "stop" mode a fault of the input raises DataError instead."""
 
-    def __init__(self, on_error: Literal["stop", "skip"], name: str = ""):
+    def __init__(self, on_error: Literal["stop", "skip"], name: str = "", wording: Wording = CORPUS):
+        self.wording = wording
         self.on_error: Literal["stop", "skip"] = on_error
         self.name = name  # the file being read; "" where a place says more than a number
         self.skipped: Counter[str] = Counter()
@@ -41,7 +54,7 @@ class Faults:
                 else "such records are left out and counted"
             )
             raise DataError(
-                f'{message} With on_error = "skip" {left_out}.', location=f"{self.name}, {place}" if self.name else place
+                f"{message} With {self.wording.skip} {left_out}.", location=f"{self.name}, {place}" if self.name else place
             )
         self.skipped[reason] += 1
 

@@ -6,11 +6,15 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path, PurePath
+from typing import Final
 
 from tpulm import storage
 from tpulm.errors import ConfigError, suggest
 from tpulm.storage.paths import bucket_and_name
+
+_LEAST_ALIKE: Final = 0.6
 
 
 def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
@@ -85,7 +89,7 @@ def _near_in_cloud(path: PurePath) -> str:
         return ""
     names = [item.name for item in storage.list_folder(parent) if not item.name.startswith(".")]
     wanted = path.relative_to(parent).parts[0]
-    return f" In {parent}:{hint}" if (hint := suggest(wanted, names)) else f" {parent} holds {_some(names)}"
+    return f" In {parent}:{hint}" if (hint := _alike(wanted, names)) else f" {parent} holds {_some(names)}"
 
 
 def _on_disk(path: Path) -> list[str]:
@@ -147,12 +151,19 @@ def _near(path: Path) -> str:
     parent = next(folder for folder in (*path.parents, Path()) if folder.is_dir() and not glob.has_magic(str(folder)))
     wanted = path.relative_to(parent).parts[0] if path.is_relative_to(parent) else path.name
     names = sorted(item.name for item in parent.iterdir() if not item.name.startswith("."))
-    hint = "" if glob.has_magic(wanted) else suggest(wanted, names)
+    hint = "" if glob.has_magic(wanted) else _alike(wanted, names)
     if hint:
         return f" In {parent}:{hint}"
     if not names:
         return f" The folder {parent} is empty."
     return f" {parent} holds {_some(names)}"
+
+
+def _alike(wanted: str, names: Sequence[str]) -> str:
+    """`suggest`, of names that are alike without what follows the first dot: all files that end in .tsv are, else."""
+    stem = wanted.partition(".")[0]
+    near = [name for name in names if SequenceMatcher(None, stem, name.partition(".")[0]).ratio() >= _LEAST_ALIKE]
+    return suggest(wanted, near)
 
 
 def _some(names: Sequence[str]) -> str:

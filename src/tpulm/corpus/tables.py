@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Final, Literal
 
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, shorten
+from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, Wording, shorten
 from tpulm.corpus.lines import Lines
 from tpulm.corpus.records import Batch, Batcher
 from tpulm.errors import DataError, suggest
+
+OpenQuote = Literal["fault", "error"]
+_NEVER_CLOSED: Final = (
+    "a quote in this row is never closed, so that all rows after it would be lost. Close it; a quote that is part of a text is "
+    'doubled, in a field in quotes: "he said ""no""".'
+)
 
 
 def read_table(stretches: Iterable[Lines], kind: Literal["csv", "tsv"], text_field: str, faults: Faults) -> Iterator[Batch]:
@@ -30,9 +36,15 @@ def read_table(stretches: Iterable[Lines], kind: Literal["csv", "tsv"], text_fie
     yield from batcher.flush()
 
 
-def read_rows(stretches: Iterable[Lines], kind: Literal["csv", "tsv"], faults: Faults) -> Iterator[tuple[int, list[str]]]:
-    """The header and then each row with as many cells, with the number of the line it begins on; other rows are faults."""
-    rows = _csv_rows(stretches, faults) if kind == "csv" else _tsv_rows(stretches)
+def read_rows(
+    stretches: Iterable[Lines], kind: Literal["csv", "tsv"], faults: Faults, *, open_quote: OpenQuote = "fault"
+) -> Iterator[tuple[int, list[str]]]:
+    """The header and then each row with as many cells, with the number of the line it begins on; other rows are faults.
+
+    A csv's quote that is never closed takes all rows after it along: with `open_quote` "error" it is a DataError whatever
+    `on_error` says, unless the file itself is torn.
+    """
+    rows = _csv_rows(stretches, faults, open_quote) if kind == "csv" else _tsv_rows(stretches)
     header = next((row for row in rows if row[1]), None)
     if header is None:
         return
@@ -48,8 +60,9 @@ def read_rows(stretches: Iterable[Lines], kind: Literal["csv", "tsv"], faults: F
             faults.add("malformed_row", _ragged(cells, width), f"line {row[0]}")
 
 
-def _csv_rows(stretches: Iterable[Lines], faults: Faults) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(stretches: Iterable[Lines], faults: Faults, open_quote: OpenQuote) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    torn_before = faults.skipped["broken_file"]
     reader = csv.reader(_with_ends(stretches), strict=True)
     while True:
         number = reader.line_num + 1
@@ -58,11 +71,19 @@ def _csv_rows(stretches: Iterable[Lines], faults: Faults) -> Iterator[tuple[int,
         except StopIteration:
             return
         except csv.Error as error:
+            torn = faults.skipped["broken_file"] > torn_before
+            if open_quote == "error" and not torn and _is_open_quote(error, lines=reader.line_num + 1 - number):
+                raise DataError(_NEVER_CLOSED, location=f"{faults.name}, line {number}") from error
             faults.add(
                 "malformed_row", f'{error}; quotes within a quoted field are doubled: "he said ""no""".', f"line {number}"
             )
         else:
             yield number, cells
+
+
+def _is_open_quote(error: csv.Error, *, lines: int) -> bool:
+    """Whether the row took the rest of the file, or so many `lines` that its field grew beyond all limits."""
+    return "unexpected end of data" in str(error) or ("field limit" in str(error) and lines > 1)
 
 
 def _with_ends(stretches: Iterable[Lines]) -> Iterator[str]:
@@ -91,21 +112,23 @@ def _column(header: list[str], text_field: str, kind: Literal["csv", "tsv"], fau
     columns = ", ".join(repr(name) for name in header)
     raise DataError(
         f"the header has no column '{text_field}'.{suggest(text_field, header)} "
-        f"Its columns: {shorten(columns, 200, quoted=False)}.{separator_advice(header, kind)} "
+        f"Its columns: {shorten(columns, 200, quoted=False)}.{separator_advice(header, kind, faults.wording)} "
         "The first row must be the header; set text_field to the column with the text.",
         location=location,
     )
 
 
-def separator_advice(header: list[str], kind: Literal["csv", "tsv"]) -> str:
+def separator_advice(header: list[str], kind: Literal["csv", "tsv"], wording: Wording) -> str:
     """What a header of one long name says about its file, with a leading space; else ""."""
     marks = {"\t": "tabs", ";": "semicolons", "|": "bars"} | ({",": "commas"} if kind == "tsv" else {})
     found = next((mark for mark in marks if mark in header[0]), None) if len(header) == 1 else None
     if found is None:
         return ""
-    other = {"\t": "set format = 'tsv'.", ",": "set format = 'csv'."}.get(found)
+    other = {"\t": "tsv", ",": "csv"}.get(found)
     separated = f" Its fields seem to be separated by {marks[found]}"
-    return f"{separated}: {other}" if other else f"{separated}; only commas (csv) and tabs (tsv) are read."
+    return (
+        f"{separated}: {wording.format.format(other)}." if other else f"{separated}; only commas (csv) and tabs (tsv) are read."
+    )
 
 
 def _ragged(cells: list[str], width: int) -> str:

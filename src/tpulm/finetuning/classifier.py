@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -15,9 +15,11 @@ from tpulm.config import FinetuneConfig, load_finetune
 from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
-from tpulm.errors import ConfigError, DataError
+from tpulm.corpus.jsonl import show
+from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.scoring import scores_of
 from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
+from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.predict.outputs import Outputs, log_probabilities, special_ids
 from tpulm.progress import SILENT, Progress
@@ -58,7 +60,8 @@ class Classifier:
             raise ConfigError(f"{', '.join(settings)}: give settings by name or as config, not both")
         if config.task == "regression" and labels is not None:
             raise ConfigError("a regression has no labels: leave them out")
-        self.config = config.for_architecture(self.model.config.architecture, self.model.config.max_positions)
+        of_model = self.model.config
+        self.config = config.for_architecture(of_model.architecture, of_model.max_positions, self.model.max_length)
         self.labels: LabelSet | None = None
         self.fitted: Fitted | None = None
         self._params: SequenceClassifier | None = None  # numpy
@@ -66,7 +69,7 @@ class Classifier:
         self._placed: Any = None
         self._tuning: Tuning | None = None
         if labels is not None:
-            self._take_labels(LabelSet.given(tuple(labels)))
+            self._take_labels(LabelSet.given(labels))
         elif found is not None and found.names and config.task == "classification":
             self._take_labels(LabelSet.given(found.names))
         elif config.task == "regression":
@@ -138,11 +141,15 @@ class Classifier:
     def encode(self, examples: Any, *, learn: bool = False) -> Labelled:
         """Rows of token ids with their labels; with `learn` the labels are found there, where none were given.
 
-        Raises DataError for a label that is not among the known ones, or if there is only one class to learn.
+        Raises DataError for a label that is not among the known ones, or if there is only one class or number to learn.
         """
         examples = examples_of(examples)
         if self.is_regression:
             labels = numbers(examples)
+            if learn and np.all(labels == labels[0]):
+                raise DataError(
+                    f"all {len(examples):,} examples are labelled {labels[0]:g}; to learn numbers takes at least two of them"
+                )
         else:
             known = self.learn_labels(examples) if learn else self._known_labels()
             labels = known.encode(examples)
@@ -167,18 +174,22 @@ class Classifier:
     def params(self, params: Any) -> None:
         self._params, self._placed = jax.device_get(params), None
 
-    def predict(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Any]:
-        """The label of each text, as in the training examples, or of a regression the number."""
-        outputs = self._outputs_of(self._of().rows(list(texts), pairs))
+    def predict(self, texts: Any, pairs: Sequence[str] | None = None) -> list[Any]:
+        """The label of each text, as in the training examples, or of a regression the number.
+
+        `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; the second texts may be `pairs` too.
+        Raises DataError for a single string, and for texts that are blank or no strings.
+        """
+        outputs = self._outputs_of(self._unlabelled(texts, pairs))
         if self.is_regression:
             return outputs[:, 0].tolist()
         return [self._known_labels().values[index] for index in outputs.argmax(axis=1)]
 
-    def predict_proba(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> np.ndarray:
-        """float64 [N, C]: the probability of each label, in the order of `labels.names`."""
+    def predict_proba(self, texts: Any, pairs: Sequence[str] | None = None) -> np.ndarray:
+        """float64 [N, C]: the probability of each label, in the order of `labels.names`. Texts as in `predict`."""
         if self.is_regression:
             raise ConfigError("a regression has no probabilities; use predict")
-        return np.exp(log_probabilities(self._outputs_of(self._of().rows(list(texts), pairs))))
+        return np.exp(log_probabilities(self._outputs_of(self._unlabelled(texts, pairs))))
 
     def evaluate(self, examples: Any, *, params: Any = None) -> dict[str, float]:
         """accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: others than its own."""
@@ -192,13 +203,12 @@ class Classifier:
     def save_pretrained(self, folder: str | PurePath) -> None:
         """A folder that transformers' AutoModelForSequenceClassification and `tpulm.Classifier` load.
 
-        A model that is there already is replaced. Raises ConfigError for a folder of anything else, whose files would be gone.
+        A model that is there already is replaced. Raises ConfigError for a folder with anything else in it.
         """
         model, target = self.model, storage.as_path(folder)
-        found = {path.name for path in storage.list_folder(target)}
-        if CONFIG not in found and found - _FILES:  # without it, but with no other files, a model that was not wholly uploaded
-            raise ConfigError(f"{target} holds files that are no model, and saving would remove them; name a new folder")
-        save_loaded(target, model._replace(params=self.params, head="classification", answers=self.answers))
+        _check_replaceable(target)
+        length = self.config.max_length
+        save_loaded(target, model._replace(params=self.params, head="classification", answers=self.answers, max_length=length))
 
     # -- what they share ------------------------------------------------------------------------------------------------
 
@@ -234,6 +244,14 @@ class Classifier:
             self._outputs = Outputs(self.model, self.config, num_classes=self.answers.num_classes)
         return self._outputs
 
+    def _unlabelled(self, texts: Any, pairs: Sequence[str] | None) -> Rows:
+        if isinstance(texts, str):
+            raise DataError(f"the texts are one string, {show(texts)}; give a list of texts: [{show(texts)}]")
+        if pairs is None and isinstance(texts, Sized) and not isinstance(texts, Mapping) and not len(texts):
+            return self._of().rows([])
+        examples = examples_of(texts if pairs is None else {"text": texts, "pair": pairs}, labelled=False)
+        return self._of().rows(examples.texts, examples.pairs)
+
     def _outputs_of(self, rows: Any, params: Any = None) -> np.ndarray:
         outputs = self._of()
         if params is not None:
@@ -261,6 +279,24 @@ class Classifier:
                 special=special_ids(self.model),
             )
         return self._tuning
+
+
+def _check_replaceable(folder: PurePath) -> None:
+    """Raises ConfigError for a folder with more in it than a saved classifier, all of which saving would remove.
+
+    Weights without a config.json are a model that was not wholly uploaded.
+    """
+    found = {path.name for path in storage.list_folder(folder)}
+    others = sorted(found - _FILES)
+    if others:
+        raise ConfigError(
+            f"{folder} holds what is no part of a saved classifier ({some_of(others)}), and saving would remove it; name a new "
+            "folder"
+        )
+    if CONFIG in found and WEIGHTS not in found:
+        raise ConfigError(
+            f"{folder} holds {CONFIG} without {WEIGHTS}: this is no model, and saving would replace it; name a new folder"
+        )
 
 
 def _as_step(update: Update, tuning: Tuning) -> Step:

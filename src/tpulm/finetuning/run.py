@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 
 from tpulm import interrupt, storage
-from tpulm.config import FinetuneConfig
+from tpulm.config import FinetuneConfig, load_finetune
 from tpulm.convert.huggingface import CONFIG, READS, load_model
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, some_of
 from tpulm.failures import record_failure
 from tpulm.finetuning.card import card_text
 from tpulm.finetuning.classifier import Classifier
@@ -37,6 +37,7 @@ from tpulm.train.compile_cache import keep_compiled
 from tpulm.train.tuning import Labelled
 
 SUMMARY, MISTAKES, WORK = "finetune.json", "mistakes.jsonl", "finetuning"
+_UNTRAINED = "nothing was trained yet"
 
 
 def finetune(
@@ -51,12 +52,18 @@ def finetune(
     format: RowFormat | Literal["auto"] = "auto",
     on_error: OnError = "stop",
     progress: Progress = SILENT,
+    **settings: Any,
 ) -> FinetuneSummary:
     """Train a classifier on labelled files and leave it in `output`; what is done already is skipped, what was interrupted goes
-    on. The best epoch and the best seed are chosen on dev; test is scored once for each seed, after that."""
+    on. The best epoch and the best seed are chosen on dev; test is scored once for each seed, after that.
+
+    Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`.
+    """
+    if config is not None and settings:
+        raise ConfigError(f"{', '.join(settings)}: give settings by name or as config, not both")
     paths = {"train": train, "dev": dev, "test": test}
     reading: dict[str, Any] = {"columns": columns or Columns(), "format": format, "on_error": on_error}
-    return _Finetuning(model, paths, output, reading, config or FinetuneConfig(), progress).run()
+    return _Finetuning(model, paths, output, reading, config or load_finetune(settings), progress).run()
 
 
 @dataclasses.dataclass
@@ -79,9 +86,10 @@ class _Finetuning:
         progress: Progress,
     ):
         self._model, self._paths, self._reading, self._progress = str(model), paths, reading, progress
-        self._output = storage.check_writable(output)
+        self._output = storage.as_path(output)
         self._work = self._output / WORK
         self._check_output()
+        storage.check_writable(self._output)
         keep_between_steps()
         keep_compiled()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
@@ -129,6 +137,7 @@ class _Finetuning:
         for name, path in self._paths.items():
             if path is not None:
                 examples[name] = read_examples(path, **self._reading)
+                interrupt.check(_UNTRAINED)
                 skipped += examples[name].skipped
         if "dev" not in examples:
             examples["train"], examples["dev"] = self._classifier.split(examples["train"])
@@ -138,6 +147,7 @@ class _Finetuning:
         for name, part in examples.items():
             rows[name] = self._classifier.encode(part, learn=name == "train")
             self._progress.advance(len(part))
+            interrupt.check(_UNTRAINED)
         if skipped:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
             self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
@@ -215,8 +225,19 @@ class _Finetuning:
     # -- the folder -----------------------------------------------------------------------------------------------------
 
     def _check_output(self) -> None:
-        if storage.exists(self._output / CONFIG) and not storage.exists(self._output / SUMMARY):
-            raise ConfigError(f"{self._output} holds another model; name an empty or new folder with --output")
+        """Raises ConfigError for a folder of the user's own files, some of which publishing would replace.
+
+        The work folder in it says that it was begun here, which a run that failed leaves too.
+        """
+        if storage.is_folder(self._work):
+            return
+        names = [path.name for path in storage.list_folder(self._output)]
+        found = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # of a probe that was killed
+        if found:
+            raise ConfigError(
+                f"{self._output} is not empty ({some_of(found)}), and no fine-tuning was begun there; name an empty or new "
+                "folder with --output"
+            )
 
     @contextmanager
     def _held(self) -> Iterator[None]:

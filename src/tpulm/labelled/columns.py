@@ -11,7 +11,7 @@ from tpulm.corpus.faults import shorten
 from tpulm.corpus.jsonl import find_value
 from tpulm.corpus.tables import separator_advice
 from tpulm.errors import ConfigError, DataError, suggest
-from tpulm.labelled.records import Record, RecordFile
+from tpulm.labelled.records import WORDING, Record, RecordFile
 
 _LONG: Final = 40  # characters; few names of columns are longer
 
@@ -65,7 +65,7 @@ def _missing(columns: list[str], name: str, role: str, file: RecordFile) -> str:
     header = ""
     if any(map(_looks_like_data, columns)):
         header = " The first row must be the header, and this one looks like data: put a line with the names in front."
-    return f"{message}{separator_advice(columns, file.format)}{header}"
+    return f"{message}{separator_advice(columns, file.format, WORDING)}{header}"
 
 
 def _advice(role: str) -> str:

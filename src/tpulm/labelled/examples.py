@@ -71,7 +71,10 @@ class Gathering:
             reasons = ", ".join(f"{reason} {count}" for reason, count in self.faults.skipped.most_common())
             message = "it has no examples: the file is empty, or a header without rows."
             if reasons:
-                message = f"no example is left; left out were: {reasons}. Read it with on_error = 'stop' to see the first."
+                message = (
+                    f"no example is left; left out were: {reasons}. Read it with --on-error stop "
+                    '(on_error="stop" in Python) to see the first.'
+                )
             raise DataError(message, location=name)
         return Examples(self._texts, self._pairs, self._labels, self._places, self.faults.skipped)
 
@@ -94,6 +97,8 @@ def text_fault(text: Any, role: str) -> tuple[Reason, str] | None:
 
 
 def _label_fault(label: Any) -> tuple[Reason, str] | None:
+    if isinstance(label, float) and label != label:
+        return "no_label", "the label is NaN: missing, or not a number."
     if is_missing(label):
         return "no_label", "the label is missing."
     if not isinstance(label, (str, int, float)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,8 +37,16 @@ class LabelSet:
         return len(self.names)
 
     @classmethod
-    def given(cls, names: Sequence[str]) -> LabelSet:
-        """The classes as the user names them, in that order. Raises ConfigError for less than two, blank or equal names."""
+    def given(cls, names: Iterable[Any]) -> LabelSet:
+        """The classes as the user names them, in that order.
+
+        Raises ConfigError for less than two, blank or equal names, and for what is no list: a set has no order.
+        """
+        if isinstance(names, (str, bytes, Mapping, Set)) or not isinstance(names, Iterable):
+            raise ConfigError(
+                f"the labels are a {type(names).__name__}; give a list or tuple of names, in the order of the outputs: "
+                "labels=('neg', 'pos')"
+            )
         known = tuple(label_name(name) for name in names)
         if len(known) < 2:
             raise ConfigError(f"{len(known)} labels are given; a classifier has at least two")

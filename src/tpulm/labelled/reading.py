@@ -93,7 +93,7 @@ def examples_of(data: Any, *, labelled: bool = True, columns: Columns | None = N
         return data
     if isinstance(data, (str, os.PathLike)):
         return read_examples(data, columns or _DEFAULT, labelled=labelled, on_error=on_error)
-    if isinstance(data, Mapping) or hasattr(data, "keys"):  # a pandas DataFrame is no Mapping
+    if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns")):  # a pandas DataFrame is no Mapping
         return _of_columns(data, columns, labelled=labelled, on_error=on_error)
     if columns is not None:
         raise ConfigError("columns are named for files and mappings; a list has its parts in order: (text, label)")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_arg
 
 from tpulm.corpus.bytestream import ByteStream, Compression
 from tpulm.corpus.codec import UNDECODABLE, find_codec
-from tpulm.corpus.faults import Faults
+from tpulm.corpus.faults import Faults, Wording
 from tpulm.corpus.jsonl import parse_lines, show
 from tpulm.corpus.lines import read_lines
 from tpulm.corpus.parquet import not_utf8, read_stretches, values_of
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 OnError = Literal["stop", "skip"]
 RowFormat = Literal["tsv", "csv", "jsonl", "parquet"]
+WORDING: Final = Wording(
+    skip='--on-error skip (on_error="skip" in Python)',
+    format='--format {0} (format="{0}" in Python)',
+    encoding="labelled text is UTF-8, so convert the file (iconv -f {} -t UTF-8)",
+    some_encoding="labelled text is UTF-8, so convert the file (iconv -f … -t UTF-8)",
+)
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
 
 
@@ -55,7 +61,8 @@ def read_records(
 ) -> Iterator[Record]:
     """The rows of a file, or of the files of a folder or glob in the order of their names, on disk or gs://, one at a time.
 
-    What is no row raises DataError with its place or, with on_error "skip", is left out and counted in `skipped` by reason.
+    What is no row raises DataError with its place or, with on_error "skip", is left out and counted in `skipped` by reason; but
+    for a csv's quote that is never closed, which would take all rows after it along.
     Blank lines are counted as "empty" either way. ConfigError: no such file, or none of rows.
     """
     for file in find_record_files(path, format):
@@ -78,8 +85,8 @@ def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
         known = ", ".join(name for name, kind in FORMATS.items() if kind in _ROW_FORMATS)
         raise ConfigError(
             f"{path}: labelled text is rows of tsv, csv, jsonl or Parquet, and the suffix '{suffix}' says none of them. Give "
-            f"the file a name that ends in one of {known} (.gz, .bz2, .xz or .zst may follow), or set format = 'tsv' (csv, "
-            "jsonl, parquet)."
+            f"the file a name that ends in one of {known} (.gz, .bz2, .xz or .zst may follow), or name its format: "
+            f"{WORDING.format.format('tsv')}."
         )
     form = cast("RowFormat", form)
     if form == "parquet" and compression:
@@ -107,11 +114,11 @@ def new_faults(on_error: OnError, name: str = "") -> Faults:
     """Raises ConfigError for an `on_error` that is not known."""
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error is 'stop' or 'skip', not '{on_error}'")
-    return Faults(on_error, name)
+    return Faults(on_error, name, WORDING)
 
 
 def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults) -> Iterator[Record]:
-    rows = read_rows(read_lines(stream, find_codec("utf-8"), faults), kind, faults)
+    rows = read_rows(read_lines(stream, find_codec("utf-8"), faults), kind, faults, open_quote="error")
     first = next(rows, None)
     if first is None:
         return

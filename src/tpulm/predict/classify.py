@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
 
 from tpulm.config import FinetuneConfig
-from tpulm.convert.huggingface import LoadedModel
+from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, DataError
+from tpulm.labelled.examples import text_fault
 from tpulm.predict.outputs import Outputs, log_probabilities
 
 
@@ -27,19 +29,22 @@ class ClassifierForUse:
     def __init__(self, model: LoadedModel):
         if model.answers is None:
             raise ConfigError("this model is no classifier; 'tpulm finetune' makes one of it and of labelled texts")
+        self.max_length = model.max_length or model.config.max_positions  # tokens of a text
         settings = FinetuneConfig(
-            task="regression" if model.answers.is_regression else "classification", max_length=model.config.max_positions
+            task="regression" if model.answers.is_regression else "classification", max_length=self.max_length
         ).for_architecture(model.config.architecture, model.config.max_positions)
         self._names = model.answers.names
         self._outputs = Outputs(model, settings, num_classes=model.answers.num_classes)
         self._params = self._outputs.place(model.params)
-        self.cut = 0  # texts so far that were longer than the model reads, and were cut
+        self.cut = 0  # texts so far that were longer, and were cut
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Classified]:
-        """One answer for each text (or pair of texts), in their order. Raises DataError for a blank text."""
-        for number, text in enumerate(texts, start=1):
-            if not text.strip():
-                raise DataError("the text is empty: there is nothing to classify", location=f"text {number} of {len(texts)}")
+        """One answer for each text (or pair of texts), in their order. Raises DataError for a text that is blank or none."""
+        _check_texts(texts, "text")
+        if pairs is not None:
+            _check_texts(pairs, "second text")
+            if len(pairs) != len(texts):
+                raise DataError(f"there are {len(texts)} texts and {len(pairs)} second texts")
         rows = self._outputs.rows(texts, pairs)
         self.cut += rows.cut
         outputs = self._outputs.of(self._params, rows)
@@ -53,6 +58,22 @@ class ClassifierForUse:
         return Classified(self._names[best], float(shares[best]), dict(zip(self._names, shares.tolist(), strict=True)))
 
 
-def classify(model: LoadedModel, texts: str | Sequence[str], pairs: Sequence[str] | None = None) -> list[Classified]:
-    """Classify texts, or pairs of texts. Raises ConfigError for a model that is no classifier, DataError for a blank text."""
-    return ClassifierForUse(model)([texts] if isinstance(texts, str) else list(texts), pairs)
+def classify(
+    model: LoadedModel | str | PurePath, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+) -> list[Classified]:
+    """Classify texts, or pairs of texts, by a model or the folder of one.
+
+    Raises ConfigError for a model that is no classifier, DataError for a text that is blank or no string.
+    """
+    model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
+    return ClassifierForUse(model)(_listed(texts), None if pairs is None else _listed(pairs))
+
+
+def _listed(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def _check_texts(texts: Sequence[str], role: str) -> None:
+    for number, text in enumerate(texts, start=1):
+        if (fault := text_fault(text, role)) is not None:
+            raise DataError(fault[1], location=f"text {number} of {len(texts)}")

@@ -24,11 +24,13 @@ from tpulm.storage.files import (
     open_read,
     publish,
     read_bytes,
+    read_given_object,
     read_json,
     read_text,
     read_versioned,
     remove,
     replace_version,
+    same_file,
     sha256,
     walk,
     write_atomic,
@@ -38,13 +40,14 @@ from tpulm.storage.lease import held
 from tpulm.storage.mirror import Mirror
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
 from tpulm.storage.ranges import Ranges, open_ranges
-from tpulm.storage.staging import built_aside, local_copy
+from tpulm.storage.staging import abandon, built_aside, local_copy
 
 __all__ = [
     "TEMPORARY_SUFFIX",
     "FileInfo",
     "Mirror",
     "Ranges",
+    "abandon",
     "as_path",
     "built_aside",
     "check_writable",
@@ -65,11 +68,13 @@ __all__ = [
     "orbax_folder",
     "publish",
     "read_bytes",
+    "read_given_object",
     "read_json",
     "read_text",
     "read_versioned",
     "remove",
     "replace_version",
+    "same_file",
     "sha256",
     "storage_error",
     "tensorstore_location",

@@ -8,7 +8,7 @@ import os
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NamedTuple
 
-from tpulm.errors import StorageError
+from tpulm.errors import DataError, StorageError
 from tpulm.storage import cloud, local
 from tpulm.storage.causes import explain
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
@@ -148,6 +148,18 @@ def read_json(path: AnyPath) -> Any:
         raise StorageError(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
 
 
+def read_given_object(path: AnyPath) -> dict[str, Any]:
+    """A JSON object of a model that the user brought. Raises DataError where it is none: nothing here can make it anew."""
+    location = os.fspath(path)
+    try:
+        found = json.loads(read_bytes(path))
+    except ValueError as error:
+        raise DataError(f"not valid JSON ({error}); copy or export the model again", location=location) from error
+    if not isinstance(found, dict):
+        raise DataError("not a JSON object; copy or export the model again", location=location)
+    return found
+
+
 def exists(path: AnyPath) -> bool:
     """Whether there is a file or a folder."""
     source = as_path(path)
@@ -177,6 +189,15 @@ def info(path: AnyPath) -> FileInfo | None:
             return None if source.is_dir() else FileInfo(status.st_size, status.st_mtime_ns)
     found = cloud.info(source)
     return None if found is None else _of_object(found)
+
+
+def same_file(path: AnyPath, other: AnyPath) -> bool:
+    """Whether both name one file that is there, by whatever links and folders."""
+    first, second = as_path(path), as_path(other)
+    if isinstance(first, Path) and isinstance(second, Path):
+        with explain("look at", first):
+            return first.exists() and second.exists() and first.samefile(second)
+    return str(first) == str(second)
 
 
 def list_folder(path: AnyPath) -> list[PurePath]:

@@ -13,6 +13,8 @@ from tpulm.storage.causes import explain
 from tpulm.storage.paths import as_path
 from tpulm.storage.scratch import scratch
 
+_unfinished: set[Path] = set()
+
 
 @contextlib.contextmanager
 def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Path]:
@@ -33,6 +35,7 @@ def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Pat
         for left in local.temporaries_of(target):
             local.remove(left)
     temporary = local.temporary_name(target)
+    _unfinished.add(temporary)
     try:
         yield temporary
         files.publish(temporary, target)
@@ -40,6 +43,15 @@ def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Pat
         with contextlib.suppress(StorageError):
             files.remove(temporary)
         raise
+    finally:
+        _unfinished.discard(temporary)
+
+
+def abandon() -> None:
+    """Remove what `built_aside` has under way on this machine: for a process that ends without unwinding."""
+    for temporary in list(_unfinished):
+        with contextlib.suppress(StorageError):
+            files.remove(temporary)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 _CAUSES = {
-    errno.ENOSPC: "the disk is full; free some space, then run the same command again: it continues where it stopped",
+    errno.ENOSPC: "the disk is full; free some space, then run the same command again",
     errno.EDQUOT: "your disk quota is used up; free some space, then run the same command again",
     errno.EROFS: "the file system is read-only; choose another folder with --workdir",
     errno.EACCES: "permission denied; choose a folder you may write to, or change its owner",

@@ -94,10 +94,7 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
 
 
 def _read_object(path: PurePath) -> dict[str, Any]:
-    values: Any = storage.read_json(path) if storage.exists(path) else {}
-    if not isinstance(values, dict):
-        raise DataError(f"expected a JSON object, found {type(values).__name__}", location=str(path))
-    return values
+    return storage.read_given_object(path) if storage.exists(path) else {}
 
 
 def _ids(

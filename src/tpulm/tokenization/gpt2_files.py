@@ -40,8 +40,8 @@ def read_gpt2_files(folder: PurePath, settings: Mapping[str, Any]) -> Tokenizer:
 
 
 def _read_vocabulary(path: PurePath) -> dict[str, int]:
-    ids: Any = storage.read_json(path)
-    if not isinstance(ids, dict) or not ids or not all(isinstance(index, int) and index >= 0 for index in ids.values()):
+    ids = storage.read_given_object(path)
+    if not ids or not all(isinstance(index, int) and index >= 0 for index in ids.values()):
         raise DataError("not a vocabulary: expected an object of tokens and their ids", location=str(path))
     if len(set(ids.values())) < len(ids):
         raise DataError("two tokens of the vocabulary share an id", location=str(path))
@@ -65,7 +65,7 @@ def _read_merges(path: PurePath) -> list[tuple[str, str]]:
 def _add_tokens(tokenizer: Tokenizer, folder: PurePath, settings: Mapping[str, Any]) -> None:
     """Those that are found in a text before it is cut into words, and those that were added behind the vocabulary."""
     wanted: dict[int, AddedToken] = {}
-    older: Any = storage.read_json(folder / _ADDED) if storage.exists(folder / _ADDED) else {}
+    older = storage.read_given_object(folder / _ADDED) if storage.exists(folder / _ADDED) else {}
     for name, index in older.items():
         wanted[index] = AddedToken(name, normalized=False, special=True)
     for index, token in settings.get("added_tokens_decoder", {}).items():

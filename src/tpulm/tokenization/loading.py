@@ -136,7 +136,7 @@ def _declared(folder: PurePath) -> dict[str, str]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if not storage.exists(folder / name):
             continue
-        values = storage.read_json(folder / name)
+        values = storage.read_given_object(folder / name)
         for role, key in special.CONFIG_KEYS.items():
             value = values.get(key)
             content = value.get("content") if isinstance(value, dict) else value

@@ -69,6 +69,7 @@ def _tokenizer_config(tokenization: Tokenization, names: Mapping[str, str], mode
     attributes = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
     return {
         **names,
+        **_bert_settings(tokenization),
         "added_tokens_decoder": {str(token["id"]): {name: token[name] for name in attributes} for token in added},
         "clean_up_tokenization_spaces": False,  # the decoder in tokenizer.json does what is to be done
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
@@ -76,4 +77,22 @@ def _tokenizer_config(tokenization: Tokenization, names: Mapping[str, str], mode
         "padding_side": "right",
         "tokenizer_class": "PreTrainedTokenizerFast",
         "truncation_side": "right",
+    }
+
+
+def _bert_settings(tokenization: Tokenization) -> dict[str, bool]:
+    """How a WordPiece vocabulary reads text, under the names of transformers' BertTokenizer; nothing where that is not as BERT.
+
+    For readers of vocab.txt alone, whose defaults (lower-case, no accents, hence Hangul in letters) fit few vocabularies.
+    """
+    normalizer = json.loads(tokenization.canonical_json)["normalizer"] or {}
+    steps = normalizer.get("normalizers", [normalizer])
+    bert = next((step for step in steps if step.get("type") == "BertNormalizer"), None)
+    if tokenization.algorithm != "WordPiece" or bert is None:
+        return {}
+    strip_accents = bert["strip_accents"]
+    return {
+        "do_lower_case": bert["lowercase"],
+        "strip_accents": bert["lowercase"] if strip_accents is None else strip_accents,
+        "tokenize_chinese_chars": bert["handle_chinese_chars"],
     }

@@ -16,6 +16,7 @@ from tpulm.labelled.rows import Rows
 from tpulm.objectives import SpecialIds
 from tpulm.objectives.classification import Classification
 from tpulm.train.compiled import BatchShapes, Compiled, Step, execution_on
+from tpulm.train.mesh import make_mesh
 from tpulm.train.step import TrainState
 
 _IN_FLIGHT = 2  # steps the host may be ahead of the devices
@@ -60,6 +61,7 @@ class Tuning(Compiled):
         devices = list(devices if devices is not None else jax.devices())
         self.config, self.num_rows = config, num_rows
         self.lengths = fixed_lengths(config.max_length)
+        self._batch_rows = _batch_rows(config, num_rows, devices)
         self.steps_per_epoch = -(-num_rows // config.batch_size)
         self.steps = self.steps_per_epoch * config.epochs
         self.classification = classification(model, config, num_classes=num_classes, vocab_size=vocab_size, special=special)
@@ -69,7 +71,7 @@ class Tuning(Compiled):
             config.hardware,
             self._batch(config.max_length),
             steps=self.steps,
-            batch_size=config.batch_size,
+            batch_size=self._batch_rows,
             log_every_steps=config.log_every_steps,
             devices=devices,
         )
@@ -106,7 +108,7 @@ class Tuning(Compiled):
         )
 
     def _columns(self, data: Labelled, batch: Batch) -> Mapping[str, np.ndarray]:
-        size, real = self.config.batch_size, len(batch.indices)
+        size, real = self._batch_rows, len(batch.indices)
         labels = np.zeros(size, data.labels.dtype)
         labels[:real] = data.labels[batch.indices]
         weights = (np.arange(size) < real).astype(np.float32)
@@ -114,7 +116,7 @@ class Tuning(Compiled):
         return {"tokens": tokens, "labels": labels, "weights": weights}
 
     def _batch(self, length: int) -> BatchShapes:
-        size = self.config.batch_size
+        size = self._batch_rows
         label = jnp.int32 if self.classification.num_classes else jnp.float32
         return {
             "tokens": ((size, length), jnp.int32),
@@ -126,6 +128,16 @@ class Tuning(Compiled):
         if length not in self._compiled:
             self._compiled[length] = self.compile_step(self._batch(length))
         return self._compiled[length]
+
+
+def _batch_rows(config: FinetuneConfig, num_rows: int, devices: Sequence[Any]) -> int:
+    """How many rows of a batch are computed: no more than hold all `num_rows`, in equal shares of whole micro-batches.
+
+    The rest of a larger batch would weigh nothing, and take memory.
+    """
+    mesh = make_mesh(config.hardware, devices)
+    unit = mesh.shape["data"] * mesh.shape["fsdp"] * (config.hardware.microbatch_size or 1)
+    return min(config.batch_size, -(-num_rows // unit) * unit)
 
 
 def classification(
