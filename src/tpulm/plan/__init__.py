@@ -2,7 +2,7 @@
 
 from tpulm.plan.analysis import Analysis, DoesNotFit, Memory
 from tpulm.plan.estimate import PhasePlan, Plan, collectives_by_kind, plan
-from tpulm.plan.fit import Fitting, dominating, fit
+from tpulm.plan.fitting import Fitting, dominating, fit
 from tpulm.plan.topology import compiler_version
 
 __all__ = [
