@@ -167,7 +167,13 @@ def _read(path: Path) -> Analysis | None:
         **{
             **values,
             "memory": Memory(*values["memory"]),
+            "cycles_by_part": _largest_first(values["cycles_by_part"]),
+            "bytes_by_part": _largest_first(values["bytes_by_part"]),
             "collectives": tuple(costs.Collective(*entry) for entry in values["collectives"]),
             "largest": tuple(buffers.Buffer(*entry) for entry in values["largest"]),
         }
     )
+
+
+def _largest_first(by_part: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(by_part.items(), key=lambda item: -item[1]))  # the file has its keys in another order
