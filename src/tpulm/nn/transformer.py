@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import jax
 from jax import Array
+from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int, UInt32
 
@@ -25,6 +26,12 @@ class Execution(NamedTuple):
     dtype: DTypeLike  # of activations and matrix products
     remat: Remat  # kept for the backward pass: everything, matrix products only, or only the layers' inputs
     unroll: bool  # layers as straight code, or as a loop
+    # activations [R, D] over several devices; None: as the compiler likes, which for parameters that are split is not by rows
+    rows: NamedSharding | None = None
+
+    def laid(self, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
+        """Activations between layers, each token whole on one device."""
+        return x if self.rows is None else jax.lax.with_sharding_constraint(x, self.rows)
 
 
 class Randomness(NamedTuple):
@@ -149,7 +156,8 @@ def apply_stack(
                 attention=words_at(layer_sites[1], tokens, (rows * length, 1)),
                 feed_forward=words_at(layer_sites[2], tokens, (rows * length, 1)),
             )
-        return apply_layer(layer, x, segments, words, config=config, execution=execution, turned=turned), None
+        x = apply_layer(layer, execution.laid(x), segments, words, config=config, execution=execution, turned=turned)
+        return execution.laid(x), None
 
     match execution.remat:
         case "full":

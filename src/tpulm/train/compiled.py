@@ -131,4 +131,6 @@ def execution_on(
     platform = devices[0].platform
     dtype = ("float32" if platform == "cpu" else "bfloat16") if compute_dtype == "auto" else compute_dtype
     remat = ("dots" if platform == "tpu" else "none") if hardware.remat == "auto" else hardware.remat
-    return Execution(jnp.dtype(dtype), remat, unroll=platform == "cpu" if hardware.unroll == "auto" else hardware.unroll)
+    unroll = platform == "cpu" if hardware.unroll == "auto" else hardware.unroll
+    split = hardware.fsdp * hardware.tensor > 1
+    return Execution(jnp.dtype(dtype), remat, unroll, rows=batch_sharding(make_mesh(hardware, devices)) if split else None)
