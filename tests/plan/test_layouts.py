@@ -27,7 +27,7 @@ SIZES = {
 def test_splitting_parameters_sends_parameters(split: dict[str, int]):
     run = config.load("bert-tiny", {**SIZES, **split})
     program = Program(run, vocab_size=256, special=SpecialIds(0, 1, 2, 3, 4), devices=jax.devices()[:DEVICES])
-    counted = costs.count(hlo.parse(program.compiled_step.as_text() or ""), DEVICES)
+    counted = costs.count(hlo.parse(program.lowered_step.compile().as_text() or ""), DEVICES)
     sent = sum(one.bytes * one.times for one in counted.collectives)
     parameters = 4 * program.num_parameters
     activations = run.train.batch_size * run.data.sequence_length * run.model.hidden_size * 4  # of one place in one layer
