@@ -164,12 +164,12 @@ class _Walk:
         known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
         if known:
             return int(known[1])
-        condition = self._called(loop, "condition")
-        counter, bound = _comparison(condition.instructions[condition.root], condition, self._computations)
-        if counter is None or bound is None:
-            return None
+        compared = _comparison(self._called(loop, "condition"), self._computations)
         start = within.instructions.get(loop.operands[0])
-        first = None if start is None or start.opcode != "tuple" else _constant(start.operands[counter], within)
+        if compared is None or start is None or start.opcode != "tuple":
+            return None
+        counter, bound = compared
+        first = _constant(start.operands[counter], within)
         return None if first is None else bound - first
 
     def _target(self, instruction: Instruction) -> str | None:
@@ -285,24 +285,21 @@ def _source(name: str, fused: Computation) -> str:
     return _source(instruction.operands[0], fused) if instruction.opcode == "bitcast" else name
 
 
-def _comparison(root: Instruction, within: Computation, computations: dict[str, Computation]) -> tuple[int | None, int | None]:
-    """(place of the counter in the loop's tuple, bound) of `counter < bound`."""
-    outer = within
-    if root.opcode == "fusion":  # the comparison, its operands outside
-        fused = computations[root.attribute("calls") or ""]
-        given = dict(zip((p.name for p in fused.parameters()), root.operands, strict=True))
-        root, inner = fused.instructions[fused.root], fused
-        names = [given.get(name, name) for name in root.operands]
-        constants = [_constant(name, outer if name in outer.instructions else inner) for name in names]
-    else:
-        names = list(root.operands)
-        constants = [_constant(name, outer) for name in names]
-    if root.opcode != "compare" or root.attribute("direction") != "LT" or len(names) != 2:
-        return None, None
-    counter = outer.instructions.get(names[0])
-    if counter is None or counter.opcode != "get-tuple-element":
-        return None, None
-    return int(counter.attribute("index") or 0), constants[1]
+def _comparison(condition: Computation, computations: dict[str, Computation]) -> tuple[int, int] | None:
+    """(place of the counter in the loop's tuple, bound) of a condition `counter < bound`; None for any other."""
+    root, inner = condition.instructions[condition.root], condition
+    outside: dict[str, str] = {}
+    if root.opcode == "fusion":
+        inner = computations[root.attribute("calls") or ""]
+        outside = dict(zip((parameter.name for parameter in inner.parameters()), root.operands, strict=True))
+        root = inner.instructions[inner.root]
+    if root.opcode != "compare" or root.attribute("direction") != "LT":
+        return None
+    left, right = (outside.get(name, name) for name in root.operands)
+    counter, bound = condition.instructions.get(left), _constant(right, condition if right in condition.instructions else inner)
+    if counter is None or counter.opcode != "get-tuple-element" or bound is None:
+        return None
+    return int(counter.attribute("index") or 0), bound
 
 
 def _constant(name: str, within: Computation) -> int | None:
