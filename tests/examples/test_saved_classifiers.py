@@ -14,7 +14,7 @@ from tpulm.finetuning.classifier import _FILES
 def test_a_folder_of_other_files_is_not_replaced_by_a_model(pretrained: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     classifier = tpulm.Classifier(pretrained, labels=("a", "b"))
-    with pytest.raises(ConfigError, match="holds files that are no model"):
+    with pytest.raises(ConfigError, match="holds what is no part of a saved classifier"):
         classifier.save_pretrained(tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

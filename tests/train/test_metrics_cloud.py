@@ -114,6 +114,8 @@ def test_tensorboard_draws_one_line_through_all_attempts(workdir: PurePath):
 
 
 FOLLOW = f"""
+import time
+
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tpulm import storage
 from tpulm.train.metrics import MetricsLog
@@ -123,9 +125,12 @@ with MetricsLog(storage.as_path("{WORKDIR}"), first_step=0) as made:
     for step in (1, 2, 3):
         made.write("train", step, {{"loss": float(step)}})
         made.sync()
-        multiplexer.AddRunsFromDirectory("{WORKDIR}/tensorboard")
-        multiplexer.Reload()
-        print("FOUND", *(event.step for event in multiplexer.Tensors(".", "train/loss")))
+        found, until = [], time.monotonic() + 20
+        while len(found) < step and time.monotonic() < until:  # TensorBoard looks again and again; its client keeps lists a while
+            multiplexer.AddRunsFromDirectory("{WORKDIR}/tensorboard")
+            multiplexer.Reload()
+            found = [event.step for event in multiplexer.Tensors(".", "train/loss")]
+        print("FOUND", *found)
 """
 
 
