@@ -22,6 +22,7 @@ BASE = {
     "config",
     "storage",
     "accelerators",
+    "attached",
     "progress",
     "interrupt",
     "workers",

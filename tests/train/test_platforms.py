@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tpulm import attached
 from tpulm.errors import ConfigError
 from tpulm.train import platforms
 from tpulm.train.platforms import check_platform
@@ -14,7 +15,7 @@ from tpulm.train.platforms import check_platform
 @pytest.fixture
 def pci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any PCI device."""
-    monkeypatch.setattr(platforms, "_PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(attached, "_PCI_DEVICES", tmp_path)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     return tmp_path
 
@@ -32,19 +33,20 @@ def test_a_machine_without_a_tpu_computes_on_its_cpu(pci: Path, wanted: platform
     check_platform(wanted)
 
 
-def test_a_tpu_that_was_asked_for_is_missed(pci: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(platforms, "find_spec", lambda name: object())
+def test_a_tpu_that_was_asked_for_is_missed(pci: Path):
     with pytest.raises(ConfigError, match=r"asks for a TPU .*computes on the CPU: this machine has no TPU chip.*--allow-cpu"):
         check_platform("tpu")
 
 
 def test_without_libtpu_the_extra_is_named(pci: Path, monkeypatch: pytest.MonkeyPatch):
+    attach(pci, "0x0063", 1)
     monkeypatch.setattr(platforms, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"tpulm\[tpu\]"):
         check_platform("tpu")
 
 
 def test_the_environment_that_forbids_it_is_named(pci: Path, monkeypatch: pytest.MonkeyPatch):
+    attach(pci, "0x0063", 1)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     with pytest.raises(ConfigError, match="JAX_PLATFORMS=cpu"):
         check_platform("tpu")

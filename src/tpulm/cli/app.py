@@ -8,11 +8,13 @@ import signal
 import sys
 import threading
 import traceback
+from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import Final
 
 import typer
 
+from tpulm.attached import nvidia_driver, tpu_chips
 from tpulm.cli import cloud, dataset, devices, finetune, importing, plan, recipes, run, stages, tokenizer, use
 from tpulm.cli.commands import Commands
 from tpulm.cli.terminal import print_error
@@ -69,6 +71,8 @@ def main() -> None:
     """The console script."""
     signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if find_spec("libtpu") and not tpu_chips() and not nvidia_driver():
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it is there for `tpulm plan`; tried as a device it complains on stderr
     threading.excepthook = _tell_of_thread
     sys.excepthook = _tell
     sys.unraisablehook = _tell_of_unraisable

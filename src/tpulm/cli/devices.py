@@ -52,7 +52,8 @@ def _machine() -> dict[str, Any]:
     import jax
 
     from tpulm.accelerators import from_device_kind
-    from tpulm.train.platforms import tpu_chips, why_not
+    from tpulm.attached import tpu_chips
+    from tpulm.train.platforms import why_not
     from tpulm.train.throughput import measured_matmul
 
     local = jax.local_devices()

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 import jax
 
+from tpulm.attached import nvidia_driver, tpu_chips
 from tpulm.errors import ConfigError
 
 Platform = Literal["auto", "any", "cpu", "gpu", "tpu"]
 _NAMES = {"cpu": "the CPU", "gpu": "a GPU", "tpu": "a TPU"}
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
-_GOOGLE = "0x1ae0"  # PCI vendor; its network cards have it, too
-_TPU_IDS = {
-    "0x0027",
-    "0x005e",
-    "0x0062",
-    "0x0063",
-    "0x006f",
-    "0x0076",
-}  # v2 and v3, v4, v5p, v5e, v6e, tpu7x, as in JAX
 
 
 def check_platform(wanted: Platform) -> None:
@@ -47,6 +37,8 @@ def check_platform(wanted: Platform) -> None:
 
 def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
     """The likeliest reason that JAX does not use such a device."""
+    if platform == "tpu" and not tpu_chips():
+        return "this machine has no TPU chip"
     if (named := os.environ.get("JAX_PLATFORMS")) and platform not in named.replace("cuda", "gpu").split(","):
         return f"the environment says JAX_PLATFORMS={named}"
     match platform:
@@ -59,22 +51,7 @@ def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
         case "tpu":
             if find_spec("libtpu") is None:
                 return "libtpu is not installed: pip install 'tpulm[tpu]'"
-            if not tpu_chips():
-                return "this machine has no TPU chip"
             return "another process may hold it (one at a time can), or libtpu did not start; see /tmp/tpu_logs"
-
-
-def tpu_chips() -> int:
-    """Chips attached to this machine, whether or not JAX can use them."""
-    count = 0
-    for vendor in _PCI_DEVICES.glob("*/vendor"):
-        if _text(vendor) == _GOOGLE and _text(vendor.with_name("device")) in _TPU_IDS:
-            count += 1
-    return count
-
-
-def nvidia_driver() -> bool:
-    return any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
 
 
 def _found() -> str:
@@ -84,10 +61,3 @@ def _found() -> str:
         raise ConfigError(
             f"JAX found no device: {str(error).splitlines()[0]}; see JAX_PLATFORMS, or go on with --allow-cpu"
         ) from error
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
