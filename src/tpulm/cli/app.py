@@ -71,7 +71,8 @@ def main() -> None:
     """The console script."""
     signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    if find_spec("libtpu") and not tpu_chips() and not nvidia_driver():
+    named = any(name.startswith("TPU_") for name in os.environ)  # a container may hide the chips, and say so like this
+    if find_spec("libtpu") and not (named or tpu_chips() or nvidia_driver()):
         os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it is there for `tpulm plan`; tried as a device it complains on stderr
     threading.excepthook = _tell_of_thread
     sys.excepthook = _tell

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpulm.cli.options import AsJson, Overrides, load_run
+from tpulm.cli.options import AsJson, Overrides, load_run, vocabulary_of
 from tpulm.cli.terminal import console, print_json, print_table
 
 if TYPE_CHECKING:
@@ -36,13 +36,10 @@ def devices(
     print_table("This machine", _readable(found))
     advice = None
     if config is not None:
-        from tpulm import tokenization
-        from tpulm.objectives import SpecialIds
         from tpulm.plan.advice import advise
 
-        size, special_ids = tokenization.expected(config.tokenizer)
         here = found["matmul_flops"]["bfloat16" if found["platform"] != "cpu" else "float32"]
-        advice = advise(config, kind, here=here, vocab_size=size, special=SpecialIds(*special_ids))
+        advice = advise(config, kind, here=here, **vocabulary_of(config))
         _show(config.name, advice)
     if as_json:
         print_json({**found, **({} if advice is None else {"advice": _values(advice)})})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -71,3 +71,12 @@ def load_run(
     from tpulm.convert.continuing import starting_point
 
     return load(reference, settings, start=starting_point(init))
+
+
+def vocabulary_of(config: RunConfig) -> dict[str, Any]:
+    """The size of the tokenizer that the run has or will train, and its special tokens."""
+    from tpulm import tokenization
+    from tpulm.objectives import SpecialIds
+
+    size, special_ids = tokenization.expected(config.tokenizer)
+    return {"vocab_size": size, "special": SpecialIds(*special_ids)}

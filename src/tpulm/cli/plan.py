@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpulm.cli.options import AsJson, Overrides, RunFile, load_run
+from tpulm.cli.options import AsJson, Overrides, RunFile, load_run, vocabulary_of
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import ConfigError
 
@@ -59,7 +59,7 @@ def plan(
 def _plan(config: RunConfig, accelerator: Accelerator, search: bool, as_json: bool) -> None:
     from tpulm.plan import DoesNotFit, dominating, fit, plan
 
-    words = _vocabulary(config)
+    words = vocabulary_of(config)
     try:
         with drawn_progress() as progress:
             made = plan(config, accelerator, **words, progress=progress)
@@ -87,7 +87,7 @@ def _plan(config: RunConfig, accelerator: Accelerator, search: bool, as_json: bo
 def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) -> None:
     from tpulm.plan import DoesNotFit, plan
 
-    words, rows, values = _vocabulary(config), [], []
+    words, rows, values = vocabulary_of(config), [], []
     for accelerator in accelerators:
         try:
             with drawn_progress() as progress:
@@ -115,15 +115,6 @@ def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) 
     console.print(f"\n{_LEFT_OUT} Prices: {accelerators[0].prices_as_of}.")
     if as_json:
         print_json({"run": config.name, "accelerators": values})
-
-
-def _vocabulary(config: RunConfig) -> dict[str, Any]:
-    """The size of the tokenizer that the run has or will train, and its special tokens."""
-    from tpulm import tokenization
-    from tpulm.objectives import SpecialIds
-
-    size, special_ids = tokenization.expected(config.tokenizer)
-    return {"vocab_size": size, "special": SpecialIds(*special_ids)}
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,17 @@ configuration is written down and compared. Importing this package loads pydanti
 
 from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.phases import Phase, phase_at, phases_of
-from tpulm.config.resolve import canonical_json, changes, differences, from_json, list_recipes, load, load_finetune, recipe_text
+from tpulm.config.resolve import (
+    canonical_json,
+    changes,
+    differences,
+    finetune_settings,
+    from_json,
+    list_recipes,
+    load,
+    load_finetune,
+    recipe_text,
+)
 from tpulm.config.schema import (
     CheckpointConfig,
     CleaningConfig,
@@ -46,6 +56,7 @@ __all__ = [
     "canonical_json",
     "changes",
     "differences",
+    "finetune_settings",
     "from_json",
     "list_recipes",
     "load",

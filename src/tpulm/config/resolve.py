@@ -65,6 +65,15 @@ def load_finetune(overrides: Mapping[str, Any] | Sequence[str] = ()) -> Finetune
     return _validated(FinetuneConfig, values, "the settings of fine-tuning")
 
 
+def finetune_settings(config: FinetuneConfig | None, settings: Mapping[str, Any]) -> FinetuneConfig:
+    """`config`, or the defaults and `settings` by name over them. Raises ConfigError where both are given."""
+    if config is None:
+        return load_finetune(settings)
+    if settings:
+        raise ConfigError(f"{', '.join(settings)}: give settings by name or as config, not both")
+    return config
+
+
 def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
     try:
         values = json.loads(text)

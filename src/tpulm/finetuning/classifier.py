@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tpulm import storage
-from tpulm.config import FinetuneConfig, load_finetune
+from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
@@ -52,12 +52,9 @@ class Classifier:
     ):
         self.model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
         found = self.model.answers
-        if config is None:
-            if found is not None and found.is_regression:
-                settings.setdefault("task", "regression")
-            config = load_finetune(settings)
-        elif settings:
-            raise ConfigError(f"{', '.join(settings)}: give settings by name or as config, not both")
+        if config is None and found is not None and found.is_regression:
+            settings.setdefault("task", "regression")
+        config = finetune_settings(config, settings)
         if config.task == "regression" and labels is not None:
             raise ConfigError("a regression has no labels: leave them out")
         of_model = self.model.config

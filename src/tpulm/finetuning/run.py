@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tpulm import interrupt, storage
-from tpulm.config import FinetuneConfig, load_finetune
+from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.huggingface import CONFIG, READS, load_model
 from tpulm.errors import ConfigError, some_of
 from tpulm.failures import record_failure
@@ -59,11 +59,9 @@ def finetune(
 
     Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`.
     """
-    if config is not None and settings:
-        raise ConfigError(f"{', '.join(settings)}: give settings by name or as config, not both")
     paths = {"train": train, "dev": dev, "test": test}
     reading: dict[str, Any] = {"columns": columns or Columns(), "format": format, "on_error": on_error}
-    return _Finetuning(model, paths, output, reading, config or load_finetune(settings), progress).run()
+    return _Finetuning(model, paths, output, reading, finetune_settings(config, settings), progress).run()
 
 
 @dataclasses.dataclass

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tpulm.config import Phase, RunConfig
     from tpulm.objectives import SpecialIds
 
-_FORMAT = 1  # of the kept analyses: raised with every change of what they hold or how it is counted
+_FORMAT = 2  # of the kept analyses: raised with every change of what they hold or how it is counted
 _RESERVED = 2**28  # bytes of HBM that are not the program's: the compiler names 15.75 GiB of 16
 _LISTED = 16  # parts and buffers that are kept by name
 _EXHAUSTED = re.compile(r"\(([0-9.]+)([KMGT]?)\) exceeds|Used ([0-9.]+)([KMGT]?) of")
@@ -58,7 +58,6 @@ class Analysis:
     collectives: tuple[costs.Collective, ...]
     unknown_loops: int
     cycles_by_part: dict[str, float]
-    bytes_by_part: dict[str, float]
     largest: tuple[buffers.Buffer, ...]
     compile_seconds: float
     compiler: str  # "libtpu 0.0.42, jax 0.10.2"
@@ -134,7 +133,6 @@ def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
         collectives=tuple(found.collectives),
         unknown_loops=found.unknown_loops,
         cycles_by_part=dict(found.cycles_by_part.most_common(_LISTED)),
-        bytes_by_part=dict(found.bytes_by_part.most_common(_LISTED)),
         largest=tuple(buffers.largest(module, _LISTED)),
         compile_seconds=round(seconds, 1),
         compiler=compiler(),
@@ -168,7 +166,6 @@ def _read(path: Path) -> Analysis | None:
             **values,
             "memory": Memory(*values["memory"]),
             "cycles_by_part": _largest_first(values["cycles_by_part"]),
-            "bytes_by_part": _largest_first(values["bytes_by_part"]),
             "collectives": tuple(costs.Collective(*entry) for entry in values["collectives"]),
             "largest": tuple(buffers.Buffer(*entry) for entry in values["largest"]),
         }

@@ -23,10 +23,16 @@ class Outputs:
 
     def __init__(self, model: LoadedModel, config: FinetuneConfig, *, num_classes: int | None):
         assert config.max_length is not None
+        devices = jax.devices()
         self.objective = classification(
-            model.config, config, num_classes=num_classes, vocab_size=model.vocab_size, special=special_ids(model)
+            model.config,
+            config,
+            num_classes=num_classes,
+            vocab_size=model.vocab_size,
+            special=special_ids(model),
+            devices=devices,
         )
-        self._mesh = make_mesh(config.hardware)
+        self._mesh = make_mesh(config.hardware, devices)
         self._forward = Forward(self.objective, self._mesh, fixed_lengths(config.max_length))
         self._tokenization, self._max_length = model.tokenization, config.max_length
 

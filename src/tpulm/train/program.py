@@ -82,7 +82,7 @@ class Program(Compiled):
         placed = Moments(self.placed(moments.first), self.placed(moments.second), step)
         return replace(state, optimizer=with_moments(state.optimizer, placed))
 
-    @cached_property
+    @property
     def lowered_step(self) -> Lowered:
         """The step as XLA is given it, with the seed as its last argument."""
         return self.lower_step(self._batch(self._config.train.batch_size))

@@ -64,7 +64,9 @@ class Tuning(Compiled):
         self._batch_rows = _batch_rows(config, num_rows, devices)
         self.steps_per_epoch = -(-num_rows // config.batch_size)
         self.steps = self.steps_per_epoch * config.epochs
-        self.classification = classification(model, config, num_classes=num_classes, vocab_size=vocab_size, special=special)
+        self.classification = classification(
+            model, config, num_classes=num_classes, vocab_size=vocab_size, special=special, devices=devices
+        )
         super().__init__(
             self.classification,
             config.optimizer(self.steps),
@@ -141,7 +143,13 @@ def _batch_rows(config: FinetuneConfig, num_rows: int, devices: Sequence[Any]) -
 
 
 def classification(
-    model: ModelConfig, config: FinetuneConfig, *, num_classes: int | None, vocab_size: int, special: SpecialIds
+    model: ModelConfig,
+    config: FinetuneConfig,
+    *,
+    num_classes: int | None,
+    vocab_size: int,
+    special: SpecialIds,
+    devices: Sequence[Any],
 ) -> Classification:
     """The objective, computed as `config` and the devices want it."""
     assert config.max_length is not None
@@ -149,7 +157,7 @@ def classification(
         model = model.model_copy(update={"dropout": config.dropout, "attention_dropout": config.dropout})
     return Classification(
         model=model,
-        execution=execution_on(jax.devices(), config.hardware, config.compute_dtype),
+        execution=execution_on(devices, config.hardware, config.compute_dtype),
         sequence_length=config.max_length,
         vocab_size=vocab_size,
         special=special,
