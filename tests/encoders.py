@@ -69,7 +69,7 @@ def reviews(count: int, *, seed: int = 0) -> list[tuple[str, str]]:
     examples = []
     for number in range(count):
         label = "pos" if number % 2 else "neg"
-        words = random.choice(["the", "film", "was", "very", "plot", "cast", "and"], size=random.integers(3, 9)).tolist()
+        words = random.choice(["the", "film", "was", "very", "plot", "cast", "and"], size=random.integers(6, 9)).tolist()
         words.insert(int(random.integers(len(words) + 1)), "good" if label == "pos" else "bad")
         examples.append((" ".join(words), label))
     return examples

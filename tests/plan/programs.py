@@ -49,3 +49,15 @@ ENTRY %main (p.0: bf16[256,64], p.1: bf16[64,128]) -> bf16[12,256,128] {
   ROOT %result = bf16[12,256,128]{2,1,0:T(8,128)(2,1)} get-tuple-element(%while), index=3
 }
 """  # noqa: E501
+
+AHEAD = """\
+HloModule jit_step, is_scheduled=true, entry_computation_layout={(bf16[96,256]{1,0})->bf16[24,256]{1,0}}
+
+ENTRY %main (p.0: bf16[96,256]) -> bf16[24,256] {
+  %p.0 = bf16[96,256]{1,0:T(8,128)(2,1)} parameter(0)
+  %slice-start = ((bf16[96,256]{1,0:T(8,128)(2,1)}), bf16[24,256]{1,0:T(8,128)(2,1)S(1)}, s32[]{:S(2)}) slice-start(%p.0), slice={[0:24], [0:256]}, metadata={op_name="jit(step)/jvp(layers)/slice"}
+  %slice-done = bf16[24,256]{1,0:T(8,128)(2,1)S(1)} slice-done(%slice-start)
+  %copy-start = (bf16[24,256]{1,0:T(8,128)(2,1)}, bf16[24,256]{1,0:T(8,128)(2,1)S(1)}, u32[]{:S(2)}) copy-start(%slice-done), metadata={op_name="jit(step)/jvp(layers)/copy"}
+  ROOT %copy-done = bf16[24,256]{1,0:T(8,128)(2,1)} copy-done(%copy-start)
+}
+"""  # noqa: E501

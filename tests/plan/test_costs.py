@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from programs import LOOP
+from programs import AHEAD, LOOP
 
 from tpulm.plan import buffers, costs, hlo
 
@@ -48,6 +48,12 @@ def test_what_a_loop_keeps_is_told_by_where_it_is_computed():
 def test_a_loop_without_a_readable_bound_counts_once_and_is_told():
     counted = costs.count(hlo.parse(LOOP.replace("direction=LT", "direction=NE")), devices=8)
     assert (counted.unknown_loops, counted.flops) == (1, PRODUCT)
+
+
+def test_what_is_copied_beside_other_work_counts_as_bytes_alone():
+    counted = costs.count(hlo.parse(AHEAD), devices=1)
+    piece = 24 * 256 * 2  # read from HBM by the one copy, written to it by the other
+    assert (counted.bytes, counted.unestimated_bytes, counted.cycles) == (2 * piece, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,9 @@ def _show_time(phase: PhasePlan, accelerator: Accelerator, several: str) -> None
         console.print(f"{one['count']} × {one['kind']} among {one['devices']} devices, {_size(one['bytes'])} in all")
     if analysis.unknown_loops:
         console.print(f"[yellow]{analysis.unknown_loops} loops could not be counted and count once: the step takes longer[/]")
+    if analysis.opaque:
+        kernels = ", ".join(f"{times} × {name}" for name, times in analysis.opaque.items())
+        console.print(f"[yellow]operations of these kernels cannot be counted: {kernels}[/]")
 
 
 def _show_buffers(largest: list[Buffer], title: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import hashlib
-import json
 import os
 import re
 import time
@@ -13,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+from pydantic import TypeAdapter
 
 from tpulm import storage
 from tpulm.accelerators import Accelerator
+from tpulm.errors import StorageError
 from tpulm.plan import buffers, costs, hlo
 from tpulm.plan.topology import compiler_version, devices_of
 from tpulm.train.compile_cache import cache_folder
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tpulm.config import Phase, RunConfig
     from tpulm.objectives import SpecialIds
 
-_FORMAT = 2  # of the kept analyses: raised with every change of what they hold or how it is counted
+_FORMAT = 3  # of the kept analyses: raised with every change of what they hold or how it is counted
 _RESERVED = 2**28  # bytes of HBM that are not the program's: the compiler names 15.75 GiB of 16
 _LISTED = 16  # parts and buffers that are kept by name
 _EXHAUSTED = re.compile(r"\(([0-9.]+)([KMGT]?)\) exceeds|Used ([0-9.]+)([KMGT]?) of")
@@ -57,6 +58,7 @@ class Analysis:
     unestimated_bytes: float  # through HBM, by instructions without such an estimate
     collectives: tuple[costs.Collective, ...]
     unknown_loops: int
+    opaque: dict[str, int]  # kernels whose operations cannot be counted, and how often they run
     cycles_by_part: dict[str, float]
     largest: tuple[buffers.Buffer, ...]
     compile_seconds: float
@@ -76,7 +78,7 @@ def analyse(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, spe
     """The step that training would run there. Raises ConfigError where the run does not divide over the devices, and
     DoesNotFit where the compiler finds no place for it. What was compiled before is not compiled again."""
     program = program_for(config, accelerator, vocab_size=vocab_size, special=special)
-    analysis = _kept(program.lowered_step, accelerator, program.mesh.devices.size)
+    analysis = analysis_of(program.lowered_step, accelerator, program.mesh.devices.size)
     usable, total = accelerator.hbm_bytes_per_device - _RESERVED, analysis.memory.total
     if total > usable:  # the compiler itself compares the temporaries alone
         raise DoesNotFit(
@@ -94,24 +96,29 @@ def compiler() -> str:
     return f"libtpu {compiler_version()}, jax {jax.__version__}"
 
 
-def _kept(lowered: Lowered, accelerator: Accelerator, devices: int) -> Analysis:
+def analysis_of(lowered: Lowered, accelerator: Accelerator, devices: int) -> Analysis:
+    """The program compiled, or what was kept of it: by its text, the accelerator, the compiler and the compiler's options.
+    Raises DoesNotFit, which is kept as well."""
     digest = hashlib.sha256(lowered.as_text().encode())
     digest.update(f"{accelerator.name} {compiler()} {_FORMAT} {os.environ.get('LIBTPU_INIT_ARGS', '')}".encode())
     path = cache_folder("plans") / f"{digest.hexdigest()}.json"
-    if (found := _read(path)) is not None:
-        return found
+    if (found := _read(path)) is None:
+        found = _compiled(lowered, devices)
+        _keep(path, found)
+    if isinstance(found, DoesNotFit):
+        raise found
+    return found
+
+
+def _compiled(lowered: Lowered, devices: int) -> Analysis | DoesNotFit:
     begun = time.perf_counter()
     try:
-        analysis: Analysis | DoesNotFit = examine(lowered.compile(), devices, time.perf_counter() - begun)
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        analysis = DoesNotFit(str(error).partition(": ")[2].splitlines()[0], _needed(str(error)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    storage.write_json(path, _values(analysis))
-    if isinstance(analysis, DoesNotFit):
-        raise analysis
-    return analysis
+        return DoesNotFit(str(error).partition(": ")[2].splitlines()[0], _needed(str(error)))
+    return examine(compiled, devices, time.perf_counter() - begun)
 
 
 def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
@@ -132,6 +139,7 @@ def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
         unestimated_bytes=found.unestimated_bytes,
         collectives=tuple(found.collectives),
         unknown_loops=found.unknown_loops,
+        opaque=dict(found.opaque),
         cycles_by_part=dict(found.cycles_by_part.most_common(_LISTED)),
         largest=tuple(buffers.largest(module, _LISTED)),
         compile_seconds=round(seconds, 1),
@@ -147,30 +155,26 @@ def _needed(message: str) -> int | None:
     return round(float(number) * 1024 ** " KMGT".index(unit or " "))
 
 
-def _values(analysis: Analysis | DoesNotFit) -> dict[str, Any]:
-    if isinstance(analysis, DoesNotFit):
-        return {"does_not_fit": str(analysis), "needed": analysis.needed}
-    return dataclasses.asdict(analysis)
+class _Refusal(NamedTuple):
+    does_not_fit: str
+    needed: int | None
 
 
-def _read(path: Path) -> Analysis | None:
+_KEPT: TypeAdapter[Analysis | _Refusal] = TypeAdapter(Analysis | _Refusal)
+
+
+def _read(path: Path) -> Analysis | DoesNotFit | None:
     """What was kept; a file that cannot be read counts as none."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        found = _KEPT.validate_json(path.read_bytes())
     except (OSError, ValueError):
         return None
-    if "does_not_fit" in values:
-        raise DoesNotFit(values["does_not_fit"], values["needed"])
-    return Analysis(
-        **{
-            **values,
-            "memory": Memory(*values["memory"]),
-            "cycles_by_part": _largest_first(values["cycles_by_part"]),
-            "collectives": tuple(costs.Collective(*entry) for entry in values["collectives"]),
-            "largest": tuple(buffers.Buffer(*entry) for entry in values["largest"]),
-        }
-    )
+    return DoesNotFit(found.does_not_fit, found.needed) if isinstance(found, _Refusal) else found
 
 
-def _largest_first(by_part: dict[str, float]) -> dict[str, float]:
-    return dict(sorted(by_part.items(), key=lambda item: -item[1]))  # the file has its keys in another order
+def _keep(path: Path, analysis: Analysis | DoesNotFit) -> None:
+    """Best effort: without it the next one compiles again."""
+    kept = _Refusal(str(analysis), analysis.needed) if isinstance(analysis, DoesNotFit) else analysis
+    with contextlib.suppress(OSError, StorageError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        storage.write_atomic(path, _KEPT.dump_json(kept, indent=2))

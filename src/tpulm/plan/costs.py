@@ -24,7 +24,7 @@ _ASYNC_DONE = re.compile(r"-(done|update)$")
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 _SLICING = frozenset(["dynamic-slice", "gather", "slice"])
 _FREE_CALLS = frozenset(
-    ["AllocateBuffer", "X64Combine", "X64SplitLow", "X64SplitHigh", "Sharding", "AssumeGatherIndicesInBound"]
+    ["AllocateBuffer", "ConcatBitcast", "X64Combine", "X64SplitLow", "X64SplitHigh", "Sharding", "AssumeGatherIndicesInBound"]
 )
 
 
@@ -83,8 +83,18 @@ class _Walk:
             self.add(self._called(instruction, "calls"), times)
         elif kind := _collective(opcode):
             self._costs.collectives.append(self._communication(kind, instruction, times))
+        elif opcode.endswith("-start"):
+            self._beside(instruction, times)
         else:
             self._leaf(instruction, within, times)
+
+    def _beside(self, instruction: Instruction, times: int) -> None:
+        """A copy between HBM and on-chip memory while other instructions run: bytes, but no time of its own. Its shapes are
+        those of both ends, in either order, then of a context."""
+        ends = instruction.shapes[:2]
+        moved = times * min(array.bytes for array in ends) * sum(array.memory_space == 0 for array in ends)
+        self._costs.bytes += moved
+        self._costs.bytes_by_part[part(instruction.scope)] += moved
 
     def _leaf(self, instruction: Instruction, within: Computation, times: int) -> None:
         costs, name = self._costs, part(instruction.scope)

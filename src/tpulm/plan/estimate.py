@@ -3,8 +3,8 @@
 Two figures bound the truth. The *lower bound* is what the slowest of three would take if the other two cost nothing: the
 operations at the peak, the bytes at the memory's full bandwidth, the collectives over all links. The *estimate* adds up the
 compiler's own cost model, instruction by instruction, with the rest: what it has no estimate for at the memory's bandwidth, and
-collectives as rings over the links of the slice. Neither knows of input that comes late, evaluation, checkpoints, compiling,
-preemptions, or of instructions that overlap.
+collectives as rings over the links of the slice. What is copied between memories beside other work is in the bound alone.
+Neither knows of input that comes late, evaluation, checkpoints, compiling, preemptions, or of other instructions that overlap.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def _phase_values(phase: PhasePlan) -> dict[str, Any]:
         "seconds_by_part": phase.parts,
         "collectives": collectives_by_kind(analysis.collectives),
         "unknown_loops": analysis.unknown_loops,
+        "uncounted_kernels": analysis.opaque,
         "compile_seconds": analysis.compile_seconds,
     }
 

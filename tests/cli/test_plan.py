@@ -1,0 +1,106 @@
+"""`tpulm plan`: what it prints, and what it refuses before anything is compiled."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'"
+)
+PROMISED = {
+    *("accelerator", "devices", "hbm_bytes", "used_bytes", "fits", "model_flops_per_step", "compiled_flops_per_step"),
+    *("step_seconds_estimate", "step_seconds_lower_bound", "tokens_per_second", "hours"),
+    *("cost_on_demand_usd", "cost_spot_usd", "compiler"),
+}
+WITHOUT_LIBTPU = """
+import sys
+from importlib import metadata
+
+version = metadata.version
+def missing(name):
+    if name == "libtpu":
+        raise metadata.PackageNotFoundError(name)
+    return version(name)
+metadata.version = missing
+sys.argv = ["tpulm", "plan", "bert-tiny", "--accelerator", "v3-8"]
+from tpulm.__main__ import main
+main()
+"""
+
+
+def tpulm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tpulm", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bert-base",), "name a TPU type with --accelerator"),
+        (("bert-base", "--accelerator", "v3-8", "--compare", "v3-8"), "name a TPU type with --accelerator"),
+        (("bert-base", "--accelerator", "v3-9"), "v3-8"),
+        (("bert-base", "--accelerator", "a100"), "is a GPU"),
+        (("bert-bass", "--accelerator", "v3-8"), "bert-base"),
+        (("bert-base", "--accelerator", "v3-8", "--set", "train.batch_size=0"), "train.batch_size"),
+    ],
+)
+def test_what_cannot_be_planned(arguments: tuple[str, ...], message: str):
+    done = tpulm("plan", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (("hardware.fsdp=3",), "fsdp 3"),
+        (("train.batch_size=12",), "batch_size"),
+    ],
+)
+def test_a_run_that_does_not_divide_over_the_slice(changes: tuple[str, ...], message: str):
+    done = tpulm("plan", "bert-tiny", "--accelerator", "v3-8", *(word for change in changes for word in ("--set", change)))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_the_compiler_the_extra_is_named():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_LIBTPU], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "tpulm[tpu]" in done.stderr and "Traceback" not in done.stderr
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_plan_as_one_object_and_as_a_comparison():
+    planned = values("plan", "bert-mini", "--accelerator", "v3-8", "--json")
+    assert planned.keys() >= PROMISED
+    assert planned["fits"] and planned["devices"] == 8 and planned["hbm_bytes"] == 16 * 2**30
+    assert planned["cost_on_demand_usd"] == pytest.approx(8 * planned["hours"])
+    assert not any(phase["uncounted_kernels"] for phase in planned["phases"])
+    compared = values("plan", "bert-mini", "--compare", "v3-8", "--json")
+    assert compared == {"run": "bert-mini", "accelerators": [planned]}
+
+
+@needs_compiler
+@pytest.mark.compiles
+def test_a_batch_that_is_too_large_and_what_fits_instead():
+    arguments = ("plan", "lm-ja-1b", "--accelerator", "v3-8", "--set", "train.batch_size=2048", "--json")
+    refused = values(*arguments, code=1)
+    assert not refused["fits"] and refused["used_bytes"] > refused["hbm_bytes"] == 16 * 2**30
+    assert refused["largest"][0]["bytes"] > 2**28
+    fitting = values(*arguments, "--fit")
+    assert fitting["fits"] and fitting["used_bytes"] < fitting["hbm_bytes"]
+    changes = [word for name, value in fitting["changes"].items() for word in ("--set", f"{name}={value}")]
+    assert values(*arguments, *changes)["used_bytes"] == fitting["used_bytes"]
+
+
+def values(*arguments: str, code: int = 0) -> dict[str, Any]:
+    done = tpulm(*arguments)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)

@@ -1,0 +1,104 @@
+"""What is kept of a compiled step, and what is said of one for which there is no room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tpulm import accelerators
+from tpulm.plan import DoesNotFit, analysis
+
+V3 = accelerators.find("v3-8")
+EXHAUSTED = (
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 118.25G of 15.75G hbm. "
+    "Exceeded hbm capacity by 102.50G.\n\nTotal hbm usage >= 118.50G:\n    reserved        258.00M"
+)
+
+
+class Lowered:
+    """A step that counts how often it is compiled; `error` is what its compiler raises."""
+
+    def __init__(self, width: int = 8, error: Exception | None = None):
+        self._lowered = jax.jit(lambda x: x @ x).lower(jnp.ones((width, width), jnp.float32))
+        self._error = error
+        self.compiled = 0
+
+    def as_text(self) -> str:
+        return self._lowered.as_text()
+
+    def compile(self) -> Any:
+        self.compiled += 1
+        if self._error is not None:
+            raise self._error
+        return self._lowered.compile()
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what is kept, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(analysis, "compiler", lambda: "libtpu 0.0, jax 0.0")
+    return tmp_path / "tpulm" / "plans"
+
+
+def of(step: Lowered, accelerator: accelerators.Accelerator = V3) -> analysis.Analysis:
+    return analysis.analysis_of(step, accelerator, 1)  # type: ignore[arg-type]
+
+
+def test_a_program_is_compiled_once(kept: Path):
+    step = Lowered()
+    first, second = of(step), of(step)
+    assert (step.compiled, first) == (1, second)
+    assert first.memory.arguments == 8 * 8 * 4 and first.flops == 2 * 8**3
+    assert list(first.cycles_by_part) == list(second.cycles_by_part)
+    assert len(list(kept.iterdir())) == 1
+
+
+def test_another_program_accelerator_compiler_or_option_is_another(monkeypatch: pytest.MonkeyPatch, kept: Path):
+    step = Lowered()
+    of(step)
+    of(Lowered(width=16))
+    of(step, accelerators.find("v2-8"))
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_something=true")
+    of(step)
+    monkeypatch.setattr(analysis, "compiler", lambda: "libtpu 0.1, jax 0.0")
+    of(step)
+    assert (step.compiled, len(list(kept.iterdir()))) == (4, 5)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"memory": 1}'])
+def test_a_damaged_file_is_made_again(kept: Path, damage: str):
+    step = Lowered()
+    first = of(step)
+    for path in kept.iterdir():
+        path.write_text(damage, encoding="utf-8")
+    assert of(step) == first or step.compiled == 2
+    assert step.compiled == 2
+
+
+def test_what_does_not_fit_is_kept_too():
+    step = Lowered(error=jax.errors.JaxRuntimeError(EXHAUSTED))
+    for _ in range(2):
+        with pytest.raises(DoesNotFit, match=r"Used 118.25G of 15.75G hbm") as raised:
+            of(step)
+        assert raised.value.needed == pytest.approx(118.25 * 2**30)
+        assert "\n" not in str(raised.value)
+    assert step.compiled == 1
+
+
+def test_any_other_error_of_the_compiler_is_raised_and_not_kept(kept: Path):
+    step = Lowered(error=jax.errors.JaxRuntimeError("INTERNAL: something else"))
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+            of(step)
+    assert step.compiled == 2 and not kept.exists()
+
+
+def test_an_analysis_that_cannot_be_kept_is_given_all_the_same(kept: Path):
+    kept.parent.mkdir(parents=True)
+    kept.write_text("a file where the folder should be", encoding="utf-8")
+    assert of(Lowered()).flops == 2 * 8**3
