@@ -37,10 +37,13 @@ def running(environment: dict[str, str], *arguments: object) -> Iterator[subproc
 
 def test_from_start_to_ctrl_c(user_environment: dict[str, str], tmp_path: Path):
     arguments = ("--port", 0, "--folder", tmp_path / "kept", "--bucket", "runs", "--bucket", "second", "--json")
+    arguments += ("--project", "my-project")
     for ending in (signal.SIGINT, signal.SIGTERM):  # the second time the buckets are there already
         with running(user_environment, *arguments) as child:
             assert child.stdout is not None
             told = json.loads(child.stdout.readline())
+            assert told["project"] == told["environment"]["GOOGLE_CLOUD_PROJECT"] == "my-project"
+            assert requests.get(f"{told['url']}/v2/projects/my-project/locations", timeout=30).json()["locations"]
             assert told["buckets"] == ["runs", "second"] and told["environment"]["STORAGE_EMULATOR_HOST"] == told["url"]
             assert requests.get(f"{told['url']}/storage/v1/b/runs", timeout=30).json()["name"] == "runs"
             child.send_signal(ending)
@@ -65,6 +68,7 @@ def test_what_it_prints_can_be_evaluated(user_environment: dict[str, str]):
     ("arguments", "message"),
     [
         (["--bucket", "NO"], "Invalid bucket name"),
+        (["--project", "Mine"], "'Mine' is no name for a project"),
         (["--port", "taken"], "is in use"),
     ],
 )

@@ -16,6 +16,7 @@ def test_a_bucket_from_beginning_to_end(gcs: Emulator):
     request = {"name": "second", "location": "us-central1", "storageClass": "NEARLINE", "labels": {"a": "b"}}
     made = requests.post(buckets, json=request, timeout=30).json()
     assert (made["location"], made["locationType"], made["storageClass"]) == ("US-CENTRAL1", "region", "NEARLINE")
+    assert made["softDeletePolicy"]["retentionDurationSeconds"] == "604800", "as the service has it unless told otherwise"
     again = requests.post(buckets, json=request, timeout=30)
     assert again.status_code == 409 and "you already own it" in again.json()["error"]["message"]
     assert [item["name"] for item in requests.get(buckets, timeout=30).json()["items"]] == ["runs", "second"]

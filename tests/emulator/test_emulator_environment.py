@@ -51,3 +51,28 @@ def test_a_clean_process_stalls_nowhere(tmp_path: Path):
 def test_the_users_own_exceptions_from_proxies_are_kept(monkeypatch):
     monkeypatch.setenv("no_proxy", "intranet")
     assert Emulator().environment["NO_PROXY"] == "intranet,127.0.0.1"
+
+
+STORAGE_ALONE = """
+import sys, urllib.request
+from tpulm.emulator import Emulator
+
+with Emulator() as emulator:
+    urllib.request.urlopen(emulator.url + "/storage/v1/b", timeout=30).read()
+    urllib.request.urlopen(emulator.url + "/_iam/v1/projects/tpulm-emulator/serviceAccounts", timeout=30).read()
+assert not {"google.cloud.tpu_v2", "proto", "grpc"} & set(sys.modules)
+sys.modules["google.cloud.tpu_v2"] = None
+from tpulm.errors import MissingExtra
+try:
+    with Emulator() as emulator:
+        emulator.tpu
+except MissingExtra as error:
+    assert "pip install 'tpulm[emulator]'" in str(error)
+else:
+    raise AssertionError("the types are not there, and nobody noticed")
+"""
+
+
+def test_the_types_of_the_tpu_api_are_loaded_when_they_are_needed():
+    done = subprocess.run([sys.executable, "-c", STORAGE_ALONE], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Cloud Storage on this machine, spoken to by the unmodified production clients; for rehearsals and tests.
+"""Cloud Storage and Cloud TPU on this machine, spoken to by the unmodified production clients; for rehearsals and tests.
 
 with Emulator() as emulator:
     emulator.create_bucket("runs")
@@ -6,6 +6,7 @@ with Emulator() as emulator:
 """
 
 from tpulm.emulator.faults import FaultSettings
+from tpulm.emulator.machines.machine import MachineSettings
 from tpulm.emulator.server import Emulator
 
-__all__ = ["Emulator", "FaultSettings"]
+__all__ = ["Emulator", "FaultSettings", "MachineSettings"]

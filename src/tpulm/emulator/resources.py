@@ -58,6 +58,7 @@ def bucket_resource(bucket: Bucket, base_url: str) -> dict[str, Any]:
         "projectNumber": "0",
         "metageneration": str(bucket.metageneration),
         "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "inherited"},
+        "softDeletePolicy": {"retentionDurationSeconds": "604800", "effectiveTime": timestamp(bucket.created)},
         **bucket.fields,
         "locationType": location_type(bucket.fields["location"]),
         "etag": etag(bucket.updated, bucket.metageneration),

@@ -14,7 +14,7 @@ class Route(NamedTuple):
 
     kind: str
     method: str
-    path: str  # "storage/v1/b/{bucket}/o/{object}"; {rest...} stands for all that follows
+    path: str  # "storage/v1/b/{bucket}/o/{object}", "v2/nodes/{node}:stop"; {rest...} stands for all that follows
     permission: str
     answer: Callable[..., Answer]  # (call, **parameters)
     argument: str = ""  # a query argument that must be there: "upload_id", or "alt=media"
@@ -64,8 +64,11 @@ def _parameters(pattern: list[str], segments: tuple[str, ...]) -> dict[str, str]
             return found if found[part[1:-4]] else None
         if at >= len(segments):
             return None
-        if part.startswith("{"):
-            found[part[1:-1]] = segments[at]
+        name, _, verb = part.partition("}")  # "{node}:stop" takes "a:stop" apart
+        if name.startswith("{"):
+            if verb and not segments[at].endswith(verb):
+                return None
+            found[name[1:]] = segments[at].removesuffix(verb)
         elif part != segments[at]:
             return None
     return found if len(pattern) == len(segments) else None

@@ -9,18 +9,24 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tpulm.emulator import endpoints
 from tpulm.emulator.answers import ApiError
 from tpulm.emulator.app import Application
 from tpulm.emulator.faults import Faults
+from tpulm.emulator.machines.machine import MachineSettings
 from tpulm.emulator.service import Service
 from tpulm.errors import ConfigError
 
+if TYPE_CHECKING:
+    from tpulm.emulator.tpu import Tpu
+
 HOST = "127.0.0.1"  # never reachable from elsewhere: it asks nobody who they are
+PROJECT = "tpulm-emulator"
 IDLE_SECONDS = 3600  # a shorter limit would close connections just as clients reuse them
 START_SECONDS = 30
 
@@ -51,14 +57,22 @@ class _Server(uvicorn.Server):
 
 
 class Emulator:
-    """Cloud Storage on this machine, from `with` to the end of its block.
+    """Cloud Storage and Cloud TPU on this machine, from `with` to the end of its block.
 
-    `folder` keeps everything for the next emulator with that folder; without one it lives in memory. `port` 0 is any free
-    one. Raises OSError where the port is taken.
+    `folder` keeps all objects for the next emulator with that folder; without one they live in memory. `port` 0 is any free
+    one. `project` is there from the start, with all services, billing and quota; `machines` is what TPU VMs are like. Raises
+    OSError where the port is taken.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, port: int = 0):
-        self._service = Service(None if folder is None else Path(folder))
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        port: int = 0,
+        project: str = PROJECT,
+        machines: MachineSettings | None = None,
+    ):
+        self._project = project
+        self._service = Service(None if folder is None else Path(folder), project, machines, lambda: self.environment)
         self._port = port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: _Server | None = None
@@ -78,7 +92,7 @@ class Emulator:
             listener.bind((HOST, self._port))
         except BaseException:
             listener.close()
-            self._service.store.close()
+            self._service.close()
             raise
         self._port = listener.getsockname()[1]
         application = Application(self._service)
@@ -120,7 +134,12 @@ class Emulator:
             self._loop.call_soon_threadsafe(self._server.ask_to_stop)
             self._thread.join()
             self._server = self._thread = None
-        self._service.store.close()
+        self._service.close()
+
+    @property
+    def tpu(self) -> Tpu:
+        """Orders to the emulated TPU service: what befalls nodes, what fails, how long things take, what time it is."""
+        return self._service.tpu()
 
     @property
     def url(self) -> str:
@@ -129,7 +148,7 @@ class Emulator:
     @property
     def environment(self) -> dict[str, str]:
         """What the clients of a process need in order to talk to this emulator, and to look for no credentials elsewhere."""
-        return environment_for(self.url)
+        return environment_for(self.url, self._project)
 
     @property
     def faults(self) -> Faults:
@@ -151,7 +170,7 @@ class Emulator:
         return [bucket.name for bucket in self._service.store.buckets()]
 
 
-def environment_for(url: str) -> dict[str, str]:
+def environment_for(url: str, project: str = PROJECT) -> dict[str, str]:
     direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if HOST not in direct.split(","):
         direct = f"{direct},{HOST}".lstrip(",")
@@ -160,11 +179,12 @@ def environment_for(url: str) -> dict[str, str]:
         "TENSORSTORE_GCS_HTTP_URL": url,
         "GOOGLE_AUTH_TOKEN_FOR_TESTING": "emulated",  # TensorStore would look for real ones
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # read when gcsfs is imported; its gRPC part knows no emulator
-        "GOOGLE_CLOUD_PROJECT": "tpulm-emulator",
+        "GOOGLE_CLOUD_PROJECT": project,
         "NO_GCE_CHECK": "true",  # no search for a metadata server
         "GOOGLE_APPLICATION_CREDENTIALS": "",
         "CLOUDSDK_CONFIG": os.devnull,  # the user's own credentials stay out of it
         "EPATH_USE_TF": "false",  # TensorFlow's file system knows no emulator
         "NO_PROXY": direct,
         "no_proxy": direct,
+        **endpoints.environment_for(url),
     }

@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpulm.emulator import control
+from tpulm.emulator import control, endpoints, routes_tpu
 from tpulm.emulator.answers import Answer, unavailable
 from tpulm.emulator.batch import BatchRoutes
 from tpulm.emulator.calls import Call
 from tpulm.emulator.control import ControlRoutes
 from tpulm.emulator.faults import Faults, Request, Verdict
 from tpulm.emulator.iam import IamRoutes
+from tpulm.emulator.machines.machine import MachineSettings
+from tpulm.emulator.projects import Projects
 from tpulm.emulator.router import Match, Router
 from tpulm.emulator.routes_buckets import BucketRoutes
 from tpulm.emulator.routes_downloads import KIND as DOWNLOAD
 from tpulm.emulator.routes_downloads import DownloadRoutes
+from tpulm.emulator.routes_identity import IdentityRoutes
 from tpulm.emulator.routes_objects import ObjectRoutes
+from tpulm.emulator.routes_roles import RoleRoutes
+from tpulm.emulator.routes_secrets import SecretRoutes
+from tpulm.emulator.routes_services import ServiceRoutes
+from tpulm.emulator.routes_tpu import TpuRoutes
+from tpulm.emulator.routes_tpu_control import TpuControlRoutes
 from tpulm.emulator.routes_uploads import UploadRoutes
+from tpulm.emulator.rpc import in_these_words
 from tpulm.emulator.store import Store
 from tpulm.emulator.uploads import Sessions
+from tpulm.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from tpulm.emulator.tpu.control import Tpu
+    from tpulm.emulator.tpu.world import World
 
 
 class Service:
     """Thread-safe: calls may be answered from any number of threads."""
 
-    def __init__(self, folder: Path | None = None):
+    def __init__(
+        self,
+        folder: Path | None = None,
+        project: str = "tpulm-emulator",
+        machines: MachineSettings | None = None,
+        environment: Callable[[], Mapping[str, str]] = dict,
+    ):
+        self.projects = Projects(project)
         self.store = Store(folder)
         self.faults = Faults()
+        self._tpu_faults = Faults()
+        self._machines = machines or MachineSettings()
+        self._environment = environment
+        self._world: World | None = None
+        self._world_lock = threading.Lock()
+        self._closed = False
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._uploads = UploadRoutes(self.store, Sessions(self.store))
@@ -42,9 +72,43 @@ class Service:
                 *BucketRoutes(self.store).routes(),
                 *IamRoutes(self.store, self.faults.is_granted).routes(),
                 *BatchRoutes(self._inner).routes(),
-                *downloads.xml_routes(),
+                *TpuControlRoutes(self.tpu).routes(),
+                *TpuRoutes(self.projects, self.world).routes(),
+                *ServiceRoutes(self.projects).routes(),
+                *IdentityRoutes(self.projects).routes(),
+                *RoleRoutes(self.projects).routes(),
+                *SecretRoutes(self.projects).routes(),
+                *downloads.xml_routes(),  # last: they take any path
             ]
         )
+
+    def world(self) -> World:
+        """The TPU API's state, made when it is first asked for: its types take a while to load."""
+        with self._world_lock:
+            if self._closed:
+                raise RuntimeError("this emulator was stopped")
+            if self._world is None:
+                try:
+                    from tpulm.emulator.tpu.world import World
+                except ModuleNotFoundError as error:
+                    raise MissingExtra(f"emulated TPUs need {error.name}: pip install 'tpulm[emulator]'") from None
+                self._world = World(self.projects, self._tpu_faults, self._machines, self._environment)
+            return self._world
+
+    def tpu(self) -> Tpu:
+        world = self.world()
+        from tpulm.emulator.tpu.control import Tpu
+
+        return Tpu(world)
+
+    def close(self) -> None:
+        """After the last call: ends all machines, and leaves the folder to another emulator."""
+        with self._world_lock:
+            self._closed = True
+            if self._world is not None:
+                self._world.close()
+                self._world = None
+        self.store.close()
 
     def requests(self) -> dict[str, int]:
         """How many calls of each kind came; those within a batch count beside it, those to /_control/ not at all."""
@@ -52,6 +116,8 @@ class Service:
             return dict(self._counts)
 
     def match(self, call: Call) -> Match:
+        if call.segments[0] in endpoints.PREFIXES and call.segments[1:2] == ("",):  # an endpoint with a slash at its end
+            call = dataclasses.replace(call, segments=(call.segments[0], *call.segments[2:]))
         match = self._router.match(call)
         if call.segments[0] != control.PREFIX:
             with self._lock:
@@ -60,10 +126,24 @@ class Service:
 
     def verdict(self, call: Call, match: Match) -> tuple[Verdict, float]:
         """What the faults in force do to a call, and its delay in seconds."""
-        if call.segments[0] == control.PREFIX:
+        if call.segments[0] == control.PREFIX or call.segments[0] in endpoints.PREFIXES:
             return Verdict(), 0.0
+        if call.segments[0] == routes_tpu.PREFIX:
+            return self._tpu_verdict(call, match)
         name = self._name_in(call, match) if self.faults.settings.match else ""  # it may mean parsing a large body
         return self.faults.verdict(Request(name, match.route.permission, match.route.writes, match.route.kind == DOWNLOAD))
+
+    def _tpu_verdict(self, call: Call, match: Match) -> tuple[Verdict, float]:
+        name = "/".join(call.segments[1:])
+        created = call.query.get("nodeId") or call.query.get("queuedResourceId")
+        name = f"{name}/{created}" if created else name
+        verdict, delay_seconds = self._tpu_faults.verdict(Request(name, match.route.permission, match.route.writes, False))
+        refusals = {
+            field: in_these_words(refusal, match.route.permission, name)
+            for field in ("refusal", "refusal_after")
+            if (refusal := getattr(verdict, field)) is not None
+        }
+        return verdict._replace(**refusals), delay_seconds
 
     def _name_in(self, call: Call, match: Match) -> str:
         if call.segments[0] == "upload":

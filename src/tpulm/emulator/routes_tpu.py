@@ -1,0 +1,205 @@
+"""Calls of the Cloud TPU API v2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tpulm.emulator import places
+from tpulm.emulator.answers import Answer, ApiError, json_answer
+from tpulm.emulator.calls import Call
+from tpulm.emulator.projects import Projects
+from tpulm.emulator.router import Route
+from tpulm.emulator.rpc import RpcError, bad_argument, in_these_words, not_found
+
+if TYPE_CHECKING:
+    from tpulm.emulator.tpu.world import World
+
+PREFIX = "v2"
+SERVICE = "tpu.googleapis.com"
+LOCATIONS = "v2/projects/{project}/locations"
+PLACE = LOCATIONS + "/{zone}"
+NODES = PLACE + "/nodes"
+QUEUE = PLACE + "/queuedResources"
+OPERATIONS = PLACE + "/operations"
+UNBILLED = ("get", "list", "delete", "stop", "cancel")
+
+
+class TpuRoutes:
+    """`world` is made when it is first asked for."""
+
+    def __init__(self, projects: Projects, world: Callable[[], World]):
+        self._projects = projects
+        self._world = world
+
+    def routes(self) -> list[Route]:
+        table = [
+            ("LIST nodes", "GET", NODES, "tpu.nodes.list", self.list_nodes),
+            ("CREATE node", "POST", NODES, "tpu.nodes.create", self.create_node),
+            ("STOP node", "POST", NODES + "/{node}:stop", "tpu.nodes.stop", self.stop_node),
+            ("START node", "POST", NODES + "/{node}:start", "tpu.nodes.start", self.start_node),
+            ("GET node", "GET", NODES + "/{node}", "tpu.nodes.get", self.get_node),
+            ("DELETE node", "DELETE", NODES + "/{node}", "tpu.nodes.delete", self.delete_node),
+            ("PATCH node", "PATCH", NODES + "/{node}", "tpu.nodes.update", self.patch_node),
+            ("LIST queued", "GET", QUEUE, "tpu.nodes.list", self.list_queued),
+            ("CREATE queued", "POST", QUEUE, "tpu.nodes.create", self.create_queued),
+            ("RESET queued", "POST", QUEUE + "/{queued}:reset", "tpu.nodes.reset", self.reset_queued),
+            ("GET queued", "GET", QUEUE + "/{queued}", "tpu.nodes.get", self.get_queued),
+            ("DELETE queued", "DELETE", QUEUE + "/{queued}", "tpu.nodes.delete", self.delete_queued),
+            ("LIST operations", "GET", OPERATIONS, "tpu.operations.list", self.list_operations),
+            ("CANCEL operation", "POST", OPERATIONS + "/{operation}:cancel", "tpu.operations.get", self.cancel_operation),
+            ("GET operation", "GET", OPERATIONS + "/{operation}", "tpu.operations.get", self.get_operation),
+            ("DELETE operation", "DELETE", OPERATIONS + "/{operation}", "tpu.operations.delete", self.delete_operation),
+            ("LIST types", "GET", PLACE + "/acceleratorTypes", "tpu.acceleratortypes.list", self.list_types),
+            ("GET type", "GET", PLACE + "/acceleratorTypes/{kind}", "tpu.acceleratortypes.get", self.get_type),
+            ("LIST versions", "GET", PLACE + "/runtimeVersions", "tpu.runtimeversions.list", self.list_versions),
+            ("GET version", "GET", PLACE + "/runtimeVersions/{version}", "tpu.runtimeversions.get", self.get_version),
+            ("GET identity", "POST", LOCATIONS + "/{zone}:generateServiceIdentity", "", self.identity),
+            ("LIST locations", "GET", LOCATIONS, "tpu.locations.list", self.list_locations),
+            ("GET location", "GET", PLACE, "tpu.locations.get", self.get_location),
+        ]
+        return [
+            Route(kind, method, path, permission, self._guarded(permission, do)) for kind, method, path, permission, do in table
+        ]
+
+    def _guarded(self, permission: str, do: Callable[..., Answer]) -> Callable[..., Answer]:
+        """Project, service, permission and zone are looked at before anything else."""
+
+        def guarded(call: Call, project: str, zone: str | None = None, **parameters: str) -> Answer:
+            where = f"projects/{project}/locations/{zone}" if zone else f"projects/{project}"
+            billed = permission.rpartition(".")[2] not in UNBILLED
+            found = self._projects.permitted(project, SERVICE, permission, resource=where, billed=billed)
+            if zone is not None and zone not in places.offered():
+                raise RpcError(404, f"Location {zone} is not found or access is unauthorized.")
+            world = self._world()
+            location = f"projects/{found.name}/locations"
+            with world.clock.lock:
+                try:
+                    return do(call, world, location if zone is None else f"{location}/{zone}", **parameters)
+                except ApiError as error:
+                    raise in_these_words(error, permission, where) from None
+
+        return guarded
+
+    # Nodes
+
+    def list_nodes(self, call: Call, world: World, place: str) -> Answer:
+        return _messages().page("nodes", world.nodes.list(place), call)
+
+    def get_node(self, call: Call, world: World, place: str, node: str) -> Answer:
+        return _messages().answer(world.nodes.get(f"{place}/nodes/{node}").node, call)
+
+    def create_node(self, call: Call, world: World, place: str) -> Answer:
+        messages = _messages()
+        wanted = messages.parsed(messages.types.Node, call.json())
+        return messages.answer(world.nodes.create(f"{place}/nodes/{call.query.get('nodeId', '')}", wanted), call)
+
+    def delete_node(self, call: Call, world: World, place: str, node: str) -> Answer:
+        return _messages().answer(world.nodes.delete(f"{place}/nodes/{node}"), call)
+
+    def stop_node(self, call: Call, world: World, place: str, node: str) -> Answer:
+        return _messages().answer(world.nodes.stop(f"{place}/nodes/{node}"), call)
+
+    def start_node(self, call: Call, world: World, place: str, node: str) -> Answer:
+        return _messages().answer(world.nodes.start(f"{place}/nodes/{node}"), call)
+
+    def patch_node(self, call: Call, world: World, place: str, node: str) -> Answer:
+        messages = _messages()
+        mask = [_snake(path) for path in call.query.get("updateMask", "").split(",") if path]
+        if not mask:
+            raise bad_argument("The update mask is required.")
+        changes = messages.parsed(messages.types.Node, call.json())
+        return messages.answer(world.nodes.patch(f"{place}/nodes/{node}", changes, mask), call)
+
+    # Queued resources
+
+    def list_queued(self, call: Call, world: World, place: str) -> Answer:
+        return _messages().page("queuedResources", world.queue.list(place), call)
+
+    def get_queued(self, call: Call, world: World, place: str, queued: str) -> Answer:
+        return _messages().answer(world.queue.get(f"{place}/queuedResources/{queued}").resource, call)
+
+    def create_queued(self, call: Call, world: World, place: str) -> Answer:
+        messages = _messages()
+        resource = messages.parsed(messages.types.QueuedResource, call.json())
+        name = f"{place}/queuedResources/{call.query.get('queuedResourceId', '')}"
+        return messages.answer(world.queue.create(name, resource), call)
+
+    def delete_queued(self, call: Call, world: World, place: str, queued: str) -> Answer:
+        return _messages().answer(world.queue.delete(f"{place}/queuedResources/{queued}", call.flag("force")), call)
+
+    def reset_queued(self, call: Call, world: World, place: str, queued: str) -> Answer:
+        return _messages().answer(world.queue.reset(f"{place}/queuedResources/{queued}"), call)
+
+    # Operations
+
+    def list_operations(self, call: Call, world: World, place: str) -> Answer:
+        messages = _messages()
+        return messages.page("operations", [messages.as_dict(found, call) for found in world.operations.list(place)], call)
+
+    def get_operation(self, call: Call, world: World, place: str, operation: str) -> Answer:
+        return _messages().answer(world.operations.get(f"{place}/operations/{operation}"), call)
+
+    def delete_operation(self, call: Call, world: World, place: str, operation: str) -> Answer:
+        world.operations.forget(f"{place}/operations/{operation}")
+        return json_answer({})
+
+    def cancel_operation(self, call: Call, world: World, place: str, operation: str) -> Answer:
+        """The service tries its best, which for TPUs is nothing."""
+        world.operations.get(f"{place}/operations/{operation}")
+        return json_answer({})
+
+    # What there is where
+
+    def list_types(self, call: Call, world: World, place: str) -> Answer:
+        offered = places.offered()[place.rpartition("/")[2]]
+        return _messages().page("acceleratorTypes", [_type(place, found) for found in offered], call)
+
+    def get_type(self, call: Call, world: World, place: str, kind: str) -> Answer:
+        for found in places.offered()[place.rpartition("/")[2]]:
+            if found.name == kind:
+                return json_answer(_type(place, found))
+        raise not_found(f"{place}/acceleratorTypes/{kind}")
+
+    def list_versions(self, call: Call, world: World, place: str) -> Answer:
+        versions = places.runtime_versions(place.rpartition("/")[2])
+        return _messages().page("runtimeVersions", [_version(place, version) for version in versions], call)
+
+    def get_version(self, call: Call, world: World, place: str, version: str) -> Answer:
+        if version not in places.runtime_versions(place.rpartition("/")[2]):
+            raise not_found(f"{place}/runtimeVersions/{version}")
+        return json_answer(_version(place, version))
+
+    def list_locations(self, call: Call, world: World, place: str) -> Answer:
+        return _messages().page("locations", [_location(f"{place}/{zone}") for zone in places.offered()], call)
+
+    def get_location(self, call: Call, world: World, place: str) -> Answer:
+        return json_answer(_location(place))
+
+    def identity(self, call: Call, world: World, place: str) -> Answer:
+        project = self._projects.known(place.split("/")[1])
+        return json_answer({"identity": {"email": f"service-{project.number}@cloud-tpu.iam.gserviceaccount.com"}})
+
+
+def _messages() -> Any:
+    from tpulm.emulator.tpu import messages
+
+    return messages
+
+
+def _type(place: str, found: Any) -> dict[str, Any]:
+    config = {"type": places.CONFIG_TYPES[found.generation], "topology": places.topology(found)}
+    return {"name": f"{place}/acceleratorTypes/{found.name}", "type": found.name, "acceleratorConfigs": [config]}
+
+
+def _version(place: str, version: str) -> dict[str, Any]:
+    return {"name": f"{place}/runtimeVersions/{version}", "version": version}
+
+
+def _location(name: str) -> dict[str, Any]:
+    zone = name.rpartition("/")[2]
+    return {"name": name, "locationId": zone, "labels": {"cloud.googleapis.com/region": places.region_of(zone)}}
+
+
+def _snake(path: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in path.strip())

@@ -1,0 +1,46 @@
+"""What nodes and queued resources stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tpulm.emulator.clock import Clock
+from tpulm.emulator.faults import Faults
+from tpulm.emulator.machines.machine import MachineSettings
+from tpulm.emulator.projects import Projects
+from tpulm.emulator.quotas import Demand
+from tpulm.emulator.tpu.behaviour import Behaviour, Plans
+from tpulm.emulator.tpu.history import History
+from tpulm.emulator.tpu.hosting import Machines
+from tpulm.emulator.tpu.operations import Operations
+from tpulm.emulator.tpu.slices import Slice
+
+
+class Ground:
+    """`watchers` hear of every node that enters another state or is gone; `holders` tell what a project holds."""
+
+    def __init__(
+        self, projects: Projects, faults: Faults, settings: MachineSettings, environment: Callable[[], Mapping[str, str]]
+    ):
+        self.clock = Clock()
+        self.projects = projects
+        self.faults = faults
+        self.behaviour = Behaviour()
+        self.plans = Plans()
+        self.history = History(self.clock)
+        self.operations = Operations(self.clock)
+        self.machines = Machines(projects, settings, environment)
+        self.watchers: list[Callable[[Slice], None]] = []
+        self.holders: list[Callable[[str], list[Demand]]] = []
+
+    def changed(self, found: Slice) -> None:
+        for watcher in self.watchers:
+            watcher(found)
+
+    def check_quota(self, project: str, wanted: list[Demand]) -> None:
+        """Raises RpcError (429). Preempted nodes count, and suspended queued resources."""
+        quotas = self.projects.known(project).quotas
+        held = [demand for holder in self.holders for demand in holder(project)]
+        for demand in wanted:
+            quotas.check(demand, held)
+            held.append(demand)

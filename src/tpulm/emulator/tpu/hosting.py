@@ -1,0 +1,101 @@
+"""The machines of nodes: an address, a metadata server and a folder for each worker."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tpulm.emulator.machines.addresses import Addresses
+from tpulm.emulator.machines.machine import Machine, MachineSettings
+from tpulm.emulator.machines.metadata import Metadata
+from tpulm.emulator.machines.metadata_server import MetadataServers
+from tpulm.emulator.projects import Projects
+from tpulm.emulator.tpu.messages import types
+from tpulm.emulator.tpu.slices import Slice
+from tpulm.emulator.tpu.vm import metadata_tree
+
+TPU_PORT = 8470
+
+
+class Machines:
+    """`environment` is what points clients at the emulator."""
+
+    def __init__(self, projects: Projects, settings: MachineSettings, environment: Callable[[], Mapping[str, str]]):
+        self._projects = projects
+        self._settings = settings
+        self._environment = environment
+        self._addresses = Addresses()
+        self._servers = MetadataServers()
+        self._closers: dict[Machine, Callable[[], None]] = {}
+        self._folder: Path | None = None
+        self._mark = uuid.uuid4().hex
+
+    def boot(self, found: Slice) -> None:
+        """Every worker runs the startup script; one that is on already goes on as it is."""
+        if not found.machines:
+            self._make(found)
+        for machine in found.machines:
+            machine.boot(found.node.metadata.get("startup-script", ""))
+
+    def _make(self, found: Slice) -> None:
+        project = self._projects.known(found.project)
+        sockets = [self._addresses.take() for _ in range(found.accelerator.hosts)]
+        found.addresses = [socket.getsockname()[0] for socket in sockets]
+        found.node.network_endpoints = [types.NetworkEndpoint(ip_address=address, port=TPU_PORT) for address in found.addresses]
+        node_id = found.name.rpartition("/")[2]
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="tpulm-emulator-"))
+        folder = self._folder / f"{node_id}-{uuid.uuid4().hex[:6]}"
+        for worker, socket in enumerate(sockets):
+            metadata = Metadata(metadata_tree(found, project, worker))
+            address, port = socket.getsockname()
+            environment = machine_environment(self._environment(), f"{address}:{port}", found.addresses)
+            mark = f"{self._mark}/{folder.name}/{worker}"
+            machine = Machine(mark, folder / f"worker-{worker}", environment, metadata, self._settings)
+            found.machines.append(machine)
+            self._closers[machine] = self._servers.open(socket, metadata)
+
+    def signal(self, found: Slice, number: signal.Signals) -> None:
+        for machine in found.machines:
+            machine.signal(number)
+
+    def power_off(self, found: Slice) -> None:
+        for machine in found.machines:
+            machine.power_off()
+
+    def reboot(self, found: Slice) -> None:
+        self.power_off(found)
+        self.boot(found)
+
+    def remove(self, found: Slice) -> None:
+        for machine in found.machines:
+            machine.power_off()
+            if machine in self._closers:
+                self._closers.pop(machine)()
+            machine.remove()
+        if found.machines:
+            shutil.rmtree(found.machines[0].folder.parent, ignore_errors=True)
+
+    def close(self) -> None:
+        """After all were removed."""
+        self._servers.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def machine_environment(emulator: Mapping[str, str], metadata_host: str, addresses: list[str]) -> dict[str, str]:
+    """The emulator's variables as a VM has them: credentials come from its metadata server, so that is to be looked for."""
+    own = ("NO_GCE_CHECK", "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "GOOGLE_CLOUD_PROJECT")
+    direct = ",".join(["127.0.0.1", "localhost", "127.0.0.0/8", "metadata.google.internal", *addresses])
+    return {
+        **{name: value for name, value in emulator.items() if name not in own},
+        "GCE_METADATA_HOST": metadata_host,
+        "GCE_METADATA_IP": metadata_host,
+        "GCE_METADATA_ROOT": metadata_host,
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+    }

@@ -1,0 +1,41 @@
+"""A node with what it stands for: an accelerator, addresses, machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tpulm.accelerators import Accelerator
+from tpulm.emulator import quotas
+from tpulm.emulator.machines.machine import Machine
+from tpulm.emulator.quotas import Demand
+from tpulm.emulator.tpu.messages import types
+
+State = types.Node.State
+
+
+@dataclass(eq=False)
+class Slice:
+    """`addresses` and `machines` are those of its workers, in order; none before it is booted for the first time."""
+
+    node: types.Node
+    accelerator: Accelerator
+    spot: bool
+    queued: str = ""  # the queued resource it was born of
+    addresses: list[str] = field(default_factory=list)
+    machines: list[Machine] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def zone(self) -> str:
+        return self.node.name.split("/")[3]
+
+    @property
+    def project(self) -> str:
+        return self.node.name.split("/")[1]
+
+    @property
+    def demand(self) -> Demand:
+        return quotas.demand_of(self.accelerator, self.zone, self.spot)

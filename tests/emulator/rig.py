@@ -1,0 +1,77 @@
+"""What tests of emulated TPUs share: an emulator, and google's own client of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from google.api_core.client_options import ClientOptions
+from google.api_core.future.polling import DEFAULT_POLLING
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import tpu_v2
+
+from tpulm.emulator import Emulator
+
+RUNTIME = {"v2": "tpu-ubuntu2204-base", "v3": "tpu-ubuntu2204-base", "v5litepod": "v2-alpha-tpuv5-lite"}
+POLL = DEFAULT_POLLING.with_delay(initial=0.03, maximum=0.05)  # seconds; its own begins with a whole one
+ZONE = "us-central1-a"
+
+
+class Rig:
+    """`place` is where nodes are made unless another is named."""
+
+    def __init__(self, emulator: Emulator):
+        self.emulator = emulator
+        self.tpu = emulator.tpu
+        options = ClientOptions(api_endpoint=emulator.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"])
+        self.client = tpu_v2.TpuClient(transport="rest", credentials=AnonymousCredentials(), client_options=options)
+        self.place = self.at(ZONE)
+
+    def at(self, zone: str) -> str:
+        return f"projects/tpulm-emulator/locations/{zone}"
+
+    def node(self, kind: str = "v3-8", script: str = "", spot: bool = True, **fields: Any) -> tpu_v2.Node:
+        metadata = {"startup-script": script} if script else {}
+        fields = {"runtime_version": RUNTIME[kind.partition("-")[0]], "metadata": metadata, **fields}
+        return tpu_v2.Node(accelerator_type=kind, scheduling_config=tpu_v2.SchedulingConfig(spot=spot), **fields)
+
+    def begin(self, name: str = "run-a1", kind: str = "v3-8", zone: str = ZONE, **fields: Any) -> Any:
+        """The operation of a creation."""
+        return self.client.create_node(parent=self.at(zone), node_id=name, node=self.node(kind, **fields), timeout=20)
+
+    def create(self, name: str = "run-a1", kind: str = "v3-8", zone: str = ZONE, **fields: Any) -> tpu_v2.Node:
+        return self.begin(name, kind, zone, **fields).result(timeout=20, polling=POLL)
+
+    def get(self, name: str = "run-a1") -> tpu_v2.Node:
+        return self.client.get_node(name=f"{self.place}/nodes/{name}", timeout=20)
+
+    def state(self, name: str = "run-a1") -> str:
+        return self.get(name).state.name
+
+    def delete(self, name: str = "run-a1") -> None:
+        self.client.delete_node(name=f"{self.place}/nodes/{name}", timeout=20).result(timeout=20, polling=POLL)
+
+    def queue(self, name: str = "run-q1", node: tpu_v2.Node | None = None, **fields: Any) -> Any:
+        spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=self.place, node_id=f"{name}-node", node=node or self.node(spot=False))
+        resource = tpu_v2.QueuedResource(tpu={"node_spec": [spec]}, **fields)
+        made = self.client.create_queued_resource(
+            parent=self.place, queued_resource_id=name, queued_resource=resource, timeout=20
+        )
+        return made.result(timeout=20, polling=POLL)
+
+    def queued_state(self, name: str = "run-q1") -> str:
+        found = self.client.get_queued_resource(name=f"{self.place}/queuedResources/{name}", timeout=20)
+        return found.state.state.name
+
+    def said(self, word: str, node: str = "run-a1", worker: int = 0) -> str:
+        """The console once that word is on it."""
+        eventually(lambda: word in self.tpu.console(node, worker), lambda: self.tpu.console(node, worker))
+        return self.tpu.console(node, worker)
+
+
+def eventually(fits: Callable[[], object], why: Callable[[], object] = str, seconds: float = 60) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not fits():
+        assert time.monotonic() < give_up_at, why()
+        time.sleep(0.01)

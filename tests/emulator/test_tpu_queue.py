@@ -1,0 +1,111 @@
+"""Queued resources as google's own client meets them."""
+
+from __future__ import annotations
+
+import google.api_core.exceptions as refusals
+import pytest
+from google.cloud import tpu_v2
+from google.protobuf.duration_pb2 import Duration
+from rig import POLL, Rig, eventually
+
+SOON = {"valid_until_duration": Duration(seconds=600)}
+
+
+def removed(rig: Rig, name: str = "run-q1", force: bool = True) -> None:
+    request = tpu_v2.DeleteQueuedResourceRequest(name=f"{rig.place}/queuedResources/{name}", force=force)
+    rig.client.delete_queued_resource(request=request).result(timeout=20, polling=POLL)
+
+
+def test_from_waiting_to_gone(rig: Rig):
+    rig.tpu.set(queue_seconds=100)
+    made = rig.queue(spot=tpu_v2.QueuedResource.Spot())
+    assert made.state.state.name == "WAITING_FOR_RESOURCES" and rig.tpu.nodes() == {}
+    rig.tpu.advance(101)
+    assert rig.queued_state() == "ACTIVE"
+    node = rig.get("run-q1-node")
+    assert node.state.name == "READY" and node.scheduling_config.spot
+    assert node.queued_resource == f"{rig.place}/queuedResources/run-q1"
+    assert [found.name for found in rig.client.list_queued_resources(parent=rig.place)] == [node.queued_resource]
+    with pytest.raises(refusals.BadRequest, match="delete the queued resource instead"):
+        rig.client.delete_node(name=node.name)
+    with pytest.raises(refusals.BadRequest, match="ACTIVE and cannot be deleted; delete it with force"):
+        removed(rig, force=False)
+    removed(rig)
+    with pytest.raises(refusals.NotFound):
+        rig.queued_state()
+    assert rig.tpu.nodes() == {} and rig.tpu.queued_resources() == {}
+
+
+def test_its_name_is_taken_and_its_node_is_checked(rig: Rig):
+    rig.tpu.set(queue_seconds=100)
+    rig.queue()
+    with pytest.raises(refusals.Conflict):
+        rig.queue()
+    with pytest.raises(refusals.BadRequest, match="runtime version"):
+        rig.queue("run-q2", rig.node(runtime_version="x"))
+
+
+def test_valid_until(rig: Rig):
+    rig.tpu.stock_out("us-central1-a")
+    rig.queue(queueing_policy=SOON)
+    rig.tpu.advance(590)
+    assert rig.queued_state() == "WAITING_FOR_RESOURCES"
+    rig.tpu.advance(20)
+    assert rig.queued_state() == "FAILED"
+    found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q1")
+    assert "valid_until" in found.state.failed_data.error.message
+    rig.tpu.restock()
+    assert rig.queued_state() == "FAILED", "it is never served again"
+    removed(rig, force=False)
+
+
+def test_it_waits_for_stock(rig: Rig):
+    rig.tpu.stock_out("us-central1-a")
+    rig.queue()
+    assert rig.queued_state() == "WAITING_FOR_RESOURCES"
+    rig.tpu.restock("us-central1-a")
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+
+
+@pytest.mark.parametrize("spot", [True, False])
+def test_preemption_suspends_it_and_it_keeps_its_quota(rig: Rig, spot: bool):
+    rig.tpu.set_quota("v3-8", 8)
+    rig.queue(spot=tpu_v2.QueuedResource.Spot() if spot else None)
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+    rig.tpu.kill("run-q1-node")
+    eventually(lambda: rig.queued_state() == "SUSPENDED")
+    assert rig.tpu.nodes() == {}
+    with pytest.raises(refusals.TooManyRequests):
+        rig.begin(spot=spot)
+    with pytest.raises(refusals.BadRequest, match="Only an ACTIVE queued resource can be reset"):
+        rig.client.reset_queued_resource(request=tpu_v2.ResetQueuedResourceRequest(name=f"{rig.place}/queuedResources/run-q1"))
+    removed(rig)
+    rig.create(spot=spot)
+
+
+def test_orders(rig: Rig):
+    rig.tpu.set(queue_seconds=10)
+    rig.queue()
+    rig.tpu.hold("run-q1")
+    rig.tpu.advance(1000)
+    assert rig.queued_state() == "WAITING_FOR_RESOURCES"
+    rig.tpu.release("run-q1")
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+    rig.tpu.suspend("run-q1")
+    eventually(lambda: rig.queued_state() == "SUSPENDED")
+    rig.tpu.set(queue_seconds=0)
+    rig.queue("run-q2")
+    eventually(lambda: rig.queued_state("run-q2") == "ACTIVE")
+    rig.tpu.fail_queued("run-q2")
+    assert rig.tpu.queued_resources() == {"run-q1": "SUSPENDED", "run-q2": "FAILED"}
+
+
+def test_several_slices_and_reset(rig: Rig):
+    several = tpu_v2.QueuedResource.Tpu.NodeSpec.MultisliceParams(node_count=2)
+    spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=rig.place, multislice_params=several, node=rig.node(spot=False))
+    resource = tpu_v2.QueuedResource(tpu={"node_spec": [spec]})
+    rig.client.create_queued_resource(parent=rig.place, queued_resource_id="run-q1", queued_resource=resource)
+    eventually(lambda: rig.tpu.nodes() == {"run-q1-0": "READY", "run-q1-1": "READY"})
+    rig.client.reset_queued_resource(request=tpu_v2.ResetQueuedResourceRequest(name=f"{rig.place}/queuedResources/run-q1"))
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+    assert sum(event.what == "ready" for event in rig.tpu.history()) == 4
