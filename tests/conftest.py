@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -25,16 +26,22 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from tpulm.emulator import Emulator
+    from tpulm.emulator import Emulator, MachineSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
+# Little optimisation: programs here compile for longer than they run.
+XLA_FLAGS = [
+    "--xla_force_host_platform_device_count=8",
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+]
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends the process at a flag it does not know
+    XLA_FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 STRICT = {
     "JAX_NUMPY_DTYPE_PROMOTION": "strict",
     "JAX_NUMPY_RANK_PROMOTION": "raise",
-    # Little optimisation: programs here compile for longer than they run.
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-    "--xla_llvm_disable_expensive_passes=true",
+    "XLA_FLAGS": " ".join(XLA_FLAGS),
 }
 QUIET = {
     "JAX_PLATFORMS": "cpu",
@@ -90,12 +97,18 @@ def real_data() -> Path:
 
 
 @pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """Cloud Storage on this machine with an empty bucket gs://runs; this process and its children go there."""
+def machines() -> MachineSettings | None:
+    """What emulated TPU VMs are like; a module of tests may have others."""
+    return None
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch, machines: MachineSettings | None) -> Iterator[Emulator]:
+    """Google Cloud on this machine with an empty bucket gs://runs; this process and its children go there."""
     from tpulm.emulator import Emulator
 
     _forget_clients()
-    with Emulator() as emulator:
+    with Emulator(machines=machines) as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
         emulator.create_bucket("runs", location="US-CENTRAL1")

@@ -33,7 +33,8 @@ MODEL = {"nn", "models", "objectives"}
 PURE = BASE - {"storage", "failures", "workfolder", "interrupt", "workers", "hosts"}  # the model's side does no input or output
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
-    "emulator": {"errors", "progress"},
+    "emulator": {"errors", "progress", "accelerators"},
+    "cloud": BASE,
     "corpus": BASE,
     "tokenization": BASE | {"corpus"},
     "dataset": BASE | {"corpus", "tokenization"},
@@ -52,13 +53,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "facts", "preparation", "compiling"},
 }
 MAY_IMPORT["own_loop"] = MAY_IMPORT["pipeline"] | {"pipeline", "finetuning"}
-MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "finetuning", "emulator"}
+MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "finetuning", "emulator", "cloud"}
 MAY_IMPORT["tpulm"] = MAY_IMPORT["cli"] | {"cli", "own_loop"}  # tpulm/__init__.py: the library's face
 MAY_IMPORT["__main__"] = MAY_IMPORT["tpulm"]
 
 JAX = {"jax", "jaxlib", "optax", "orbax", "flax", "chex"}
 NEVER: dict[str, set[str]] = {part: {"torch", "tensorflow", "transformers"} for part in MAY_IMPORT}  # wherever it stands
-for part in (*TEXT, "preparation", "emulator"):
+for part in (*TEXT, "preparation", "emulator", "cloud"):
     NEVER[part] |= JAX
 HEAVY = JAX | {"numpy", "jaxtyping", "scipy", "grain", "tensorstore", "tokenizers", "pyarrow", "safetensors", "tensorboardX"}
 LIGHT_AT_IMPORT = BASE | {"cli", "tpulm"}  # may load the heavy ones only inside functions

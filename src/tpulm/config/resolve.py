@@ -8,14 +8,15 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any, TypeVar, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from tpulm import storage
 from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.schema import RunConfig
 from tpulm.config.starting import Start, apply
+from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
 
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -47,10 +48,10 @@ def load(
         _assign(values, key, value)
         _assign(stated, key, value)
     if start is None:
-        return _validated(RunConfig, values, reference)
+        return validated(RunConfig, values, reference)
     values = apply(values, stated, start, reference)
     try:
-        return _validated(RunConfig, values, reference)
+        return validated(RunConfig, values, reference)
     except ConfigError as error:
         raise ConfigError(
             f"{error}\n[model] is that of {start.folder} and stays as it is: change the other settings"
@@ -62,7 +63,7 @@ def load_finetune(overrides: Mapping[str, Any] | Sequence[str] = ()) -> Finetune
     values: dict[str, Any] = {}
     for key, value in _parse_overrides(overrides).items():
         _assign(values, key, value)
-    return _validated(FinetuneConfig, values, "the settings of fine-tuning")
+    return validated(FinetuneConfig, values, "the settings of fine-tuning")
 
 
 def finetune_settings(config: FinetuneConfig | None, settings: Mapping[str, Any]) -> FinetuneConfig:
@@ -79,7 +80,7 @@ def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
         values = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
-    return _validated(RunConfig, values, origin)
+    return validated(RunConfig, values, origin)
 
 
 def canonical_json(config: BaseModel) -> str:
@@ -232,48 +233,3 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
             raise ConfigError(f"--set {key}: '{name}' is a value, not a group of settings")
         wrapped = wrapped[name]
     place[last] = wrapped[last]
-
-
-_Config = TypeVar("_Config", bound=BaseModel)
-
-
-def _validated(kind: type[_Config], values: dict[str, Any], origin: str) -> _Config:
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        lines = [_explain(item, kind) for item in error.errors(include_url=False)]
-        raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
-
-
-def _explain(item: Any, kind: type[BaseModel]) -> str:
-    location = [str(part) for part in item["loc"]]
-    name = ".".join(location)
-    if item["type"] == "extra_forbidden":
-        group = _group(kind, location[:-1])
-        known = list(group.model_fields) if group else []
-        hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
-        return f"unknown setting '{name}'.{hint}"
-    message = item["msg"].removeprefix("Value error, ")
-    if not location:
-        return message
-    given = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {item['input']!r})"
-    return f"{name}: {message}{given}"
-
-
-def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
-    """The settings class that a dotted path leads to."""
-    group: type[BaseModel] | None = kind
-    for name in path:
-        if group is None:
-            return None
-        if name.isdigit():
-            continue
-        field = group.model_fields.get(name)
-        group = None if field is None else _settings_class(field.annotation)
-    return group
-
-
-def _settings_class(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for item in get_args(annotation) if (found := _settings_class(item))), None)

@@ -249,9 +249,7 @@ class _Finetuning:
 
     def _publish(self, summary: FinetuneSummary) -> None:
         """The best model's files into the output, config.json after the weights, the summary last."""
-        names = sorted(storage.walk(self._work / "best"), key=lambda name: name == CONFIG)
-        for name in names:
-            storage.write_atomic(self._output / name, storage.read_bytes(self._work / "best" / name))
+        storage.copy_files(self._work / "best", self._output, last=CONFIG)
         storage.write_atomic(self._output / "README.md", card_text(summary))
         storage.write_atomic(self._output / MISTAKES, storage.read_bytes(self._work / MISTAKES))
         storage.write_json(self._output / SUMMARY, summary.values())

@@ -14,6 +14,7 @@ from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
     FileInfo,
     check_writable,
+    copy_files,
     create_if_absent,
     exists,
     info,
@@ -29,6 +30,7 @@ from tpulm.storage.files import (
     read_text,
     read_versioned,
     remove,
+    remove_files,
     replace_version,
     same_file,
     sha256,
@@ -36,7 +38,7 @@ from tpulm.storage.files import (
     write_atomic,
     write_json,
 )
-from tpulm.storage.lease import held
+from tpulm.storage.lease import held, holder
 from tpulm.storage.mirror import Mirror
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
 from tpulm.storage.ranges import Ranges, open_ranges
@@ -51,11 +53,13 @@ __all__ = [
     "as_path",
     "built_aside",
     "check_writable",
+    "copy_files",
     "create_if_absent",
     "exists",
     "explain",
     "forget_clients",
     "held",
+    "holder",
     "info",
     "is_folder",
     "is_remote",
@@ -73,6 +77,7 @@ __all__ = [
     "read_text",
     "read_versioned",
     "remove",
+    "remove_files",
     "replace_version",
     "same_file",
     "sha256",

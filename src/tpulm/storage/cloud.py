@@ -154,7 +154,7 @@ def remove(path: PurePath) -> None:
         return
     with explained("list", path):
         names = [name, *(blob.name for blob in client().list_blobs(bucket, prefix=f"{name}/", **_patience()))]
-    _each(lambda name: _delete(_bucket(bucket).blob(name), path), names)
+    each(lambda name: _delete(_bucket(bucket).blob(name), path), names)
 
 
 def upload(source: Path, target: PurePath, *, last: str) -> None:
@@ -164,11 +164,11 @@ def upload(source: Path, target: PurePath, *, last: str) -> None:
         return
     files = sorted(path for path in source.rglob("*") if path.is_file())
     final = [path for path in files if path.relative_to(source).as_posix() == last]
-    _each(lambda path: upload_file(path, target / path.relative_to(source).as_posix()), [p for p in files if p not in final])
+    each(lambda path: upload_file(path, target / path.relative_to(source).as_posix()), [p for p in files if p not in final])
     for path in final:
         upload_file(path, target / last)
     written = {path.relative_to(source).as_posix() for path in files}
-    _each(remove_object, [target / name for name in walk(target) if name not in written])
+    each(remove_object, [target / name for name in walk(target) if name not in written])
 
 
 def download(source: PurePath, target: Path) -> None:
@@ -182,7 +182,7 @@ def move_folder(source: PurePath, target: PurePath, *, first: str) -> None:
     names = list(walk(source))
     for name in [name for name in names if name == first]:
         _move_one(source / name, target / name)
-    _each(lambda name: _move_one(source / name, target / name), [name for name in names if name != first])
+    each(lambda name: _move_one(source / name, target / name), [name for name in names if name != first])
 
 
 def _move_one(source: PurePath, target: PurePath) -> None:
@@ -238,7 +238,7 @@ def _info(blob: Blob) -> ObjectInfo:
     return ObjectInfo(int(blob.size or 0), int(blob.generation or 0), blob.crc32c or "")
 
 
-def _each(function: Any, items: Sequence[Any]) -> None:
+def each(function: Any, items: Sequence[Any]) -> None:
     """In a few threads; the first error is raised when all that began have ended."""
     if len(items) < 2:
         for item in items:

@@ -48,12 +48,12 @@ def _made(
     from google.auth import exceptions as auth
 
     bucket, _ = bucket_and_name(path)
-    message = _words(error)
+    message = words(error)
     kind: type[StorageError] = StorageError
     if isinstance(error, auth.DefaultCredentialsError):
         kind, cause = StorageRefused, LOGIN
     elif isinstance(error, auth.RefreshError):
-        kind, cause = StorageRefused, f"the login has expired or was revoked ({message}); {LOGIN.partition('. ')[2]}"
+        kind, cause = StorageRefused, expired(message)
     elif isinstance(error, (exceptions.Unauthorized, exceptions.Forbidden)):
         kind, cause = StorageRefused, _refused(identity(), bucket, message)
     elif isinstance(error, exceptions.NotFound):
@@ -86,7 +86,11 @@ def _refused(identity: str, bucket: str, message: str) -> str:
     )
 
 
-def _words(error: BaseException) -> str:
+def expired(why: str) -> str:
+    return f"the login has expired or was revoked ({why}); {LOGIN.partition('. ')[2]}"
+
+
+def words(error: BaseException) -> str:
     """The server's own words, in one line. Errors of uploads and downloads have them in the answer alone."""
     text = str(getattr(error, "message", "") or error)
     response = getattr(error, "response", None)

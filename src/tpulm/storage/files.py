@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NamedTuple
 
@@ -98,6 +99,14 @@ def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
         cloud.upload(source, target, last=last)
         with explain("delete", source):
             local.remove(source)
+
+
+def copy_files(source: AnyPath, target: AnyPath, *, last: str = "") -> None:
+    """The files below `source` to the same names below `target`, each wholly or not at all; the one named `last` in the end."""
+    here, there = as_path(source), as_path(target)
+    for name in sorted(walk(here), key=lambda name: (name == last, name)):
+        make_folder((there / name).parent)
+        write_atomic(there / name, read_bytes(here / name))
 
 
 def move_folder(source: AnyPath, target: AnyPath, *, first: str = "") -> None:
@@ -238,6 +247,24 @@ def remove(path: AnyPath) -> None:
             local.remove(target)
     else:
         cloud.remove(target)
+
+
+def remove_files(folder: AnyPath, names: Sequence[str], *, done: Callable[[str], None] = lambda name: None) -> None:
+    """Delete files below a folder by their names relative to it, side by side in Cloud Storage; `done` is told of each.
+
+    Those that are absent are fine. An error ends it before what has not begun.
+    """
+    target = as_path(folder)
+
+    def delete(name: str) -> None:
+        if isinstance(target, Path):
+            with explain("delete", target / name):
+                (target / name).unlink(missing_ok=True)
+        else:
+            cloud.remove_object(target / name)
+        done(name)
+
+    cloud.each(delete, names)
 
 
 def sha256(path: AnyPath) -> str:

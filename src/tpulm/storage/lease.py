@@ -43,6 +43,31 @@ def held(folder: str | os.PathLike[str], *, note: Callable[[str], None] = lambda
         yield
 
 
+def holder(folder: str | os.PathLike[str]) -> str | None:
+    """Who has the folder to itself, in words; None: nobody. A dead process of another machine has it for a minute more."""
+    path = files.as_path(folder)
+    if isinstance(path, Path):
+        return _locked_by(path)
+    found = files.read_versioned(path / LEASE)
+    lease = None if found is None else _read(path / LEASE, found[0])
+    if lease is None or is_free(lease, now=time.time(), host=_host()):
+        return None
+    return f"process {lease['process']} on {lease['host']}"
+
+
+def _locked_by(folder: Path) -> str | None:
+    try:
+        descriptor = os.open(folder / ".lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return f"process {lock.read(100).strip() or 'unknown'}"
+    return None
+
+
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     path = folder / ".lock"

@@ -1,0 +1,252 @@
+"""`tpulm cloud launch`, `attach` and `stop`: a run begun, watched over, and ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from tpulm.cli.cloud_options import (
+    AcceleratorType,
+    Bucket,
+    Budget,
+    CloudFile,
+    Project,
+    ServiceAccount,
+    Spot,
+    Zones,
+    cloud_settings,
+)
+from tpulm.cli.cloud_shared import dollars, newest_step
+from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run, vocabulary_of
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import EXIT_STOPPED, CloudRefused, ConfigError
+from tpulm.storage import as_path
+
+if TYPE_CHECKING:
+    from tpulm.cloud.job import Job
+    from tpulm.cloud.settings import CloudSettings
+    from tpulm.config import RunConfig
+
+_EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": CloudRefused.exit_code}
+
+
+def launch(
+    reference: RunFile,
+    workdir: Annotated[
+        PurePath | None,
+        typer.Option(
+            "--workdir",
+            "-w",
+            metavar="W",
+            parser=as_path,
+            help="The work folder in a bucket. Default: gs://BUCKET/NAME of the run.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    init: Init = None,
+    cloud: CloudFile = None,
+    project: Project = None,
+    zone: Zones = None,
+    bucket: Bucket = None,
+    accelerator: AcceleratorType = None,
+    spot: Spot = None,
+    budget: Budget = None,
+    service_account: ServiceAccount = None,
+    plan: Annotated[bool, typer.Option(help="Compile for the TPU first: does it fit, how long, what does it cost?")] = True,
+    prepare_on_tpu: Annotated[
+        bool, typer.Option("--prepare-on-tpu", help="Prepare tokenizer and dataset on the TPU, which bills meanwhile.")
+    ] = False,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="An interpreter on the VM's image that has this very tpulm.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Watch over it in the background; see status and logs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A run on TPU VMs in the cloud, kept alive until its model is exported, and nothing left billing.
+
+    Plans first, prepares tokenizer and dataset on this machine (into the bucket), creates a spot TPU VM, and watches over it:
+    a VM that is preempted is replaced, and the run goes on from its checkpoint.
+
+        tpulm cloud launch electra-small --accelerator v3-8 --bucket my-project-tpulm --budget 100
+
+    Ctrl-C leaves the run as it is, without anybody who replaces a VM: 'tpulm cloud attach' watches over it again, from any
+    machine. 'tpulm cloud stop' ends it. Launching a run that was stopped, or that failed, goes on with it.
+    """
+    config = load_run(reference, overrides, init)
+    settings = cloud_settings(
+        cloud,
+        require=("bucket", "accelerator", "zones"),
+        project=project,
+        zones=tuple(zone or ()),
+        bucket=bucket,
+        accelerator=accelerator,
+        spot=spot,
+        budget=budget,
+        service_account=service_account,
+    )
+    from tpulm.cloud import launch as launching
+    from tpulm.cloud.control import Control
+    from tpulm.cloud.tpu_api import TpuApi
+
+    folder = workdir or as_path(f"gs://{settings.bucket}/{config.name}")
+    found = Control(folder).read()
+    if found is not None and found[0].status == "done":
+        console.print(f"The run in {folder} is done: {folder}/export", soft_wrap=True)
+        _end(found[0], as_json)
+    settings = launching.offered(settings, TpuApi(settings.project))
+    estimate = _planned(config, settings) if plan else None
+    _agree(config, settings, folder, estimate, yes=yes)
+    config = launching.staged(config, folder / "cloud" / "inputs")
+    prepare(config, folder, on_tpu=prepare_on_tpu)
+    launching.launch(config, folder, settings, dollars_per_hour=settings.price or 0.0, python=python)
+    if detach:
+        _detach(folder)
+        return
+    _end(_watch(folder, settings), as_json)
+
+
+def attach(workdir: WorkDir, as_json: AsJson = False) -> None:
+    """Watch over a run that was launched, from here or from another machine: until it ends, or Ctrl-C."""
+    from tpulm.cloud.launch import settings_of
+
+    _end(_watch(workdir, settings_of(workdir)), as_json)
+
+
+def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
+    """Have a run save and stop, and its VM deleted. 'tpulm cloud launch' with the same run goes on."""
+    from tpulm import interrupt
+    from tpulm.cloud import teardown
+    from tpulm.cloud.launch import settings_of
+    from tpulm.cloud.tpu_api import TpuApi
+
+    with interrupt.handled():
+        job = teardown.stop(
+            workdir,
+            TpuApi(settings_of(workdir).project),
+            newest_step=lambda: newest_step(workdir),
+            tell=_tell,
+        )
+    _show(job, workdir)
+    if as_json:
+        print_json(job.model_dump(mode="json"))
+
+
+# -- steps of a launch --------------------------------------------------------------------------------------------------
+
+
+def _planned(config: RunConfig, settings: CloudSettings) -> dict[str, Any]:
+    """What `tpulm plan` says of the run; raises ConfigError where it does not fit, CloudRefused where it costs too much."""
+    import os
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tpulm.plan import DoesNotFit, plan
+
+    try:
+        with drawn_progress() as progress:
+            made = plan(config, settings.kind, **vocabulary_of(config), progress=progress)
+    except DoesNotFit as error:
+        raise ConfigError(
+            f"{config.name} does not fit {settings.kind.name}: {error}\n"
+            f"'tpulm plan … --accelerator {settings.kind.name} --fit' looks for settings that fit"
+        ) from error
+    cost = None if settings.price is None else made.hours * settings.price
+    if cost is not None and settings.budget is not None and cost > settings.budget:
+        raise CloudRefused(
+            f"{config.name} takes about {made.hours:,.1f} h on {settings.kind.name}, ${cost:,.2f}, and the budget is "
+            f"${settings.budget:,.2f}; raise it with --budget, or train for fewer steps"
+        )
+    return {"hours": made.hours, "dollars": cost, "tokens_per_second": made.values()["tokens_per_second"]}
+
+
+def _agree(config: RunConfig, settings: CloudSettings, folder: PurePath, estimate: dict[str, Any] | None, *, yes: bool) -> None:
+    price = "unknown" if settings.price is None else f"{dollars(settings.price)} an hour"
+    rows = {
+        "run": f"{config.name}, {config.train.steps:,} steps",
+        "work folder": str(folder),
+        "TPU": f"{'spot ' * settings.spot}{settings.kind.name} in {', '.join(settings.zones)}; project {settings.project}",
+        "price": price,
+        "budget": "none: nothing stops it before it is done" if settings.budget is None else dollars(settings.budget),
+    }
+    if estimate is not None:
+        cost = dollars(estimate["dollars"])
+        rows["estimate"] = f"{estimate['hours']:,.1f} h, {cost}, {estimate['tokens_per_second']:,.0f} tokens/s, waiting aside"
+    print_table("To be launched", rows)
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Launch it?", err=True)):
+        raise ConfigError("nothing was launched; --yes launches without asking")
+
+
+def prepare(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
+    """Tokenizer and dataset in the bucket, unless the TPU shall make them."""
+    from tpulm import preparation, storage, workfolder
+
+    if on_tpu:
+        local = [source.path for source in config.corpus.sources if source.path and not storage.is_remote(source.path)]
+        if local:
+            raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
+        return
+    with drawn_progress() as progress, workfolder.working_in(config, folder, stage="dataset", progress=progress) as work:
+        preparation.prepare_dataset(config, work.path, progress=progress)
+
+
+def _watch(folder: PurePath, settings: CloudSettings) -> Job:
+    from tpulm import interrupt
+    from tpulm.cloud import launch as launching
+    from tpulm.cloud.tpu_api import TpuApi
+
+    supervisor = launching.supervisor(
+        folder, settings, TpuApi(settings.project), newest_step=lambda: newest_step(folder), tell=_tell
+    )
+    with interrupt.handled():
+        return supervisor.run()
+
+
+def _tell(line: str) -> None:
+    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", highlight=False, soft_wrap=True)
+
+
+def _detach(folder: PurePath) -> None:
+    """A process of its own that outlives this one and its terminal."""
+    from tpulm.train.compile_cache import cache_folder
+
+    log = cache_folder("supervisors") / f"{folder.name}-{int(time.time())}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        command = [sys.executable, "-m", "tpulm", "cloud", "attach", "--workdir", str(folder)]
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=Path.home()
+        )
+    console.print(f"Process {started.pid} of this machine watches over it, and writes to {log}.", soft_wrap=True)
+    console.print(
+        f"It has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.", soft_wrap=True
+    )
+
+
+def _end(job: Job, as_json: bool) -> None:
+    _show(job, None)
+    if as_json:
+        print_json(job.model_dump(mode="json"))
+    raise typer.Exit(_EXIT_CODES.get(job.status, 1))
+
+
+def _show(job: Job, folder: PurePath | None) -> None:
+    rows = [
+        (
+            attempt.node,
+            attempt.zone,
+            attempt.ending,
+            f"{attempt.first_step:,} to {attempt.last_step:,}",
+            dollars(attempt.dollars),
+            attempt.detail,
+        )
+        for attempt in job.attempts
+    ]
+    print_table("Attempts", rows, header=("node", "zone", "ended", "steps", "cost", ""))
+    where = f" in {folder}" if folder else ""
+    console.print(f"\n[bold]{job.status}[/]{where}: {escape(job.message or 'no VM is left')}", highlight=False, soft_wrap=True)

@@ -1,0 +1,69 @@
+"""Where to run: the options that the cloud's commands share, and the settings they make up with cloud.toml.
+
+@app.command()
+def launch(..., cloud: CloudFile = None, project: Project = None, zone: Zones = None, ...) -> None:
+    settings = cloud_settings(cloud, require=("bucket", "accelerator"), project=project, zones=zone, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpulm.storage import as_path
+
+if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
+    from tpulm.cloud.settings import CloudSettings
+
+_PANEL = "Where to run (over cloud.toml)"
+
+CloudFile = Annotated[
+    PurePath | None,
+    typer.Option(
+        "--cloud",
+        metavar="FILE",
+        parser=as_path,
+        help="Where to run. Default: ./cloud.toml if it is there.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Project = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="The project. Default: GOOGLE_CLOUD_PROJECT, or the login's.", rich_help_panel=_PANEL),
+]
+Zones = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--zone",
+        metavar="ZONE",
+        help="Try this zone; 'us-east5-*' for all of a region. Repeatable, tried in order. Default: all with that TPU.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Bucket = Annotated[str | None, typer.Option(metavar="NAME", help="The bucket of the work folders.", rich_help_panel=_PANEL)]
+AcceleratorType = Annotated[
+    str | None, typer.Option("--accelerator", metavar="TYPE", help="The TPU type, such as v3-8.", rich_help_panel=_PANEL)
+]
+Spot = Annotated[
+    bool | None,
+    typer.Option("--spot/--on-demand", help="Spot is cheaper and can be taken away at any time.", rich_help_panel=_PANEL),
+]
+Budget = Annotated[float | None, typer.Option(metavar="DOLLARS", help="What a run may cost.", rich_help_panel=_PANEL)]
+ServiceAccount = Annotated[
+    str | None,
+    typer.Option(
+        metavar="EMAIL",
+        help="What the VMs run as. Default: tpulm-worker of the project.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def cloud_settings(cloud: PurePath | None, *, require: Sequence[str] = (), **options: Any) -> CloudSettings:
+    """The settings of the file with the options over them, by the names of `CloudSettings`; those that are None say nothing."""
+    from tpulm.cloud.settings import load
+
+    return load(cloud, require=require, **options)

@@ -1,0 +1,204 @@
+"""`tpulm cloud rehearse`: the whole lifecycle of a run in the cloud, on this machine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from dataclasses import dataclass
+from pathlib import PurePath
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from tpulm.cli.cloud_shared import newest_step
+from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from tpulm.cloud.job import Job
+    from tpulm.cloud.settings import CloudSettings
+    from tpulm.config import RunConfig
+    from tpulm.emulator import Emulator
+
+_BUCKET = "rehearsal"
+_MOST_STEPS = 2_000  # a longer run is shortened to so many
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Line:
+    """Of the timeline; `at` in seconds since the launch."""
+
+    at: float
+    what: str
+
+
+def rehearse(
+    reference: RunFile,
+    preempt: Annotated[int, typer.Option(min=0, max=20, help="How often the TPU VM is taken away, each time otherwise.")] = 2,
+    accelerator: Annotated[str, typer.Option(metavar="TYPE", help="The TPU type whose price is counted.")] = "v3-8",
+    to: Annotated[
+        PurePath | None, typer.Option("--to", metavar="DIR", help="Copy the exported model to this folder in the end.")
+    ] = None,
+    overrides: Overrides = None,
+    init: Init = None,
+    as_json: AsJson = False,
+) -> None:
+    """A run in the cloud as it would go, without a cloud: no account, no cost, everything on this machine.
+
+    Starts an emulated Google Cloud, sets a project up in it, prepares the dataset into its bucket, launches the run (shortened
+    to 2,000 steps) on TPU VMs that are processes of this machine, takes them away, with notice, without, and without a trace,
+    and shows what happened when, and what it would have cost.
+
+        tpulm cloud rehearse quickstart --preempt 3
+    """
+    config = _shortened(load_run(reference, overrides, init), preempt)
+    try:
+        from tpulm.emulator import Emulator
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"rehearsing needs {error.name}: pip install 'tpulm[emulator,cloud]'") from None
+    with Emulator() as emulator:
+        os.environ.update(emulator.environment)  # before any client of Google's is imported
+        os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
+        outcome = _Rehearsal(config, emulator, accelerator, preempt).run()
+        if to is not None:
+            from tpulm import storage
+
+            storage.copy_files(storage.as_path(outcome["workdir"]) / "export", to)
+        left = {"nodes": len(emulator.tpu.nodes()), "queued_resources": len(emulator.tpu.queued_resources())}
+    values = {**outcome, "left": left}
+    _show(values, preempt)
+    if as_json:
+        print_json(values)
+    if outcome["status"] != "done" or any(left.values()):
+        raise typer.Exit(1)
+
+
+def _shortened(config: RunConfig, preempt: int) -> RunConfig:
+    """To a length that can be watched, with checkpoints often enough that every interruption comes after a new one."""
+    local = [source.path for source in config.corpus.sources if source.path.startswith("gs://")]
+    if local:
+        raise ConfigError(f"the emulated cloud does not have {local[0]}; rehearse with text of this machine")
+    train = config.train
+    steps = min(train.steps, _MOST_STEPS)
+    warmup = train.optimizer.warmup_steps
+    if warmup is not None and steps < train.steps:
+        warmup = min(warmup, steps // 10)
+    often = max(1, min(int(train.checkpoint.every_steps or steps), steps // (4 * (preempt + 1))))
+    changes = {
+        "steps": steps,
+        "optimizer": train.optimizer.model_copy(update={"warmup_steps": warmup}),
+        "checkpoint": train.checkpoint.model_copy(update={"every_steps": often}),
+    }
+    return config.model_copy(update={"train": train.model_copy(update=changes)})
+
+
+class _Rehearsal:
+    def __init__(self, config: RunConfig, emulator: Emulator, accelerator: str, preempt: int):
+        from tpulm.cloud.settings import load
+        from tpulm.storage import as_path
+
+        self._config, self._emulator, self._preempt = config, emulator, preempt
+        self._workdir = as_path(f"gs://{_BUCKET}/{config.name}")
+        self._settings: CloudSettings = load(project=emulator.tpu.projects.default, accelerator=accelerator, bucket=_BUCKET)
+        self._begun = time.time()
+        self._lines: list[Line] = []
+        self._interruptions = 0
+
+    def run(self) -> dict[str, Any]:
+        from tpulm.cli.cloud_launch import prepare
+        from tpulm.cloud import launch as launching
+        from tpulm.cloud import setup
+        from tpulm.cloud.tpu_api import TpuApi
+
+        tell, api = self._tell, TpuApi(self._settings.project)
+        settings = launching.offered(self._settings, api)
+        setup.apply(setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
+        prepare(self._config, self._workdir, on_tpu=False)
+        tell("dataset and tokenizer are in the bucket")
+        launching.launch(self._config, self._workdir, settings, dollars_per_hour=settings.price or 0.0)
+        supervisor = launching.supervisor(
+            self._workdir, settings, api, newest_step=self._newest_step, tell=tell, pause_seconds=0.5
+        )
+        jobs: list[Job] = []
+        failures: list[BaseException] = []
+
+        def supervise() -> None:
+            try:
+                jobs.append(supervisor.run())
+            except BaseException as error:
+                failures.append(error)
+
+        thread = Thread(target=supervise, name="supervisor")
+        thread.start()
+        with drawn_progress() as progress:
+            progress.start("Training in the emulated cloud", total=self._config.train.steps, unit="steps")
+            self._trouble(thread, progress.advance)
+        thread.join()
+        if failures:
+            raise failures[0]
+        job = jobs[0]
+        return {
+            "status": job.status,
+            "message": job.message,
+            "workdir": str(self._workdir),
+            "interruptions": self._interruptions,
+            "attempts": len(job.attempts),
+            "endings": [attempt.ending for attempt in job.attempts],
+            "accelerator": job.accelerator,
+            "node_seconds": round(sum(self._emulator.tpu.node_seconds().values()), 1),
+            "dollars": round(job.dollars(time.time()), 4),
+            "seconds": round(time.time() - self._begun, 1),
+            "timeline": [[round(line.at, 1), line.what] for line in self._lines],
+        }
+
+    def _trouble(self, thread: Thread, advance: Any) -> None:
+        """Takes each VM away after its first checkpoint, until it was done often enough."""
+        tpu, begun_at = self._emulator.tpu, dict[str, int]()  # node -> the newest step when it came
+        ways = itertools.cycle(
+            [
+                ("preempting with notice", lambda node: tpu.preempt(node, grace_seconds=20)),
+                ("preempting without notice", tpu.kill),
+                ("making vanish", tpu.vanish),
+            ]
+        )
+        newest = 0
+        while thread.is_alive():
+            time.sleep(_LOOK_SECONDS)
+            found = self._newest_step()
+            advance(max(0, found - newest))
+            newest = max(found, newest)
+            node = next((name.rpartition("/")[2] for name, state in tpu.nodes().items() if state == "READY"), "")
+            before = begun_at.setdefault(node, newest)
+            if node and self._interruptions < self._preempt and before < newest < self._config.train.steps:
+                begun_at[node] = self._config.train.steps  # once is enough, though it is READY until its time is up
+                what, way = next(ways)
+                self._tell(f"{what}: {node}, at step {newest:,}")
+                way(node)
+                self._interruptions += 1
+
+    def _newest_step(self) -> int:
+        return newest_step(self._workdir)
+
+    def _tell(self, line: str) -> None:
+        self._lines.append(Line(time.time() - self._begun, line))
+        console.print(f"[dim]{self._lines[-1].at:6.1f} s[/]  {escape(line)}", highlight=False, soft_wrap=True)
+
+
+def _show(values: dict[str, Any], preempt: int) -> None:
+    left = values["left"]
+    rows = {
+        "ended": f"{values['status']}: {values['message']}",
+        "attempts": f"{values['attempts']} ({', '.join(values['endings'])})",
+        "took": f"{values['seconds']:,.0f} s here, {values['node_seconds']:,.0f} s of them on TPU VMs",
+        "would have cost": f"${values['dollars']:,.2f} on a spot {values['accelerator']}, had it taken as long",
+        "left behind": "nothing" if not any(left.values()) else f"{left['nodes']} nodes, {left['queued_resources']} queued",
+    }
+    print_table("Rehearsal", rows)
+    if values["interruptions"] < preempt:
+        done = f"{values['interruptions']} of {preempt} interruptions came in time"
+        console.print(f"[yellow]{done}: the run was over too soon; give it more steps[/]")

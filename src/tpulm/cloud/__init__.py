@@ -1,0 +1,1 @@
+"""Runs on preemptible TPU VMs: launched, kept alive, and gone when they end."""

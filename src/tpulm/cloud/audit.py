@@ -1,0 +1,198 @@
+"""What bills although no run needs it: everything in a project that carries our label and belongs to no live run.
+
+Resources are listed before jobs are read, and a job records its node before it is created: so a run that begins meanwhile is
+never taken for an orphan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tpulm import accelerators, storage
+from tpulm.cloud.control import Control
+from tpulm.cloud.job import Job
+from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Provider, Resource
+from tpulm.errors import CloudRefused, ConfigError, TpulmError
+from tpulm.progress import SILENT, Progress
+
+Verdict = Literal[
+    "live",  # the node of a run that goes on
+    "going",  # being deleted
+    "orphan",
+    "unknown",  # whose it is cannot be read
+]
+_LISTED_AT_ONCE = 8
+_GOING = frozenset(["DELETING", "HIDING", "HIDDEN"])
+_FREE = frozenset(["PREEMPTED", "TERMINATED", "STOPPED", "SUSPENDED", "FAILED"])  # holds quota and a name, and is not billed
+
+
+class Zones(Provider, Protocol):
+    """A provider that knows its zones."""
+
+    def zones(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    resource: Resource
+    verdict: Verdict
+    why: str  # for people
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """By the catalogue's price; None: not known."""
+        if self.resource.state in _FREE:
+            return 0.0
+        if self.resource.kind != "node" and self.resource.state != "ACTIVE":
+            return 0.0
+        if self.resource.kind != "node":  # its node is listed itself
+            return None
+        try:
+            kind = accelerators.find(self.resource.accelerator)
+        except ConfigError:
+            return None
+        return kind.spot_dollars_per_hour if self.resource.spot else kind.dollars_per_hour
+
+    def age(self, now: float) -> float | None:
+        """Seconds since it was created."""
+        return None if self.resource.created_at is None else max(0.0, now - self.resource.created_at)
+
+
+@dataclass(frozen=True)
+class Audit:
+    findings: tuple[Finding, ...]  # of what carries our label, by zone and name
+    silent: Mapping[str, str]  # zones that could not be listed, and why
+    zones: int  # that were listed
+    others: int  # resources without our label
+
+    def of(self, *verdicts: Verdict) -> list[Finding]:
+        return [finding for finding in self.findings if finding.verdict in verdicts]
+
+
+@dataclass(frozen=True)
+class Listing:
+    resources: tuple[Resource, ...]
+    silent: Mapping[str, str]
+    zones: int
+
+
+def listed(api: Zones, *, progress: Progress = SILENT) -> Listing:
+    """Everything in all zones. A zone that cannot be listed hides no other; raises CloudRefused when all refuse."""
+    zones = api.zones()
+    progress.start("looking", total=len(zones), unit="zone")
+    found: list[Resource] = []
+    silent: dict[str, TpulmError] = {}
+
+    def look(zone: str) -> list[Resource] | TpulmError:
+        try:
+            return list(api.resources(zone))
+        except TpulmError as error:
+            return error
+
+    with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
+        for zone, answer in zip(zones, pool.map(look, zones), strict=True):
+            progress.advance(1)
+            if isinstance(answer, TpulmError):
+                silent[zone] = answer
+            else:
+                found += answer
+    if zones and len(silent) == len(zones):
+        raise next((error for error in silent.values() if isinstance(error, CloudRefused)), silent[zones[0]])
+    reasons = {zone: str(error) for zone, error in silent.items()}
+    return Listing(tuple(found), reasons, len(zones) - len(silent))
+
+
+def audit(api: Zones, *, now: float | None = None, progress: Progress = SILENT) -> Audit:
+    """Raises CloudRefused when nothing can be listed."""
+    seen = listed(api, progress=progress)
+    ours = [resource for resource in seen.resources if LABEL in resource.labels]
+    findings = judged(ours, now=time.time() if now is None else now)
+    return Audit(tuple(findings), seen.silent, seen.zones, len(seen.resources) - len(ours))
+
+
+def judged(resources: Iterable[Resource], *, now: float) -> list[Finding]:
+    """By the jobs of their work folders, each read once."""
+    jobs: dict[str, Job | str | None] = {}
+    findings = []
+    for resource in sorted(resources, key=lambda item: (item.zone, item.name, item.kind)):
+        if resource.workdir not in jobs:
+            jobs[resource.workdir] = _job(resource.workdir)
+        verdict, why = _verdict(resource, jobs[resource.workdir], now)
+        findings.append(Finding(resource, verdict, why))
+    return findings
+
+
+def _job(workdir: str) -> Job | str | None:
+    """Of a work folder; None where it has none; why it is not known in words."""
+    if not storage.is_remote(workdir):
+        return f"its work folder {workdir} is on another machine" if workdir else "it does not say which work folder it is of"
+    try:
+        found = Control(workdir).read()
+    except TpulmError as error:
+        return str(error)
+    return None if found is None else found[0]
+
+
+def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Verdict, str]:
+    if resource.state in _GOING:
+        return "going", "it is being deleted"
+    if isinstance(job, str):
+        return "unknown", job
+    if job is None:
+        return "orphan", f"{resource.workdir} has no run in the cloud"
+    if job.status != "active":
+        return "orphan", f"the run in {resource.workdir} is over ({job.status})"
+    if job.node is None or (job.node.name, job.node.zone) != (resource.name, resource.zone):
+        now_at = f"is at {job.node.name} in {job.node.zone}" if job.node else "has no node now"
+        return "orphan", f"the run in {resource.workdir} {now_at}"
+    until = resource.labels.get(UNTIL_LABEL, "")
+    if until.isdecimal() and int(until) < now:
+        return "orphan", f"it was to be gone {(now - int(until)) / 3600:,.1f} h ago"
+    return "live", resource.workdir
+
+
+@dataclass(frozen=True)
+class Deleted:
+    gone: tuple[Resource, ...]
+    left: tuple[Resource, ...]  # asked for, and still there
+
+
+def delete(
+    api: Zones,
+    findings: Sequence[Finding],
+    *,
+    seconds: float = 900.0,
+    pause_seconds: float = 2.0,
+    progress: Progress = SILENT,
+    wait: Callable[[float], None] = time.sleep,
+) -> Deleted:
+    """Delete, and look until they are gone, for `seconds` at the longest. Raises CloudRefused.
+
+    Whose they are is read again first: what has become a live run's meanwhile is left alone.
+    """
+    again = judged([finding.resource for finding in findings], now=time.time())
+    targets = [now.resource for now in again if now.verdict != "live"]
+    left = list(dict.fromkeys((target.name, target.zone) for target in targets))  # a queued resource and its node are one
+    progress.start("deleting", total=len(left), unit="TPU")
+    for name, zone in left:
+        api.delete(name, zone)
+    give_up_at = time.monotonic() + seconds
+    while left:
+        progress.status(", ".join(name for name, _ in left[:3]))
+        for name, zone in list(left):
+            state = api.look(name, zone).state
+            if state is None:
+                left.remove((name, zone))
+                progress.advance(1)
+            elif state not in _GOING:
+                api.delete(name, zone)  # a node that was being created, or that its queued resource left behind
+        if left and time.monotonic() > give_up_at:
+            break
+        if left:
+            wait(pause_seconds)
+    there = [target for target in targets if (target.name, target.zone) in left]
+    return Deleted(tuple(target for target in targets if target not in there), tuple(there))

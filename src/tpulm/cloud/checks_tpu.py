@@ -1,0 +1,137 @@
+"""Is the accelerator offered in the zones, may the project hold one, and what does it cost?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpulm.accelerators import Accelerator
+from tpulm.cloud.checks_project import CONSOLE
+from tpulm.cloud.look import Check, Look
+from tpulm.cloud.settings import region_of
+from tpulm.errors import ConfigError, suggest
+
+UNNAMED = "not checked, because no accelerator is named"
+NAME_ONE = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
+
+# What the quota of a generation is called; the parts in braces are empty, or Preemptible for spot, and Pod for several hosts.
+_QUOTAS = {
+    "v2": "TPUV2s{spot}{pod}",
+    "v3": "TPUV3s{spot}{pod}",
+    "v4": "TPUV4s{spot}Pod",
+    "v5e": "TPUV5s{spot}Litepod",
+    "v5p": "TPUV5P{spot}",
+    "v6e": "TPUV6E{spot}",
+}
+
+
+def zones(look: Look) -> Check:
+    if not look.settings.accelerator:
+        return Check("zones", None, UNNAMED, NAME_ONE)
+    kind = look.settings.kind
+    try:
+        wanted = look.zones
+    except ConfigError as error:
+        return Check("zones", False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
+    known = look.known_zones
+    missing = [zone for zone in wanted if zone not in known]
+    without = [zone for zone in wanted if zone in known and kind.name not in look.types(zone)]
+    good = [zone for zone in wanted if zone not in (*missing, *without)]
+    said = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
+    said += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
+    if said:
+        return Check(
+            "zones", False, "; ".join(said), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator"
+        )
+    return Check("zones", True, f"{kind.name} is offered in {', '.join(good)}")
+
+
+def _toml(zones: list[str] | tuple[str, ...]) -> str:
+    return "[" + ", ".join(f'"{zone}"' for zone in zones) + "]"
+
+
+def quota(look: Look) -> Check:
+    """Per region and per zone, whichever there is; on demand and spot have quotas of their own."""
+    if not look.settings.accelerator:
+        return Check("quota", None, UNNAMED, NAME_ONE)
+    kind, spot = look.settings.kind, look.settings.spot
+    stem = _QUOTAS[kind.generation].format(spot="Preemptible" if spot else "", pod="Pod" if kind.hosts > 1 else "")
+    names = {place: f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone")}
+    infos = {info["quotaId"]: info for info in _infos(look) if info.get("quotaId") in names.values()}
+    page = f"{CONSOLE}/iam-admin/quotas?project={look.project}"
+    if not infos:
+        said = f"Google lists no quota {names['Zone']}, nor one per region"
+        return Check("quota", None, said, f"{page} (filter: Cloud TPU API)")
+    needed, unit = _amount(kind)
+    short: list[str] = []
+    enough: list[str] = []
+    asked: dict[str, str] = {}
+    for zone in look.zones:
+        limits = {
+            (name, place): limit
+            for name, place in ((names["Region"], region_of(zone)), (names["Zone"], zone))
+            if name in infos and (limit := _limit(infos[name], place)) is not None
+        }
+        lacking = {key: limit for key, limit in limits.items() if 0 <= limit < needed}
+        for (name, place), limit in lacking.items():
+            asked[f"{name} in {place}"] = f"{limit} of {needed} {unit}"
+        if lacking:
+            short.append(zone)
+        elif limits:
+            enough.append(zone)
+    form = "spot" if spot else "on demand"
+    if short:
+        said = "; ".join(f"{name}: {limit}" for name, limit in asked.items())
+        instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
+        return Check(
+            "quota", False, f"too little for a {kind.name}, {form}: {said}", f"ask for {needed} of it at {page}{instead}"
+        )
+    if not enough:
+        return Check("quota", None, f"Google lists no limit for {', '.join(look.zones)}", page)
+    return Check("quota", True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
+
+
+def _infos(look: Look) -> list[dict[str, Any]]:
+    path = f"v1/projects/{look.project}/locations/global/services/tpu.googleapis.com/quotaInfos"
+    found: list[dict[str, Any]] = []
+    query: dict[str, Any] = {"pageSize": 500}
+    while True:
+        page = look.rest.get("cloudquotas", path, **query)
+        found += page.get("quotaInfos", ())
+        if not page.get("nextPageToken"):
+            return found
+        query["pageToken"] = page["nextPageToken"]
+
+
+def _limit(info: dict[str, Any], place: str) -> int | None:
+    """Of a region or zone; -1: none. None: it is not told."""
+    for item in info.get("dimensionsInfos", ()):
+        if place in item.get("dimensions", {}).values() or place in item.get("applicableLocations", ()):
+            return int(item.get("details", {}).get("value", 0))
+    return None
+
+
+def _amount(kind: Accelerator) -> tuple[int, str]:
+    """What quota counts: the number in the type's name."""
+    number = int(kind.name.rpartition("-")[2])
+    return number, "chips" if number == kind.chips else "cores"
+
+
+def price(look: Look) -> Check:
+    settings = look.settings
+    dollars = settings.price
+    if dollars is None:
+        if not settings.accelerator:
+            return Check("price", None, UNNAMED, NAME_ONE)
+        return Check("price", None, f"none is listed for {settings.accelerator}", "dollars_per_hour = … in cloud.toml")
+    form = "spot" if settings.spot else "on demand"
+    source = (
+        "by cloud.toml" if settings.dollars_per_hour is not None else f"{form}, by a catalogue ({settings.kind.prices_as_of})"
+    )
+    said = f"${dollars:,.2f} an hour, {source}"
+    if settings.budget is None:
+        remedy = "" if dollars == 0 else "budget = 100 in cloud.toml ends runs that would cost more dollars"
+        return Check("price", True, f"{said}; no budget is set", remedy)
+    if dollars == 0:
+        return Check("price", True, f"{said}; the budget is never reached")
+    hours = settings.budget / dollars
+    return Check("price", True, f"{said}; ${settings.budget:,.2f} buy {hours:,.1f} hours")

@@ -1,0 +1,133 @@
+"""The objects by which a run in the cloud is steered, in W/cloud: read and written by any machine, the agents' own included.
+
+run.json, settings.json   what is run, and where
+job.json                  the job, replaced by compare-and-swap alone
+attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state", "step"}
+attempts/N/end-I.json     its trainer has ended: {"exit_code", "failure", "message"}
+attempts/N/log-I.txt      what its trainer printed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from tpulm import storage
+from tpulm.cloud.decide import Outcome
+from tpulm.cloud.job import FORMAT, Job
+from tpulm.errors import EXIT_STOPPED, StorageError
+from tpulm.workfolder import read_result
+
+
+@dataclass(frozen=True)
+class Beat:
+    worker: int
+    time: float  # seconds since 1970
+    state: str  # "starting", "training", …
+    step: int | None
+
+
+class Control:
+    """Of one work folder."""
+
+    def __init__(self, workdir: str | PurePath):
+        self.folder = storage.as_path(workdir) / "cloud"
+        self.path = self.folder / "job.json"
+
+    @property
+    def run_file(self) -> PurePath:
+        """What the workers run."""
+        return self.folder / "run.json"
+
+    @property
+    def settings_file(self) -> PurePath:
+        """Where to run, and the bundle."""
+        return self.folder / "settings.json"
+
+    def is_complete(self) -> bool:
+        """Whether the run's last result is there."""
+        return read_result(self.folder.parent, "export") is not None
+
+    def job(self) -> Job:
+        """Raises StorageError where the work folder has none."""
+        found = self.read()
+        if found is None:
+            raise self._no_job()
+        return found[0]
+
+    def read(self) -> tuple[Job, str] | None:
+        """The job and its version; None where the work folder has none."""
+        found = storage.read_versioned(self.path)
+        return None if found is None else (_parsed(found[0], self.path), found[1])
+
+    def create(self, job: Job) -> bool:
+        """False where there is one already."""
+        return storage.create_if_absent(self.path, _text(job))
+
+    def replace(self, job: Job, version: str) -> str | None:
+        """The new version, or None where somebody changed the job since `version`."""
+        return storage.replace_version(self.path, _text(job), version)
+
+    def change(self, how: Callable[[Job], Job]) -> Job:
+        """Apply a change to the job, again if others change it meanwhile. Raises StorageError where there is none."""
+        while True:
+            found = self.read()
+            if found is None:
+                raise self._no_job()
+            changed = how(found[0])
+            if changed == found[0] or self.replace(changed, found[1]) is not None:
+                return changed
+
+    def _no_job(self) -> StorageError:
+        return StorageError(f"{self.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
+
+    def attempt(self, number: int) -> PurePath:
+        return self.folder / "attempts" / str(number)
+
+    def beats(self, attempt: int) -> list[Beat]:
+        return [
+            Beat(worker, float(found["time"]), str(found.get("state", "")), found.get("step"))
+            for worker, found in self._objects(attempt, "beat-")
+        ]
+
+    def outcome(self, attempt: int) -> Outcome | None:
+        """What its trainers ended with. The first worker, which saves and exports last, says whether that went well; any may
+        say that it did not, and of several the one that says most is believed."""
+        ends = {
+            worker: Outcome(int(found["exit_code"]), found.get("failure"), str(found.get("message", "")))
+            for worker, found in self._objects(attempt, "end-")
+        }
+        bad = [outcome for outcome in ends.values() if outcome.exit_code not in (0, EXIT_STOPPED)]
+        return max(bad, key=_telling, default=ends.get(0))
+
+    def _objects(self, attempt: int, beginning: str) -> list[tuple[int, dict[str, Any]]]:
+        folder, found = self.attempt(attempt), []
+        for path in storage.list_folder(folder) if storage.is_folder(folder) else ():
+            if path.name.startswith(beginning):
+                worker = path.stem.removeprefix(beginning)
+                found.append((int(worker), storage.read_given_object(path)))
+        return sorted(found, key=lambda item: item[0])
+
+
+def _telling(outcome: Outcome) -> int:
+    """Survivors fail after a lost peer, by a record of that or by 134."""
+    return {None: 0, "PeerLost": 1}.get(outcome.failure, 2)
+
+
+def _text(job: Job) -> str:
+    return job.model_dump_json(indent=2) + "\n"
+
+
+def _parsed(content: bytes, path: PurePath) -> Job:
+    try:
+        return Job.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StorageError(
+            f"{path} is not a job of format {FORMAT}: {where}: {first['msg']}; use the version of tpulm that wrote it"
+        ) from error

@@ -1,0 +1,183 @@
+"""Google's services that say what a project has and may: plain REST, through google-auth's session.
+
+Addresses are Google's unless gcloud's own variables name others; over plain HTTP, as to an emulator, no credentials are sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from tpulm.errors import CloudRefused, MissingExtra
+from tpulm.storage.cloud_causes import LOGIN, expired
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
+    from requests import Response, Session
+
+Service = Literal[
+    "serviceusage", "cloudresourcemanager", "cloudbilling", "iam", "cloudquotas", "secretmanager", "storage", "openidconnect"
+]
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and between two bytes of an answer
+PATIENCE_SECONDS = 60.0  # of retries
+_TRANSIENT = (429, 500, 502, 503, 504)
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
+
+
+@dataclass(eq=False)
+class GoogleError(Exception):
+    """What a service answered in place of what it was asked for; `message` is Google's own words."""
+
+    service: str
+    status: int  # of HTTP; 0: there was no answer
+    reason: str  # "SERVICE_DISABLED", "IAM_PERMISSION_DENIED", else the status in words: "NOT_FOUND"
+    message: str
+    details: Mapping[str, str] = field(default_factory=dict)  # "permission", "service": what the reason is about
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def missing(self) -> bool:
+        return self.status == 404
+
+    @property
+    def refused(self) -> bool:
+        return self.status in (401, 403)
+
+    @property
+    def is_off(self) -> str:
+        """The API that has to be enabled first, such as "iam.googleapis.com"; "" if it is not that."""
+        return self.details.get("service", f"{self.service}.googleapis.com") if self.reason == "SERVICE_DISABLED" else ""
+
+    @property
+    def permission(self) -> str:
+        """The one that is missing, if the service says which."""
+        return self.details.get("permission", "")
+
+
+class GoogleRest:
+    """Raises GoogleError for whatever is not answered well, and CloudRefused without credentials."""
+
+    def __init__(self, project: str, *, patience_seconds: float = PATIENCE_SECONDS, wait: Callable[[float], None] = time.sleep):
+        self.project = project
+        self.patience_seconds = patience_seconds
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._sessions: dict[bool, Session] = {}
+
+    def get(self, service: Service, path: str, **query: Any) -> dict[str, Any]:
+        return self.request("GET", service, path, query=query)
+
+    def post(self, service: Service, path: str, body: Mapping[str, Any], **query: Any) -> dict[str, Any]:
+        return self.request("POST", service, path, body=body, query=query)
+
+    def request(
+        self,
+        method: str,
+        service: Service,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The JSON of the answer; again, with growing and random pauses, while it is one that passes."""
+        url = f"{address(service)}/{path}"
+        give_up_at = time.monotonic() + self.patience_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            error = None
+            try:
+                answer = self._session(service).request(
+                    method, url, params=query or None, json=body, timeout=TIMEOUT_SECONDS, allow_redirects=False
+                )
+                if answer.ok:
+                    return answer.json() if answer.content else {}
+                error = _error(service, answer)
+            except Exception as raised:
+                error = _unanswered(service, raised)
+            if error.status not in (0, *_TRANSIENT) or time.monotonic() + pause > give_up_at:
+                raise error
+            self._wait(random.uniform(0.5, 1.0) * pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    @cached_property
+    def credentials(self) -> Credentials:
+        """Those of the environment, whose quota and billing are the project's. Raises CloudRefused where there are none."""
+        with needing_extra():
+            import google.auth
+            from google.auth import exceptions
+        try:
+            found, _ = google.auth.default(scopes=[SCOPE], quota_project_id=self.project)
+        except exceptions.DefaultCredentialsError as error:
+            raise CloudRefused(LOGIN) from error
+        return found
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    def _session(self, service: Service) -> Session:
+        with needing_extra():
+            from google.auth.credentials import AnonymousCredentials
+            from google.auth.transport.requests import AuthorizedSession
+        anonymous = is_anonymous(service)
+        with self._lock:
+            if anonymous not in self._sessions:
+                credentials = AnonymousCredentials() if anonymous else self.credentials
+                self._sessions[anonymous] = AuthorizedSession(credentials)
+            return self._sessions[anonymous]
+
+
+def address(service: Service) -> str:
+    """Without a slash at the end."""
+    name = "STORAGE_EMULATOR_HOST" if service == "storage" else f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}"
+    return (os.environ.get(name) or f"https://{service}.googleapis.com").rstrip("/")
+
+
+def is_anonymous(service: Service) -> bool:
+    return address(service).startswith("http://")
+
+
+@contextlib.contextmanager
+def needing_extra() -> Iterator[None]:
+    """Around imports of what comes with the extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra("Google Cloud needs packages more: pip install 'tpulm[cloud]'") from error
+
+
+def _error(service: str, answer: Response) -> GoogleError:
+    try:
+        error = answer.json()["error"]
+        words = str(error.get("message") or "").strip()
+        reason = str(error.get("status") or next((item["reason"] for item in error.get("errors", ())), ""))
+        for detail in error.get("details", ()):
+            if str(detail.get("@type", "")).endswith("google.rpc.ErrorInfo"):
+                found = {str(name): str(value) for name, value in detail.get("metadata", {}).items()}
+                return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), words, found)
+    except (ValueError, KeyError, TypeError, AttributeError):  # a page of whatever is in between
+        words, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
+    return GoogleError(service, answer.status_code, reason, words)
+
+
+def _unanswered(service: Service, raised: Exception) -> GoogleError:
+    """Raises what no retry mends."""
+    import requests
+    from google.auth import exceptions
+
+    if isinstance(raised, exceptions.RefreshError):
+        raise CloudRefused(expired(str(raised))) from raised
+    if isinstance(raised, (requests.RequestException, exceptions.TransportError)):
+        return GoogleError(service, 0, "UNAVAILABLE", f"no answer from {address(service)}: {type(raised).__name__}")
+    raise raised

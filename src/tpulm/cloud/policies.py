@@ -1,0 +1,133 @@
+"""Who may do what: policies of projects, buckets, accounts and secrets, read, and changed without touching others' grants."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, Service
+
+_VERSION = 3  # the newest: with an older one conditions of bindings would be lost
+_CHANGED = (409, 412)  # somebody else changed it meanwhile
+_ATTEMPTS = 10
+_SETTLE_SECONDS = 90.0  # until an account that was just made is known everywhere
+
+
+@dataclass(frozen=True)
+class Place:
+    """Something that has a policy."""
+
+    rest: GoogleRest
+    service: Service
+    path: str  # "v3/projects/my-project", "storage/v1/b/my-bucket"
+    name: str  # for people
+
+    def read(self) -> dict[str, Any]:
+        if self.service == "storage":
+            return self.rest.get("storage", f"{self.path}/iam", optionsRequestedPolicyVersion=_VERSION)
+        if self.service == "secretmanager":
+            return self.rest.get("secretmanager", f"{self.path}:getIamPolicy", **{"options.requestedPolicyVersion": _VERSION})
+        return self.rest.post(self.service, f"{self.path}:getIamPolicy", {"options": {"requestedPolicyVersion": _VERSION}})
+
+    def write(self, policy: dict[str, Any]) -> None:
+        if self.service == "storage":
+            self.rest.request("PUT", "storage", f"{self.path}/iam", body=policy)
+        else:
+            self.rest.post(self.service, f"{self.path}:setIamPolicy", {"policy": policy})
+
+    def tested(self, permissions: Iterable[str]) -> set[str]:
+        """Those of the permissions that the caller has here."""
+        wanted = list(permissions)
+        if self.service == "storage":
+            found = self.rest.get("storage", f"{self.path}/iam/testPermissions", permissions=wanted)
+        else:
+            found = self.rest.post(self.service, f"{self.path}:testIamPermissions", {"permissions": wanted})
+        return set(found.get("permissions", ()))
+
+
+def project(rest: GoogleRest) -> Place:
+    return Place(rest, "cloudresourcemanager", f"v3/projects/{rest.project}", f"the project {rest.project}")
+
+
+def bucket(rest: GoogleRest, name: str) -> Place:
+    return Place(rest, "storage", f"storage/v1/b/{name}", f"gs://{name}")
+
+
+def account(rest: GoogleRest, email: str) -> Place:
+    return Place(rest, "iam", account_path(email), email)
+
+
+def account_path(email: str) -> str:
+    """By its project: by the wildcard "-" IAM says of what does not exist that it is forbidden (403, not 404)."""
+    domain = email.partition("@")[2]
+    name, _, above = domain.removesuffix(".iam.gserviceaccount.com").partition(".")
+    project = f"{above}:{name}" if above else name
+    return f"v1/projects/{project if domain.endswith('.iam.gserviceaccount.com') else '-'}/serviceAccounts/{email}"
+
+
+def secret(rest: GoogleRest, name: str) -> Place:
+    return Place(rest, "secretmanager", f"v1/projects/{rest.project}/secrets/{name}", f"the secret {name}")
+
+
+def roles_of(policy: dict[str, Any], member: str) -> list[str]:
+    """What a policy grants for good to one member itself; what it may have through a group or a condition is not seen here."""
+    found = [
+        binding["role"]
+        for binding in policy.get("bindings", ())
+        if member in binding.get("members", ()) and not binding.get("condition")
+    ]
+    return list(dict.fromkeys(found))
+
+
+def with_binding(policy: dict[str, Any], role: str, member: str) -> dict[str, Any]:
+    """The policy with one grant more; everything else in it stays as it is."""
+    new = copy.deepcopy(policy)
+    bindings = new.setdefault("bindings", [])
+    for binding in bindings:
+        if binding.get("role") == role and not binding.get("condition"):
+            if member not in binding.setdefault("members", []):
+                binding["members"].append(member)
+            return new
+    bindings.append({"role": role, "members": [member]})
+    if any(binding.get("condition") for binding in bindings):
+        new["version"] = _VERSION
+    return new
+
+
+def grant(place: Place, role: str, member: str, wait: Callable[[float], None] = time.sleep) -> None:
+    """Read, change, write under the etag that was read; again where somebody else was faster, and while `member` is too new."""
+    give_up_at = time.monotonic() + _SETTLE_SECONDS
+    for attempt in range(1, _ATTEMPTS + 1):
+        policy = place.read()
+        if role in roles_of(policy, member):
+            return
+        try:
+            place.write(with_binding(policy, role, member))
+            return
+        except GoogleError as error:
+            too_new = error.status == 400 and "does not exist" in error.message and time.monotonic() < give_up_at
+            if attempt == _ATTEMPTS or not (too_new or error.status in _CHANGED):
+                raise
+            wait(random.uniform(0.5, 1.0) * (10.0 if too_new else min(8.0, 0.1 * 2**attempt)))
+
+
+class Roles:
+    """What the roles of a policy permit, as IAM says; asked once each."""
+
+    def __init__(self, rest: GoogleRest):
+        self._rest = rest
+        self._known: dict[str, frozenset[str]] = {}
+
+    def permissions(self, role: str) -> frozenset[str]:
+        """Of "roles/tpu.admin" or "projects/my-project/roles/mine"; none of a role that was deleted."""
+        if role not in self._known:
+            found = self._rest.get("iam", f"v1/{role}")
+            self._known[role] = frozenset(() if found.get("deleted") else found.get("includedPermissions", ()))
+        return self._known[role]
+
+    def of(self, roles: Iterable[str]) -> frozenset[str]:
+        return frozenset().union(*(self.permissions(role) for role in roles))

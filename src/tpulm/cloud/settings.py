@@ -1,0 +1,270 @@
+"""Where to run: cloud.toml, with the options of a command over it. No part of a run's identity."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tomllib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tpulm import accelerators, storage
+from tpulm.accelerators import Accelerator
+from tpulm.config.schema import PositiveFloat, Settings
+from tpulm.config.validation import validated
+from tpulm.errors import ConfigError, suggest
+
+FILE = "cloud.toml"  # in the current folder, where no other is named
+WORKER = "tpulm-worker"  # the VMs' account, where no other is named
+
+_PROJECT = re.compile(r"([a-z0-9.-]+\.[a-z]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|\*)")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"[A-Za-z0-9_-]{1,255}")
+_PLACES = {  # how else a setting can be given
+    "project": "--project, or GOOGLE_CLOUD_PROJECT",
+    "accelerator": "--accelerator",
+    "bucket": "--bucket",
+    "zones": "--zone",
+}
+_EXAMPLES = {
+    "project": '"my-project"',
+    "accelerator": '"v3-8"',
+    "bucket": '"my-project-tpulm"',
+    "zones": '["us-central1-a"]',
+}
+
+
+class CloudSettings(Settings):
+    """Empty text and an empty tuple are what nobody has set; `load` says so where it is needed."""
+
+    project: str  # its id, not its number
+    accelerator: str = ""  # a TPU type: "v3-8"
+    zones: tuple[str, ...] = ()  # tried in this order; "us-east5-*": all of that region; by default the catalogue's
+    bucket: str = ""  # of the work folders; without gs://
+    data_bucket: str | None = None  # where corpora and datasets lie, if in another
+    spot: bool = True  # cheaper, and preempted at any time
+    queued: bool = False  # through a queued resource, which waits for capacity
+    budget: PositiveFloat | None = None  # dollars
+    deadline_hours: PositiveFloat | None = None
+    dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of the catalogue's price
+    service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
+    network: str | None = None  # None: "default"
+    external_addresses: bool = True  # without them VMs reach Google's services only, by Private Google Access
+    secrets: dict[str, str] = Field(default_factory=dict)  # variable -> a secret of Secret Manager, or a gs:// object
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if not values.get("service_account") and isinstance(project := values.get("project"), str):
+            domain, _, name = project.rpartition(":")
+            values["service_account"] = f"{WORKER}@{name}{'.' + domain if domain else ''}.iam.gserviceaccount.com"
+        if not values.get("zones") and isinstance(kind := values.get("accelerator"), str) and kind:
+            with contextlib.suppress(ConfigError):  # told of below
+                values["zones"] = accelerators.find(kind).zones
+        return values
+
+    @field_validator("project")
+    @classmethod
+    def _project_id(cls, value: str) -> str:
+        if not _PROJECT.fullmatch(value):
+            raise ValueError(
+                "a project goes by its id, not by its name or number: 6 to 30 small letters, digits, hyphens, a letter first; "
+                "'gcloud projects list' shows it"
+            )
+        return value
+
+    @field_validator("accelerator")
+    @classmethod
+    def _known_type(cls, value: str) -> str:
+        if not value:
+            return value
+        try:
+            kind = accelerators.find(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if not kind.zones:
+            raise ValueError(f"{kind.name} cannot be had through the Cloud TPU API; take another type, such as v6e-8")
+        return kind.name
+
+    @field_validator("zones", mode="before")
+    @classmethod
+    def _one_zone(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("zones")
+    @classmethod
+    def _zone_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for zone in value:
+            if not _ZONE.fullmatch(zone):
+                raise ValueError(f"'{zone}' is no zone: a region with a letter ('us-central1-a'), or with '*' for all of it")
+        return tuple(dict.fromkeys(value))
+
+    @field_validator("bucket", "data_bucket")
+    @classmethod
+    def _bucket_name(cls, value: str | None) -> str | None:
+        if not value:
+            return value
+        name = value.removeprefix("gs://").rstrip("/")
+        if "/" in name:
+            raise ValueError(f"name the bucket alone, gs://{name.partition('/')[0]}; the folder in it is a run's --workdir")
+        if wrong := _wrong_with_bucket(name):
+            raise ValueError(f"'{name}' cannot be a bucket's name: {wrong}")
+        return name
+
+    @field_validator("service_account")
+    @classmethod
+    def _email(cls, value: str) -> str:
+        if value and not _EMAIL.fullmatch(value):
+            raise ValueError("a service account goes by its e-mail address, such as worker@my-project.iam.gserviceaccount.com")
+        return value
+
+    @field_validator("secrets")
+    @classmethod
+    def _secret_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for variable, secret in value.items():
+            if not _VARIABLE.fullmatch(variable):
+                raise ValueError(f"'{variable}' is no name for an environment variable")
+            if secret.startswith("gs://"):
+                bucket, _, name = secret.removeprefix("gs://").partition("/")
+                if not name or _wrong_with_bucket(bucket):
+                    raise ValueError(f"{variable}: '{secret}' is no object in a bucket; write gs://bucket/name")
+            elif not _SECRET.fullmatch(secret):
+                raise ValueError(
+                    f"{variable}: neither the name of a secret in Secret Manager nor a gs:// object; the value itself does not "
+                    "belong into this file"
+                )
+        return value
+
+    @property
+    def kind(self) -> Accelerator:
+        """The accelerator's entry in the catalogue. Raises ConfigError where none is named."""
+        return accelerators.find(self.accelerator)
+
+    @property
+    def price(self) -> float | None:
+        """Dollars per hour of the whole slice; None: none is known."""
+        if self.dollars_per_hour is not None or not self.accelerator:
+            return self.dollars_per_hour
+        return self.kind.spot_dollars_per_hour if self.spot else self.kind.dollars_per_hour
+
+    @property
+    def buckets(self) -> tuple[str, ...]:
+        return tuple(self.labelled_buckets.values())
+
+    @property
+    def labelled_buckets(self) -> dict[str, str]:
+        """What each bucket is called among people: {"bucket": "runs", "data bucket": "corpora"}."""
+        named = {"bucket": self.bucket, "data bucket": self.data_bucket or ""}
+        return {label: name for label, name in named.items() if name and not (label == "data bucket" and name == self.bucket)}
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """Those that Secret Manager keeps."""
+        return tuple(dict.fromkeys(secret for secret in self.secrets.values() if not secret.startswith("gs://")))
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(region_of(zone) for zone in self.zones))
+
+    def expanded(self, known: Iterable[str]) -> Self:
+        """With "us-east5-*" replaced by the known zones of that region. Raises ConfigError where there are none."""
+        known, found = sorted(known), []
+        for zone in self.zones:
+            named = [other for other in known if other.startswith(zone[:-1])] if zone.endswith("*") else [zone]
+            if not named:
+                raise ConfigError(f"zones: no zone with TPUs begins with '{zone[:-1]}'.{suggest(zone, known)}")
+            found += named
+        return self.model_copy(update={"zones": tuple(dict.fromkeys(found))})
+
+
+def region_of(zone: str) -> str:
+    """ "us-central1-a" -> "us-central1"."""
+    return zone.rpartition("-")[0]
+
+
+def _wrong_with_bucket(name: str) -> str:
+    """What Google's rules for names of buckets have against this one; "" if nothing."""
+    if not 3 <= len(name) <= (222 if "." in name else 63):
+        return "it has 3 to 63 characters"
+    if not _BUCKET.fullmatch(name):
+        return "it is of small letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
+    if ".." in name or any(len(part) > 63 for part in name.split(".")):
+        return "between its dots there are 1 to 63 characters"
+    if re.fullmatch(r"\d+\.\d+\.\d+\.\d+", name):
+        return "it looks like an address"
+    if name.startswith("goog") or "google" in name:
+        return "it must not begin with 'goog' or contain 'google'"
+    return ""
+
+
+def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **options: Any) -> CloudSettings:
+    """The settings of `path`, or of ./cloud.toml if it is there, with `options` (those that are not None) over them.
+
+    The project is by default that of the environment. Patterns among the zones stay patterns: see `CloudSettings.expanded`.
+    `require` names what must not be missing. Raises ConfigError with file, key, value and fix.
+    """
+    file = find(path)
+    origin = str(file) if file else "the options"
+    values: dict[str, Any] = {} if file is None else _parsed(file)
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    if not (values.get("project") or given.get("project")):
+        values["project"] = default_project()
+    if file is not None:
+        validated(CloudSettings, {"project": "not-named-yet", **_set(values)}, origin)  # so that an error is told of the file
+    merged = _set({**values, **given})
+    missing = [name for name in ("project", *require) if not merged.get(name)]
+    if "accelerator" in merged and "zones" in missing:
+        missing.remove("zones")
+    if missing:
+        raise ConfigError("\n".join(_missing(name, file) for name in missing))
+    return validated(CloudSettings, merged, "the options" if given and file is not None else origin)
+
+
+def find(path: str | PurePath | None = None) -> PurePath | None:
+    """The file that `load` reads: the one named, which must exist, or ./cloud.toml if it is there."""
+    if path is None:
+        here = Path(FILE)
+        return here if here.is_file() else None
+    named = storage.as_path(path)
+    if storage.info(named) is None:
+        raise ConfigError(f"there is no file {named}; name one with --cloud, or leave it out for ./{FILE}")
+    return named
+
+
+def default_project() -> str:
+    """What the environment says: GOOGLE_CLOUD_PROJECT, else that of the credentials; "" where neither does."""
+    if named := os.environ.get("GOOGLE_CLOUD_PROJECT"):
+        return named
+    with contextlib.suppress(Exception), warnings.catch_warnings():  # whoever needs credentials says better what is wrong
+        import google.auth
+
+        warnings.simplefilter("ignore")
+        return google.auth.default()[1] or ""
+    return ""
+
+
+def _set(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in ("", (), [])}
+
+
+def _parsed(file: PurePath) -> dict[str, Any]:
+    try:
+        return tomllib.loads(storage.read_bytes(file).decode("utf-8-sig"))
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def _missing(name: str, file: PurePath | None) -> str:
+    where = f"in {file}" if file else f"in {FILE}"
+    return f"{name} is not set: write {name} = {_EXAMPLES.get(name, '…')} {where}, or give {_PLACES.get(name, f'--{name}')}"

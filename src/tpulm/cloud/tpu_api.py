@@ -1,0 +1,256 @@
+"""The Cloud TPU API v2 as a `Provider`: nodes, and queued resources of one node each, which has the same name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tpulm.cloud.decide import Refusal
+from tpulm.cloud.google_rest import needing_extra
+from tpulm.cloud.provider import WORKDIR, Creation, Refused, Request, Resource, Sight
+from tpulm.errors import CloudRefused, TpulmError
+from tpulm.storage.cloud_causes import LOGIN, expired, words
+
+if TYPE_CHECKING:
+    from google.cloud import tpu_v2
+
+ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"  # gcloud's own variable
+_SECONDS = 60.0  # of one request
+_PATIENCE_SECONDS = 180.0  # of retries
+_RESOURCE_EXHAUSTED = 8  # google.rpc.Code
+
+Answer = TypeVar("Answer")
+
+
+class TpuApi:
+    """Raises CloudRefused for what is refused, and TpulmError where nobody answers for minutes; `create` raises `Refused`."""
+
+    def __init__(self, project: str):
+        self.project = project
+
+    def create(self, request: Request) -> str:
+        begin = self._create_queued if request.queued else self._create_node
+        with _explained():
+            from google.api_core import exceptions
+
+            try:
+                return begin(request).operation.name
+            except exceptions.Conflict:
+                return ""
+            except exceptions.GoogleAPICallError as error:
+                raise _refused(error) from error
+
+    def _create_node(self, request: Request) -> Any:
+        return self._client.create_node(
+            parent=self._location(request.zone), node=_node(request), node_id=request.name, **self._patience
+        )
+
+    def _create_queued(self, request: Request) -> Any:
+        from google.cloud import tpu_v2
+        from google.protobuf import duration_pb2
+
+        spec = tpu_v2.QueuedResource.Tpu.NodeSpec(
+            parent=self._location(request.zone), node_id=request.name, node=_node(request)
+        )
+        wait = duration_pb2.Duration(seconds=round(request.valid_seconds))
+        queued = tpu_v2.QueuedResource(
+            tpu=tpu_v2.QueuedResource.Tpu(node_spec=[spec]),
+            queueing_policy=tpu_v2.QueuedResource.QueueingPolicy(valid_until_duration=wait),
+        )
+        if request.spot:
+            queued.spot = tpu_v2.QueuedResource.Spot()
+        return self._client.create_queued_resource(
+            parent=self._location(request.zone), queued_resource=queued, queued_resource_id=request.name, **self._patience
+        )
+
+    def progress(self, operation: str) -> Creation:
+        if not operation:
+            return Creation()
+        found = _unless_missing(lambda: self._client.get_operation({"name": operation}, **self._patience))
+        if found is None:  # it is forgotten after a while
+            return Creation()
+        if not found.done:
+            return Creation(pending=True)
+        if not found.HasField("error"):
+            return Creation()
+        return Creation(
+            refused=Refused(_kind(found.error.code == _RESOURCE_EXHAUSTED, found.error.message), found.error.message)
+        )
+
+    def look(self, name: str, zone: str) -> Sight:
+        if (node := self._node(name, zone)) is not None:
+            return Sight(node.state.name, dict(node.labels), max(1, len(node.network_endpoints)))
+        if (queued := self._queued(name, zone)) is not None:
+            return Sight(queued.state.state.name, _labels(queued))
+        return Sight(None)
+
+    def delete(self, name: str, zone: str) -> None:
+        """A node that a queued resource made goes with that; either may be gone before."""
+        with _explained():
+            from google.api_core import exceptions
+
+            with contextlib.suppress(exceptions.NotFound, exceptions.Conflict, exceptions.FailedPrecondition):
+                if self._queued(name, zone) is not None:
+                    path = f"{self._location(zone)}/queuedResources/{name}"
+                    self._client.delete_queued_resource({"name": path, "force": True}, **self._patience)
+                else:
+                    self._client.delete_node(name=f"{self._location(zone)}/nodes/{name}", **self._patience)
+
+    def resources(self, zone: str) -> Iterator[Resource]:
+        with _explained():
+            for node in self._client.list_nodes(parent=self._location(zone), **self._patience):
+                spot = node.scheduling_config.spot or node.scheduling_config.preemptible
+                yield _resource("node", node, zone, node.state.name, node, spot)
+            for queued in self._client.list_queued_resources(parent=self._location(zone), **self._patience):
+                wanted = next((spec.node for spec in queued.tpu.node_spec), None)
+                yield _resource("queued resource", queued, zone, queued.state.state.name, wanted, "spot" in queued)
+
+    def zones(self) -> list[str]:
+        """Those of the TPU API that the project may use."""
+        with _explained():
+            found = self._client.list_locations({"name": f"projects/{self.project}"}, **self._patience)
+        return sorted(location.location_id for location in found.locations)
+
+    def types(self, zone: str) -> set[str]:
+        """The accelerator types offered in a zone; none where there is no such zone."""
+        found = _unless_missing(
+            lambda: list(self._client.list_accelerator_types(parent=self._location(zone), **self._patience))
+        )
+        return {kind.type_ for kind in found or ()}
+
+    def _node(self, name: str, zone: str) -> tpu_v2.Node | None:
+        return _unless_missing(lambda: self._client.get_node(name=f"{self._location(zone)}/nodes/{name}", **self._patience))
+
+    def _queued(self, name: str, zone: str) -> tpu_v2.QueuedResource | None:
+        path = f"{self._location(zone)}/queuedResources/{name}"
+        return _unless_missing(lambda: self._client.get_queued_resource(name=path, **self._patience))
+
+    def _location(self, zone: str) -> str:
+        return f"projects/{self.project}/locations/{zone}"
+
+    @cached_property
+    def _client(self) -> tpu_v2.TpuClient:
+        with needing_extra():
+            from google.api_core.client_options import ClientOptions
+            from google.auth.credentials import AnonymousCredentials
+            from google.cloud import tpu_v2
+        endpoint = os.environ.get(ENDPOINT, "").rstrip("/")
+        options = ClientOptions(api_endpoint=endpoint) if endpoint else ClientOptions(quota_project_id=self.project)
+        # Over plain HTTP, as to an emulator, no credentials are sent.
+        credentials = AnonymousCredentials() if endpoint.startswith("http://") else None
+        with _explained():
+            return tpu_v2.TpuClient(transport="rest", credentials=credentials, client_options=options)
+
+    @cached_property
+    def _patience(self) -> dict[str, Any]:
+        """The client has neither a time limit nor retries of its own."""
+        import requests
+        from google.api_core import exceptions, retry
+        from google.auth import exceptions as auth
+
+        answers = (
+            exceptions.InternalServerError,
+            exceptions.BadGateway,
+            exceptions.ServiceUnavailable,
+            exceptions.GatewayTimeout,
+        )
+        none = (requests.exceptions.ConnectionError, requests.exceptions.Timeout, auth.TransportError, ConnectionError)
+        when = retry.if_exception_type(*answers, *none)
+        return {"timeout": _SECONDS, "retry": retry.Retry(when, initial=1.0, maximum=20.0, timeout=_PATIENCE_SECONDS)}
+
+
+def _node(request: Request) -> tpu_v2.Node:
+    from google.cloud import tpu_v2
+
+    node = tpu_v2.Node(
+        accelerator_type=request.accelerator,
+        runtime_version=request.runtime_version,
+        scheduling_config=tpu_v2.SchedulingConfig(spot=request.spot),
+        network_config=tpu_v2.NetworkConfig(network=request.network or "", enable_external_ips=request.external_addresses),
+        labels=dict(request.labels),
+        metadata=dict(request.metadata),
+    )
+    if request.service_account is not None:
+        scope = ["https://www.googleapis.com/auth/cloud-platform"]
+        node.service_account = tpu_v2.ServiceAccount(email=request.service_account, scope=scope)
+    return node
+
+
+def _labels(queued: tpu_v2.QueuedResource) -> dict[str, str]:
+    """A queued resource has none of its own."""
+    return next((dict(spec.node.labels) for spec in queued.tpu.node_spec), {})
+
+
+def _resource(kind: str, found: Any, zone: str, state: str, node: tpu_v2.Node | None, spot: bool) -> Resource:
+    """`node` is what it is, or is to become."""
+    return Resource(
+        kind,
+        _last(found.name),
+        zone,
+        state,
+        {} if node is None else dict(node.labels),
+        "" if node is None else node.accelerator_type,
+        workdir="" if node is None else dict(node.metadata).get(WORKDIR, ""),
+        spot=bool(spot),
+        created_at=found.create_time.timestamp() if found.create_time else None,
+    )
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _unless_missing(ask: Callable[[], Answer]) -> Answer | None:
+    with _explained():
+        from google.api_core import exceptions
+
+        try:
+            return ask()
+        except exceptions.NotFound:
+            return None
+
+
+def _refused(error: Any) -> Refused:
+    """Of an answer to a request to create something."""
+    from google.api_core import exceptions
+
+    kind: Refusal = "cloud"
+    if isinstance(error, exceptions.TooManyRequests):
+        kind = _kind(True, words(error))
+    elif isinstance(error, exceptions.NotFound):  # the zone, or the type in it: another zone may have it
+        kind = "stock-out"
+    elif isinstance(error, (exceptions.Forbidden, exceptions.Unauthorized)):
+        kind = "denied"
+    elif isinstance(error, exceptions.BadRequest):
+        kind = "invalid"
+    return Refused(kind, words(error))
+
+
+def _kind(exhausted: bool, message: str) -> Refusal:
+    if not exhausted:
+        return "cloud"
+    return "quota" if "quota" in message.lower() else "stock-out"
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """What google's client raises when there is no good answer, as errors that a command tells."""
+    with needing_extra():
+        from google.api_core import exceptions
+        from google.auth import exceptions as auth
+
+    try:
+        yield
+    except auth.DefaultCredentialsError as error:
+        raise CloudRefused(LOGIN) from error
+    except auth.RefreshError as error:
+        raise CloudRefused(expired(str(error))) from error
+    except exceptions.ClientError as error:
+        raise CloudRefused(f"the TPU API refused: {words(error)}") from error
+    except exceptions.GoogleAPICallError as error:
+        raise TpulmError(f"the TPU API failed: {words(error)}; try again later") from error
+    except (exceptions.GoogleAPIError, auth.GoogleAuthError, OSError) as error:
+        raise TpulmError(f"the TPU API does not answer ({type(error).__name__}); is there a network?") from error

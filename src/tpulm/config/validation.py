@@ -1,0 +1,55 @@
+"""From values of unknown origin to settings, or to an error that names the origin, the key, the value and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from tpulm.errors import ConfigError, suggest
+
+_Config = TypeVar("_Config", bound=BaseModel)
+
+
+def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
+    """Raises ConfigError with a line for each thing that is wrong."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(item, kind) for item in error.errors(include_url=False)]
+        raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
+
+
+def _explain(item: Any, kind: type[BaseModel]) -> str:
+    location = [str(part) for part in item["loc"]]
+    name = ".".join(location)
+    if item["type"] == "extra_forbidden":
+        group = _group(kind, location[:-1])
+        known = list(group.model_fields) if group else []
+        hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
+        return f"unknown setting '{name}'.{hint}"
+    message = item["msg"].removeprefix("Value error, ")
+    if not location:
+        return message
+    given = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {item['input']!r})"
+    return f"{name}: {message}{given}"
+
+
+def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
+    """The settings class that a dotted path leads to."""
+    group: type[BaseModel] | None = kind
+    for name in path:
+        if group is None:
+            return None
+        if name.isdigit():
+            continue
+        field = group.model_fields.get(name)
+        group = None if field is None else _settings_class(field.annotation)
+    return group
+
+
+def _settings_class(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := _settings_class(item))), None)

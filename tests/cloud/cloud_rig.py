@@ -1,0 +1,106 @@
+"""A run in the cloud as the commands about it find one: a job in the bucket, a node or what is left of it in the API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tpulm import storage
+from tpulm.cloud import job as jobs
+from tpulm.cloud.control import Control
+from tpulm.cloud.job import Attempt, Job, Node
+from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Request
+from tpulm.cloud.tpu_api import TpuApi
+from tpulm.emulator import Emulator
+
+ZONE, OTHER_ZONE, PROJECT = "us-central1-a", "europe-west4-a", "tpulm-emulator"
+WORKDIR_PATH = storage.as_path("gs://runs/toy")
+
+
+def job_of(**changes: Any) -> Job:
+    values: dict[str, Any] = {
+        "run": "toy",
+        "accelerator": "v3-8",
+        "spot": True,
+        "zones": (ZONE, "us-central1-b"),
+        "dollars_per_hour": 2.0,
+        "created_at": time.time() - 7200,
+    }
+    return Job(**{**values, **changes})
+
+
+def attempt_of(number: int = 1, **changes: Any) -> Attempt:
+    values: dict[str, Any] = {
+        "number": number,
+        "node": f"toy-a{number}",
+        "zone": ZONE,
+        "intended_at": time.time() - 7200,
+        "ready_at": time.time() - 7000,
+        "ended_at": time.time() - 3400,
+        "ending": "preempted",
+        "detail": f"toy-a{number} is PREEMPTED",
+        "first_step": 0,
+        "last_step": 40,
+        "dollars": 2.0,
+    }
+    return Attempt(**{**values, **changes})
+
+
+def node_of(number: int = 1, **changes: Any) -> Node:
+    values: dict[str, Any] = {
+        "name": f"toy-a{number}",
+        "zone": ZONE,
+        "attempt": number,
+        "intended_at": time.time() - 3700,
+        "requested": True,
+        "state": "READY",
+        "since": time.time() - 3600,
+        "ready_at": time.time() - 3600,
+    }
+    return Node(**{**values, **changes})
+
+
+def running(**changes: Any) -> Job:
+    """In its second attempt, an hour long."""
+    first = jobs.intended(job_of(), now=time.time())  # the functions of the job agree with what is written here
+    assert first.node is not None and first.node.name == "toy-a1"
+    return job_of(**{"attempt": 2, "node": node_of(2), "attempts": (attempt_of(1),), "newest_step": 40, **changes})
+
+
+def write_job(job: Job, workdir: Any = WORKDIR_PATH) -> Control:
+    control = Control(workdir)
+    storage.remove(control.path)
+    assert control.create(job)
+    storage.write_json(control.folder / "settings.json", {"project": PROJECT, "budget": 50.0, "bundle": "gs://runs/none"})
+    storage.write_json(control.folder / "run.json", {"train": {"steps": 1000}})
+    return control
+
+
+def plant(api: TpuApi, name: str, zone: str = ZONE, **changes: Any) -> None:
+    """A node, or a queued resource, of the run in gs://runs/toy unless `workdir` and `labels` say otherwise."""
+    workdir = str(changes.pop("workdir", WORKDIR_PATH))
+    values: dict[str, Any] = {
+        "accelerator": "v3-8",
+        "runtime_version": "tpu-ubuntu2204-base",
+        "spot": True,
+        "queued": False,
+        "valid_seconds": 600.0,
+        "service_account": None,
+        "labels": {LABEL: "toy", UNTIL_LABEL: str(round(time.time() + 3600))},
+        "metadata": {WORKDIR: workdir} if workdir else {},
+    }
+    api.create(Request(name=name, zone=zone, **{**values, **changes}))
+    until(lambda: api.look(name, zone).state in ("READY", "WAITING_FOR_RESOURCES"))
+
+
+def quick(gcs: Emulator) -> TpuApi:
+    gcs.tpu.set(create_seconds=0.02, delete_seconds=0.02, stop_seconds=0.02, queue_seconds=0.02)
+    return TpuApi(PROJECT)
+
+
+def until(fits: Callable[[], object], seconds: float = 15) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not fits():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)

@@ -1,0 +1,208 @@
+"""`tpulm cloud status`, `logs`, `cost`, `audit`, `down` and `ssh` as a user meets them."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, job_of, node_of, plant, quick, running, write_job
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tpulm import storage
+from tpulm.cli import cloud_costs, cloud_down, cloud_runs, terminal
+from tpulm.cli.app import app
+from tpulm.cloud import audit, teardown
+from tpulm.cloud.tpu_api import TpuApi
+from tpulm.emulator import Emulator
+from tpulm.errors import CloudRefused, ConfigError, StorageError, TpulmError
+
+W = ("--workdir", str(WORKDIR_PATH))
+
+
+@pytest.fixture
+def api(gcs: Emulator) -> TpuApi:
+    return quick(gcs)
+
+
+@pytest.fixture
+def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.StringIO:
+    """What is told on a terminal of 160 columns; in a folder without a cloud.toml."""
+    monkeypatch.chdir(tmp_path)
+    text = io.StringIO()
+    console = Console(file=text, width=160, highlight=False)
+    for module in (cloud_runs, cloud_costs, cloud_down, terminal):
+        monkeypatch.setattr(module, "console", console)
+    for module, name in ((audit, "delete"), (teardown, "stop")):
+        monkeypatch.setattr(module, name, functools.partial(getattr(module, name), pause_seconds=0.05))
+    return text
+
+
+def run(*arguments: str, **settings: Any) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["cloud", *arguments], **settings)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+def training() -> None:
+    """Fifty steps of it, two seconds each, with a checkpoint at 70 and a worker that was just heard."""
+    now, begun = time.time(), 20
+    lines = [
+        json.dumps({"kind": "train", "step": begun + n, "time": now - 1000 + 2 * n, "tokens_per_second": 500.0})
+        for n in range(51)
+    ]
+    storage.write_atomic(WORKDIR_PATH / "metrics" / "0001.jsonl", "\n".join(lines) + "\n")
+    storage.write_atomic(WORKDIR_PATH / "checkpoints" / "70" / "commit_success.txt", b"")
+    beat = {"time": now - 12, "state": "training", "step": None}
+    storage.write_json(WORKDIR_PATH / "cloud" / "attempts" / "2" / "beat-0.json", beat)
+
+
+def test_status_of_a_run_that_nothing_supervises(said: io.StringIO, api: TpuApi):
+    write_job(running())
+    plant(api, "toy-a2")
+    training()
+    code, out = run("status", *W, "--json")
+    told, text = json.loads(out), said.getvalue()
+    assert code == 0 and (told["status"], told["wanted"], told["state"]) == ("active", "running", "READY")
+    assert (told["checkpoint_step"], told["steps"], told["budget"]) == (70, 1000, 50.0)
+    assert told["steps_per_second"] == pytest.approx(0.5) and told["seconds_left"] == pytest.approx(1860)
+    assert told["dollars"] == pytest.approx(4.0, rel=0.01) and told["needs_supervisor"] is True
+    assert told["workers"][0]["seconds_since_heartbeat"] == pytest.approx(12, abs=5)
+    assert f"tpulm cloud attach --workdir {WORKDIR_PATH}\n" in text
+    assert "READY, 1 worker" in text and "0: training, 1" in text and "step 70 of 1,000 (7%)" in text
+    assert "0.50 steps/s, 500 tokens/s; 31 min of training left" in text and "$4.00 of $50.00" in text
+    assert "preempted" in text and "toy-a1 is PREEMPTED" in text
+
+
+def test_status_without_an_answer_of_the_api(said: io.StringIO, api: TpuApi, gcs: Emulator):
+    control = write_job(running())
+    gcs.tpu.deny("tpu.*")
+    with storage.held(control.folder):
+        code, out = run("status", *W, "--json")
+    told = json.loads(out)
+    assert code == 0 and told["state"] is None and "tpu.nodes.get" in told["state_unknown_because"]
+    assert told["supervisor"].startswith("process ") and "attach" not in said.getvalue()
+
+
+def test_status_of_one_that_is_over_and_of_none(said: io.StringIO, gcs: Emulator):
+    with pytest.raises(StorageError, match="has no run in the cloud; 'tpulm cloud launch'"):
+        run("status", *W)
+    write_job(job_of(status="failed", message="the data is damaged"))
+    assert run("status", *W) == (0, "")
+    assert "failed" in said.getvalue() and "the data is damaged" in said.getvalue() and "attach" not in said.getvalue()
+    storage.write_atomic(WORKDIR_PATH / "cloud" / "job.json", b"")
+    with pytest.raises(StorageError, match=r"job\.json is not a job of format 1"):
+        run("status", *W)
+
+
+def test_logs_go_to_stdout_alone(said: io.StringIO, gcs: Emulator):
+    control = write_job(running())
+    with pytest.raises(TpulmError, match="worker 0 of attempt 2 has sent no log"):
+        run("logs", *W)
+    storage.write_atomic(control.attempt(2) / "log-1.txt", "step 1 [a]\nstep 2 한\n")
+    assert run("logs", *W, "--worker", "1") == (0, "step 1 [a]\nstep 2 한\n")
+    assert said.getvalue() == "attempt 2, worker 1\n"
+    write_job(job_of(attempt=2, status="done"))
+    assert run("logs", *W, "-f", "--worker", "1") == (0, "step 1 [a]\nstep 2 한\n")
+
+
+def test_ssh_prints_the_command_and_nothing_else(said: io.StringIO, gcs: Emulator):
+    write_job(running())
+    command = f"gcloud compute tpus tpu-vm ssh toy-a2 --zone us-central1-a --project {PROJECT} --worker 3\n"
+    assert run("ssh", *W, "--worker", "3") == (0, command) and said.getvalue() == ""
+    for job, why in (
+        (job_of(status="stopped", message="stopped on request"), r"over \(stopped\): stopped on request"),
+        (job_of(attempt=1), "waits for its next attempt"),
+        (job_of(attempt=1, node=node_of(1, requested=False)), "not been created yet"),
+        (job_of(attempt=1, node=node_of(1, ending="lost", detail="toy-a1 is gone")), "toy-a1 is gone"),
+    ):
+        write_job(job)
+        with pytest.raises(TpulmError, match=why):
+            run("ssh", *W)
+
+
+def test_cost(said: io.StringIO, gcs: Emulator):
+    write_job(running())
+    training()
+    code, out = run("cost", *W, "--json")
+    told, text = json.loads(out), said.getvalue()
+    assert code == 0 and told["dollars"] == pytest.approx(4.0, rel=0.01)
+    assert told["dollars_at_end"] == pytest.approx(4.0 + 1860 / 3600 * 2, rel=0.01)
+    assert "$2.00 an hour" in text and "after 31 min of training more" in text and "a month in us-central1" in text
+    write_job(running(dollars_per_hour=0.0, attempts=()))
+    assert json.loads(run("cost", *W, "--json")[1])["dollars_at_end"] == 0
+
+
+def test_audit_finds_asks_and_deletes(said: io.StringIO, api: TpuApi, gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
+    assert run("audit", "--project", PROJECT) == (0, "") and "nothing is left behind" in said.getvalue()
+    write_job(running())
+    plant(api, "toy-a2")
+    plant(api, "toy-a1", OTHER_ZONE)
+    plant(api, "mystery", workdir="")
+    code, out = run("audit", "--project", PROJECT, "--json")
+    told = {item["name"]: item["verdict"] for item in json.loads(out)["findings"]}
+    assert code == 1 and told == {"toy-a1": "orphan", "toy-a2": "live", "mystery": "unknown"}
+    assert "1 left behind, $2.04 an hour" in said.getvalue() and "1 not known whose" in said.getvalue()
+    with pytest.raises(ConfigError, match="--yes"):
+        run("audit", "--project", PROJECT, "--delete")
+    for name, why in (("toy-a2", "of a live run"), ("toy-a9", "no TPU of ours is named")):
+        with pytest.raises(ConfigError, match=why):
+            run("audit", name, "--project", PROJECT, "--delete", "--yes")
+    code, out = run("audit", "--project", PROJECT, "--delete", "--yes", "--json")
+    assert code == 1 and json.loads(out)["deleted"] == ["toy-a1"], "one is not known still"
+    code, out = run("audit", "mystery", "--project", PROJECT, "--delete", "--yes", "--json")
+    assert code == 0 and json.loads(out)["deleted"] == ["mystery"]
+    assert [name.rpartition("/")[2] for name in gcs.tpu.nodes()] == ["toy-a2"]
+
+
+def test_audit_where_nothing_may_be_seen(said: io.StringIO, gcs: Emulator):
+    for project in ("another-project", PROJECT):
+        gcs.tpu.deny("tpu.*")
+        with pytest.raises(CloudRefused) as raised:
+            run("audit", "--project", project)
+        assert raised.value.exit_code == 4 and "\n" not in str(raised.value)
+
+
+def test_down_ends_the_run_and_keeps_the_work(said: io.StringIO, api: TpuApi, gcs: Emulator):
+    write_job(running())
+    plant(api, "toy-a2")
+    storage.write_atomic(WORKDIR_PATH / "dataset" / "rows", b"1")
+    assert run("down", *W) == (0, "")
+    assert "nothing is left that bills" in said.getvalue() and gcs.tpu.nodes() == {}
+    assert run("down", *W, "--delete-data", "--yes") == (0, "")
+    assert not storage.exists(WORKDIR_PATH / "dataset") and storage.exists(WORKDIR_PATH / "cloud" / "job.json")
+    code, out = run("down", *W, "--delete-work", "--delete-bucket", "--yes", "--json")
+    assert code == 0 and json.loads(out)["bucket_deleted"] and gcs.bucket_names() == []
+
+
+def test_down_has_the_name_typed(said: io.StringIO, gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
+    write_job(job_of(status="done"))
+    with pytest.raises(ConfigError, match="--yes"):
+        run("down", *W, "--delete-work")
+    monkeypatch.setattr(cloud_down, "_is_asked", lambda: True)
+    code, _ = run("down", *W, "--delete-work", input="gs://runs/tow\n")
+    assert code == 1 and "nothing was stopped or deleted" in said.getvalue() and storage.exists(WORKDIR_PATH)
+    code, _ = run("down", *W, "--delete-work", input=f"{WORKDIR_PATH}\n")
+    assert code == 0 and not storage.exists(WORKDIR_PATH) and gcs.bucket_names() == ["runs"]
+
+
+def test_down_refuses(said: io.StringIO, api: TpuApi, gcs: Emulator):
+    with pytest.raises(ConfigError, match="no run in the cloud"):
+        run("down", *W, "--project", PROJECT)
+    write_job(running())
+    storage.write_atomic("gs://runs/corpus.txt", b"mine")
+    with pytest.raises(ConfigError, match=r"holds more than gs://runs/toy: corpus\.txt"):
+        run("down", *W, "--delete-work", "--delete-bucket", "--yes")
+    with pytest.raises(ConfigError, match="say --delete-work"):
+        run("down", *W, "--delete-bucket", "--yes")
+    storage.remove(WORKDIR_PATH / "cloud" / "job.json")
+    plant(api, "toy-a1")
+    with pytest.raises(TpulmError, match=r"there still is toy-a1 in us-central1-a \(READY\)"):
+        run("down", *W, "--delete-work", "--yes", "--project", PROJECT)
+    assert storage.exists(WORKDIR_PATH / "cloud" / "run.json")

@@ -1,0 +1,124 @@
+"""cloud.toml, and the options over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpulm.cloud.settings import CloudSettings, load
+from tpulm.errors import ConfigError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLE = REPOSITORY / "examples" / "cloud.toml"
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder without a cloud.toml, and an environment without a login."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "from-environment")
+    return tmp_path
+
+
+def test_what_nobody_says():
+    settings = load(accelerator="v3-8")
+    assert settings.project == "from-environment" and settings.bucket == ""
+    assert settings.service_account == "tpulm-worker@from-environment.iam.gserviceaccount.com"
+    assert settings.zones == ("us-central1-a", "us-central1-b", "europe-west4-a")
+    assert settings.spot and not settings.queued and settings.price == pytest.approx(4 * 0.51)
+    assert load().zones == ()
+
+
+def test_a_file_with_options_over_it(nowhere: Path):
+    (nowhere / "cloud.toml").write_text(
+        'project = "my-project"\nbucket = "gs://runs/"\ndata_bucket = "corpora"\nzones = "us-west4-a"\n'
+        'accelerator = "v5litepod-8"\nspot = false\nbudget = 100\n[secrets]\nTOKEN = "hub"\nFILE = "gs://runs/secret.txt"\n'
+    )
+    settings = load()
+    assert (settings.project, settings.bucket, settings.zones) == ("my-project", "runs", ("us-west4-a",))
+    assert settings.buckets == ("runs", "corpora") and settings.secret_names == ("hub",)
+    assert settings.price == pytest.approx(9.6) and settings.budget == 100
+    over = load("cloud.toml", spot=True, zones=("us-west1-c", "us-west1-c"), project=None, dollars_per_hour=0)
+    assert (over.project, over.spot, over.zones, over.price) == ("my-project", True, ("us-west1-c",), 0.0)
+
+
+def test_a_domains_project():
+    settings = CloudSettings(project="example.com:my-project")
+    assert settings.service_account == "tpulm-worker@my-project.example.com.iam.gserviceaccount.com"
+
+
+def test_the_example_is_right():
+    settings = load(EXAMPLE, require=("bucket", "accelerator", "zones"))
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert settings.project == "my-project"
+    page = (REPOSITORY / "docs" / "cloud.md").read_text(encoding="utf-8")
+    assert [name for name in CloudSettings.model_fields if name not in text or f"| `{name}` |" not in page] == []
+    switched_on = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
+    Path("whole.toml").write_text(switched_on.replace("# [secrets]", "[secrets]"), encoding="utf-8")
+    assert load("whole.toml").secrets
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('acelerator = "v3-8"', "unknown setting 'acelerator'. Did you mean 'accelerator'?"),
+        ('accelerator = "v3-9"', "Known v3 types: v3-8"),
+        ('accelerator = "tpu7x-8"', "cannot be had through the Cloud TPU API"),
+        ('zones = ["us-central1"]', "'us-central1' is no zone"),
+        ('bucket = "gs://Runs"', "small letters"),
+        ('bucket = "ab"', "3 to 63 characters"),
+        ('bucket = "my-google-runs"', "'google'"),
+        ('bucket = "10.0.0.1"', "looks like an address"),
+        ('bucket = "gs://runs/first"', "name the bucket alone, gs://runs"),
+        ('project = "My Project"', "goes by its id"),
+        ("budget = 0", "greater than 0"),
+        ("dollars_per_hour = -1", "greater than or equal to 0"),
+        ('service_account = "worker"', "e-mail address"),
+        ('secrets = {"A-B" = "x"}', "no name for an environment variable"),
+        ('secrets = {A = "hf_abc$def"}', "the value itself does not belong into this file"),
+        ('secrets = {A = "gs://runs"}', "gs://bucket/name"),
+        ("spot = maybe", "Invalid value"),
+    ],
+)
+def test_errors_name_the_file_and_the_fix(nowhere: Path, line: str, said: str):
+    (nowhere / "cloud.toml").write_text(f"{line}\n")
+    with pytest.raises(ConfigError) as raised:
+        load(bucket="runs") if "spot" in line else load()
+    assert "cloud.toml" in str(raised.value) and said in str(raised.value), str(raised.value)
+
+
+def test_a_secrets_value_is_not_printed(nowhere: Path):
+    (nowhere / "cloud.toml").write_text('secrets = {A = "hf_abc$def"}\n')
+    with pytest.raises(ConfigError) as raised:
+        load()
+    assert "hf_abc" not in str(raised.value)
+
+
+def test_errors_of_options_do_not_blame_the_file(nowhere: Path):
+    (nowhere / "cloud.toml").write_text('bucket = "runs"\n')
+    with pytest.raises(ConfigError, match=r"^the options:\n  accelerator: no accelerator type is named 'v3'"):
+        load(accelerator="v3")
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(
+        ConfigError, match=r'bucket is not set: write bucket = "my-project-tpulm" in cloud.toml, or give --bucket'
+    ):
+        load(require=("bucket", "zones"), accelerator="v3-8")
+    with pytest.raises(ConfigError, match="zones is not set"):
+        load(require=("zones",))
+    with pytest.raises(ConfigError, match="there is no file"):
+        load("other.toml")
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
+    with pytest.raises(ConfigError, match=r"project is not set.*GOOGLE_CLOUD_PROJECT"):
+        load()
+
+
+def test_patterns_are_expanded():
+    settings = load(accelerator="v5litepod-8", zones=("us-east5-*", "us-west4-a"))
+    known = ["us-east5-a", "us-east5-b", "us-central1-a", "us-west4-a"]
+    assert settings.expanded(known).zones == ("us-east5-a", "us-east5-b", "us-west4-a")
+    with pytest.raises(ConfigError, match="no zone with TPUs begins with 'us-east5-'"):
+        settings.expanded(["us-west4-a"])

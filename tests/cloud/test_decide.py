@@ -1,0 +1,314 @@
+"""What is due next, case by case, and over random histories: nothing is left, nothing is doubled, and every history gets on."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpulm.cloud import job as jobs
+from tpulm.cloud.decide import (
+    Action,
+    Adopt,
+    AskToStop,
+    Bury,
+    Close,
+    Condemn,
+    Create,
+    Delete,
+    Intend,
+    Note,
+    Outcome,
+    Policy,
+    Refusal,
+    Rest,
+    Seen,
+    Wait,
+    decide,
+    recorded,
+)
+from tpulm.cloud.job import Job
+
+POLICY = Policy()
+NOW = 1_000_000.0
+WORKING = Seen(state="READY", silence=(10.0,))
+
+
+def new(**changes: object) -> Job:
+    fields = {"run": "reviews", "accelerator": "v3-8", "spot": True, "zones": ("a", "b"), "dollars_per_hour": 2.0}
+    return Job.model_validate({**fields, "created_at": NOW, **changes})
+
+
+def requested(**changes: object) -> Job:
+    job = jobs.with_node(jobs.intended(new(), now=NOW), requested=True)
+    return jobs.with_node(job, **changes)
+
+
+def working(**changes: object) -> Job:
+    return jobs.with_node(jobs.seen(requested(), "READY", now=NOW), **changes)
+
+
+@pytest.mark.parametrize(
+    ("job", "seen", "later", "expected"),
+    [
+        (new(), Seen(), 0, Intend()),
+        (new(), Seen(complete=True), 0, Close("done", "the run is complete")),
+        (new(status="done"), Seen(complete=True), 0, Rest()),
+        (new(not_before=NOW + 60), Seen(), 10, Wait("the next attempt is in 50 s")),
+        (jobs.intended(new(), now=NOW), Seen(), 0, Create()),
+        (jobs.intended(new(), now=NOW), Seen(state="CREATING"), 0, Adopt()),
+        (requested(), Seen(pending=True), 0, Wait("reviews-a1 was asked for")),
+        (requested(), Seen(state="CREATING"), 0, Note("CREATING")),
+        (requested(state="CREATING"), Seen(state="CREATING"), 1700, Wait("reviews-a1 is CREATING")),
+        (requested(state="CREATING"), Seen(state="CREATING", silence=(5.0,)), 9999, Wait("working")),
+        (working(), WORKING, 9999, Wait("working")),
+        (working(), Seen(state="READY"), 60, Wait("reviews-a1 is READY")),
+        (working(ending="lost", detail="gone"), WORKING, 0, Delete()),
+        (working(ending="lost", detail="gone"), Seen(state="DELETING"), 0, Wait("reviews-a1 is being deleted")),
+        (working(ending="lost", detail="gone"), Seen(), 0, Bury(0.0)),
+        (requested(ending="stopped"), Seen(pending=True), 0, Wait("whether reviews-a1 will be created is not known yet")),
+    ],
+)
+def test_what_is_due(job: Job, seen: Seen, later: float, expected: Action):
+    assert decide(job, seen, NOW + later, POLICY) == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "seen", "later", "why"),
+    [
+        (working(), Seen(), 0, "lost"),
+        (working(), Seen(state="PREEMPTED", silence=(3.0,)), 0, "preempted"),
+        (working(), Seen(state="TERMINATED"), 0, "preempted"),
+        (requested(state="ACTIVE"), Seen(state="SUSPENDED", silence=(3.0,)), 0, "preempted"),
+        (requested(state="ACCEPTED"), Seen(state="FAILED"), 0, "cloud"),
+        (requested(state="CREATING"), Seen(state="CREATING"), 1801, "slow"),
+        (requested(state="WAITING_FOR_RESOURCES"), Seen(state="WAITING_FOR_RESOURCES"), 1801, "slow"),
+        (requested(), Seen(), 0, "lost"),
+        (requested(), Seen(refusal="stock-out"), 0, "stock-out"),
+        (requested(), Seen(refusal="quota"), 0, "quota"),
+        (requested(), Seen(state="READY", foreign=True), 0, "taken"),
+        (jobs.intended(new(), now=NOW), Seen(state="READY", foreign=True), 0, "taken"),
+        (working(), Seen(state="READY"), 1201, "silent"),
+        (working(), Seen(state="READY", silence=(181.0,)), 0, "silent"),
+        (working(), Seen(state="READY", workers=4, silence=(5.0, 5.0, 200.0, 5.0)), 0, "silent"),
+        (working(), Seen(state="READY", workers=4, silence=(5.0, 5.0, 5.0)), 1201, "silent"),
+        (working(state="REPAIRING"), Seen(state="REPAIRING", silence=(900.0,)), 1201, "lost"),
+        (working(state="SOMETHING_NEW"), Seen(state="SOMETHING_NEW"), 601, "lost"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(0, None, "")), 0, "done"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(2, "ConfigError", "x")), 0, "failed"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(1, "TrainingDiverged", "x")), 0, "failed"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(1, None, "")), 0, "trainer"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(1, "PeerLost", "")), 0, "trainer"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(-9, None, "")), 0, "trainer"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(134, None, "")), 0, "trainer"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(137, "ConfigError", "")), 0, "trainer"),
+        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(75, "Stopped", "")), 0, "again"),
+        (working(asked_because="budget"), Seen(state="READY", outcome=Outcome(75, "Stopped", "")), 0, "budget"),
+    ],
+)
+def test_why_a_node_is_given_up(job: Job, seen: Seen, later: float, why: str):
+    action = decide(job, seen, NOW + later, POLICY)
+    assert isinstance(action, Condemn) and action.why == why, action
+    assert action.detail or seen.refusal
+
+
+def test_a_state_in_repair_is_waited_for_though_its_workers_are_silent():
+    job = working(state="REPAIRING", since=NOW)
+    assert decide(job, Seen(state="REPAIRING", silence=(600.0,)), NOW + 600, POLICY) == Wait("reviews-a1 is REPAIRING")
+
+
+def test_a_wish_to_stop_saves_first():
+    job = working().model_copy(update={"wanted": "stopped"})
+    assert decide(job, WORKING, NOW, POLICY) == AskToStop("stopped")
+    job = recorded(job, AskToStop("stopped"), WORKING, NOW)
+    assert isinstance(decide(job, WORKING, NOW + 299, POLICY), Wait)
+    late = decide(job, WORKING, NOW + 301, POLICY)
+    assert isinstance(late, Condemn) and late.why == "stopped"
+    saved = dataclasses.replace(WORKING, outcome=Outcome(75, "Stopped", "saved at step 30"))
+    assert decide(job, saved, NOW + 20, POLICY) == Condemn("stopped", "saved at step 30")
+
+
+def test_a_wish_to_stop_does_not_wait_for_what_cannot_save():
+    job = requested(state="CREATING").model_copy(update={"wanted": "stopped"})
+    for seen in (Seen(state="CREATING"), Seen(state="CREATING", silence=(500.0,))):
+        action = decide(job, seen, NOW, POLICY)
+        assert isinstance(action, Condemn) and action.why == "stopped"
+
+
+def test_the_budget_leaves_room_to_save_and_delete():
+    policy = Policy(budget=10.0)  # of 2 dollars an hour: five hours; 15 minutes of margin are half a dollar
+    assert decide(working(), WORKING, NOW + 4.7 * 3600, policy) == Wait("working")
+    assert decide(working(), WORKING, NOW + 4.76 * 3600, policy) == AskToStop("budget")
+    spent = jobs.ended(jobs.ending(working(), "preempted", "x"), now=NOW + 4.8 * 3600, newest_step=5, pause=0.0)
+    closed = decide(spent, Seen(newest_step=5), NOW + 5 * 3600, policy)
+    assert isinstance(closed, Close) and closed.status == "stopped" and "$10.00" in closed.message
+
+
+def test_the_deadline_does_too():
+    assert decide(new(), Seen(), NOW, Policy(deadline=NOW + 800)) == Close(
+        "stopped", "the deadline is reached; a later one continues"
+    )
+
+
+def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
+    job, pauses, zones = new(), [], []
+    for _ in range(6):
+        job = jobs.intended(job.model_copy(update={"not_before": 0.0}), now=NOW)
+        assert job.node is not None
+        zones.append(job.node.zone)
+        job = jobs.ending(job, "stock-out", "no more capacity")
+        bury = decide(job, Seen(), NOW, POLICY)
+        assert isinstance(bury, Bury)
+        pauses.append(bury.pause)
+        job = recorded(job, bury, Seen(), NOW)
+    assert zones == ["a", "b"] * 3
+    assert pauses == [0, 60, 0, 120, 0, 240]
+    assert job.fruitless == 0
+
+
+@pytest.mark.parametrize("refusal", ["quota", "denied", "invalid"])
+def test_a_refusal_that_lasts_ends_the_run(refusal: Refusal):
+    job = recorded(requested(), Condemn(refusal, "Quota limit 'X' has been exceeded."), Seen(), NOW)
+    job = recorded(job, decide(job, Seen(), NOW, POLICY), Seen(), NOW)
+    assert (job.status, job.message, job.node) == ("refused", "Quota limit 'X' has been exceeded.", None)
+    assert decide(job, Seen(), NOW, POLICY) == Rest()
+
+
+def test_three_attempts_without_a_new_checkpoint_end_the_run():
+    job = new(newest_step=10)
+    for _ in range(3):
+        job = jobs.intended(job.model_copy(update={"not_before": 0.0}), now=NOW)
+        job = jobs.ended(jobs.ending(job, "preempted", "it was PREEMPTED"), now=NOW, newest_step=10, pause=0.0)
+    closed = decide(job, Seen(newest_step=10), NOW, POLICY)
+    assert isinstance(closed, Close) and closed.status == "failed" and "it was PREEMPTED" in closed.message
+    job = jobs.ended(jobs.ending(jobs.intended(job, now=NOW), "preempted", "x"), now=NOW, newest_step=20, pause=0.0)
+    assert job.fruitless == 0
+
+
+def test_a_job_survives_its_file():
+    job = jobs.ended(jobs.ending(working(), "preempted", "x"), now=NOW + 60, newest_step=5, pause=0.0)
+    assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+# -- over random histories ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """A cloud and a trainer that do what `chance` says, and a bucket that holds one job."""
+
+    chance: random.Random
+    trouble: float  # how likely something goes wrong at a step
+    last_step: int = 40
+    now: float = NOW
+    nodes: dict[str, str] = field(default_factory=dict)  # name -> state
+    born: float = 0.0
+    step: int = 0
+    checkpoint: int = 0
+    heard: float | None = None
+    outcome: Outcome | None = None
+    refusal: Refusal | None = None
+    asked: bool = False
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        for name, state in list(self.nodes.items()):
+            if state == "CREATING" and self.now - self.born > 60:
+                self.nodes[name] = "READY"
+            elif state == "DELETING":
+                del self.nodes[name]
+            elif state == "REPAIRING":
+                self.nodes[name] = "READY"
+            elif state == "READY" and self.outcome is None:
+                self.heard = self.now
+                self.step = min(self.last_step, self.step + self.chance.randrange(3))
+                if self.step % 5 == 0 or self.step == self.last_step:
+                    self.checkpoint = self.step
+                if self.asked:
+                    self.checkpoint, self.outcome = self.step, Outcome(75, "Stopped", "saved")
+                elif self.step == self.last_step:
+                    self.outcome = Outcome(0, None, "")
+            if name in self.nodes and self.chance.random() < self.trouble:
+                self._trouble(name)
+
+    def _trouble(self, name: str) -> None:
+        match self.chance.randrange(7):
+            case 0:
+                self.nodes[name] = self.chance.choice(["PREEMPTED", "TERMINATED", "STOPPED"])
+            case 1:
+                del self.nodes[name]
+            case 2:
+                self.nodes[name] = "REPAIRING"
+            case 3:
+                self.nodes[name] = "UNKNOWN"
+            case 4:
+                self.outcome = Outcome(self.chance.choice([-9, 134, 137, 75, 1]), None, "killed")
+            case 5:
+                self.heard = self.now - 1000
+            case _:
+                pass
+
+    def look(self) -> Seen:
+        silence = () if self.heard is None else (self.now - self.heard,)
+        state = next(iter(self.nodes.values()), None)
+        complete = self.checkpoint == self.last_step and self.outcome is not None and self.outcome.exit_code == 0
+        return Seen(state, False, False, self.refusal, "refused", 1, silence, self.outcome, self.checkpoint, complete)
+
+    def act(self, job: Job, action: Action) -> None:
+        match action:
+            case Create():
+                assert job.node is not None
+                self.heard, self.outcome, self.refusal, self.asked = None, None, None, False
+                self.step = self.checkpoint
+                if job.node.name in self.nodes:
+                    return  # asked again: it is there
+                if self.chance.random() < self.trouble:
+                    self.refusal = self.chance.choice(["stock-out", "stock-out", "cloud", "quota"])
+                    return
+                self.nodes[job.node.name], self.born = "CREATING", self.now
+            case Delete():
+                for name in self.nodes:
+                    self.nodes[name] = "DELETING"
+            case AskToStop():
+                self.asked = True
+            case Condemn():
+                self.refusal = None
+            case _:
+                pass
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.1, 0.4]), st.booleans(), st.sampled_from([None, 0.5, 3.0]))
+def test_every_history_ends_and_leaves_nothing(seed: int, trouble: float, stopped: bool, budget: float | None):
+    world, job = World(random.Random(seed), trouble), new()
+    policy = Policy(budget=budget)
+    for round_ in range(5000):
+        if stopped and round_ == 40:
+            job = job.model_copy(update={"wanted": "stopped"})
+        seen = world.look()
+        action = decide(job, seen, world.now, policy)
+        if isinstance(action, Rest):
+            break
+        acts_first = world.chance.random() < 0.9
+        if acts_first:  # else the supervisor is killed before it could act, or between acting and recording
+            world.act(job, action)
+        if (acts_first and world.chance.random() < 0.9) or isinstance(action, Intend | Condemn | Bury | Close | AskToStop):
+            job = recorded(job, action, seen, world.now)
+        assert len(world.nodes) <= 1, "never two at once"
+        assert world.nodes.keys() <= {job.node.name if job.node else None}, "whatever is there is recorded"
+        assert not job.is_over or not world.nodes, "nothing is left when it is over"
+        world.pass_by(world.chance.choice([5.0, 30.0, 120.0]))
+    else:
+        pytest.fail(f"no end after 5000 rounds: {job}")
+    assert job.is_over and not world.nodes
+    assert [attempt.number for attempt in job.attempts] == list(range(1, job.attempt + 1))
+    if job.status == "done":
+        assert world.checkpoint == world.last_step
+    if budget is not None:
+        assert job.dollars(world.now) < budget + 1.0
+    if trouble == 0.0 and not stopped and budget is None:
+        assert (job.status, job.attempt) == ("done", 1)

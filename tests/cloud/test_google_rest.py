@@ -1,0 +1,154 @@
+"""Google's REST services: addresses, credentials, patience, and errors in Google's own words."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from tpulm.cloud import apis
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, address, is_anonymous
+from tpulm.cloud.identity import identity
+from tpulm.cloud.policies import account_path
+from tpulm.emulator import Emulator
+from tpulm.errors import CloudRefused
+
+PROJECT = "tpulm-emulator"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """The server's `planned` answers, one after another."""
+
+    server: Any
+
+    def do_GET(self) -> None:
+        status, body = self.server.planned.pop(0)
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, Any]]]:
+    """What Service Usage answers."""
+    server: Any = HTTPServer(("127.0.0.1", 0), Answers)
+    server.planned = []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield server.planned
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def rest() -> Iterator[GoogleRest]:
+    made = GoogleRest(PROJECT, wait=lambda seconds: None)
+    yield made
+    made.close()
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", raising=False)
+    assert address("iam") == "https://iam.googleapis.com" and not is_anonymous("iam")
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "http://127.0.0.1:1/_iam/")
+    assert address("iam") == "http://127.0.0.1:1/_iam" and is_anonymous("iam")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_passes_is_waited_for(planned: list[tuple[int, Any]], rest: GoogleRest, status: int):
+    planned += [(status, b"<html>busy</html>"), (status, {"error": {"message": "busy"}}), (200, {"a": "b"})]
+    assert rest.get("serviceusage", "v1/x") == {"a": "b"} and planned == []
+
+
+def test_patience_ends(planned: list[tuple[int, Any]]):
+    planned += [(503, {"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}})] * 3
+    with pytest.raises(GoogleError, match="busy") as raised:
+        GoogleRest(PROJECT, patience_seconds=0.0).get("serviceusage", "v1/x")
+    assert (raised.value.status, raised.value.reason, len(planned)) == (503, "UNAVAILABLE", 2)
+
+
+def test_a_page_of_whatever_is_in_between(planned: list[tuple[int, Any]], rest: GoogleRest):
+    planned += [(403, b"<html>proxy</html>")]
+    with pytest.raises(GoogleError, match=r"HTTP status 403 from serviceusage\.googleapis\.com") as raised:
+        rest.get("serviceusage", "v1/x")
+    assert raised.value.refused and not raised.value.is_off and not raised.value.permission
+
+
+def test_reasons(gcs: Emulator, rest: GoogleRest):
+    gcs.tpu.deny("serviceusage.services.get")
+    with pytest.raises(GoogleError, match="denied on resource") as raised:
+        apis.states(rest, [apis.TPU])
+    assert raised.value.permission == "serviceusage.services.get" and raised.value.reason == "IAM_PERMISSION_DENIED"
+    gcs.tpu.disable_service("iam.googleapis.com")
+    with pytest.raises(GoogleError) as raised:
+        rest.get("iam", f"v1/projects/{PROJECT}/serviceAccounts")
+    assert raised.value.is_off == "iam.googleapis.com"
+    with pytest.raises(GoogleError, match="bucket does not exist") as raised:
+        rest.get("storage", "storage/v1/b/none")
+    assert raised.value.missing
+
+
+def test_nobody_answers(gcs: Emulator):
+    gcs.stop()
+    with pytest.raises(GoogleError, match=r"no answer from http://127\.0\.0\.1") as raised:
+        GoogleRest(PROJECT, patience_seconds=0.0).get("iam", "v1/x")
+    assert raised.value.status == 0
+
+
+def test_an_api_that_needs_a_while_to_be_on(gcs: Emulator, rest: GoogleRest):
+    gcs.tpu.disable_service("iam.googleapis.com")
+    seen: list[dict[str, Any]] = []
+
+    def act() -> None:
+        seen.append(rest.get("iam", f"v1/projects/{PROJECT}/serviceAccounts"))
+
+    apis.settled(act, wait=lambda seconds: gcs.tpu.enable_service("iam.googleapis.com"))
+    assert seen == [{}]
+
+
+@pytest.mark.parametrize(
+    ("email", "project"),
+    [
+        ("worker@my-project.iam.gserviceaccount.com", "my-project"),
+        ("worker@my-project.example.com.iam.gserviceaccount.com", "example.com:my-project"),
+        ("123-compute@developer.gserviceaccount.com", "-"),
+    ],
+)
+def test_where_an_account_is(email: str, project: str):
+    assert account_path(email) == f"v1/projects/{project}/serviceAccounts/{email}"
+
+
+def test_turning_on(gcs: Emulator, rest: GoogleRest, planned: list[tuple[int, Any]]):
+    wanted = [apis.TPU, apis.IAM]
+    planned += [(200, {"services": [{"config": {"name": apis.TPU}, "state": "ENABLED"}]})]
+    assert apis.states(rest, wanted) == {apis.TPU: True, apis.IAM: False}
+
+
+def test_who_one_is(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
+    assert "emulator" in identity(GoogleRest(PROJECT)).source
+    for name in gcs.environment:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    with pytest.raises(CloudRefused, match="gcloud auth application-default login"):
+        identity(GoogleRest(PROJECT))
+    login = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+    file = tmp_path / "application_default_credentials.json"
+    file.write_text(json.dumps(login | {"account": "me@example.com"}))
+    found = identity(GoogleRest(PROJECT))
+    assert (found.source, found.member) == ("gcloud's login (application-default)", "user:me@example.com")
+    file.rename(tmp_path / "key.json")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    found = identity(GoogleRest(PROJECT))
+    assert found.source == f"the file {tmp_path / 'key.json'} (GOOGLE_APPLICATION_CREDENTIALS)"

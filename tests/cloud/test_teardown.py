@@ -1,0 +1,120 @@
+"""The end of a run: nothing bills, and what was named is deleted, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from cloud_rig import PROJECT, WORKDIR_PATH, job_of, node_of, plant, quick, running, write_job
+
+from tpulm import storage
+from tpulm.cloud import cost, teardown
+from tpulm.cloud.job import Job
+from tpulm.cloud.tpu_api import TpuApi
+from tpulm.emulator import Emulator
+from tpulm.errors import ConfigError, StorageError, TpulmError
+
+
+@pytest.fixture
+def api(gcs: Emulator) -> TpuApi:
+    return quick(gcs)
+
+
+def stop(api: TpuApi, seconds: float = 20) -> Job:
+    return teardown.stop(WORKDIR_PATH, api, newest_step=lambda: 70, pause_seconds=0.05, seconds=seconds)
+
+
+def test_without_a_supervisor_it_is_ended_from_here(api: TpuApi, gcs: Emulator):
+    write_job(running())
+    plant(api, "toy-a2")
+    job = stop(api)
+    assert (job.status, job.attempts[-1].ending, job.newest_step) == ("stopped", "stopped", 70)
+    assert gcs.tpu.nodes() == {} and teardown.left(api, WORKDIR_PATH, "toy").resources == ()
+    assert stop(api) == job, "again, it is over already"
+
+
+def test_a_node_that_was_only_intended_is_not_created(api: TpuApi, gcs: Emulator):
+    write_job(job_of(attempt=1, node=node_of(1, requested=False, state="", ready_at=None)))
+    assert stop(api).status == "stopped"
+    assert gcs.tpu.nodes() == {} and "POST node" not in str(gcs.tpu.history())
+
+
+def test_a_supervisor_elsewhere_is_left_to_end_it(api: TpuApi, gcs: Emulator):
+    control = write_job(job_of(attempt=1, node=node_of(1)))
+
+    def supervise() -> None:
+        with storage.held(control.folder):
+            held.set()
+            while (found := control.read()) and found[0].wanted != "stopped":
+                time.sleep(0.02)
+            control.change(lambda job: job.model_copy(update={"node": None, "status": "stopped", "message": "by the other"}))
+
+    held = threading.Event()
+    thread = threading.Thread(target=supervise)
+    thread.start()
+    held.wait(10)
+    assert stop(api).message == "by the other"
+    thread.join()
+
+
+def test_one_that_does_not_end_it_is_named(api: TpuApi):
+    control = write_job(job_of(attempt=1, node=node_of(1)))
+    with storage.held(control.folder), pytest.raises(TpulmError, match=r"process \d+ on .* has not ended the run"):
+        stop(api, seconds=0.1)
+
+
+def test_without_a_job_there_is_nothing_to_stop(api: TpuApi):
+    with pytest.raises(StorageError, match="no run in the cloud"):
+        stop(api)
+
+
+def test_what_is_left_is_this_runs_alone(api: TpuApi):
+    plant(api, "toy-a1")
+    plant(api, "toy-a2", workdir="gs://runs/another")
+    plant(api, "toy-a3", workdir="")
+    assert [item.name for item in teardown.left(api, WORKDIR_PATH, "toy").resources] == ["toy-a1", "toy-a3"]
+    assert [item.name for item in teardown.left(api, WORKDIR_PATH, None).resources] == ["toy-a1"]
+
+
+def test_files_go_with_the_job_last(gcs: Emulator):
+    control = write_job(job_of(status="done"))
+    for name in ("dataset/a", "dataset/b", "corpus/c", "export/model", "run.json"):
+        storage.write_atomic(WORKDIR_PATH / name, b"12345")
+    storage.write_atomic("gs://runs/toy-two/run.json", b"1")
+    data = teardown.data_files(WORKDIR_PATH)
+    assert sorted(data.names) == ["corpus/c", "dataset/a", "dataset/b"] and data.bytes == 15
+    assert teardown.delete_files(data) == 3
+    work = teardown.work_files(WORKDIR_PATH)
+    assert work.names[-1] == "cloud/job.json" and not {"corpus/c", "dataset/a"} & set(work.names)
+    assert teardown.strangers(WORKDIR_PATH, deleted=True) == ["toy-two/run.json"]
+    teardown.delete_files(work)
+    assert storage.walk(storage.as_path("gs://runs")).keys() == {"toy-two/run.json"} and control.read() is None
+    with pytest.raises(StorageError, match="gs://runs was not deleted"):
+        teardown.delete_bucket(PROJECT, "runs")
+    storage.remove(storage.as_path("gs://runs/toy-two"))
+    teardown.delete_bucket(PROJECT, "runs")
+    teardown.delete_bucket(PROJECT, "runs")
+    assert gcs.bucket_names() == []
+
+
+def test_a_folder_in_use_is_not_deleted(gcs: Emulator):
+    with storage.held(WORKDIR_PATH), pytest.raises(ConfigError, match="is in use by process"):
+        teardown.check_unused(WORKDIR_PATH)
+    teardown.check_unused(WORKDIR_PATH)
+
+
+def test_the_cost_of_attempts_storage_and_what_is_to_come(gcs: Emulator):
+    job, now = running(), time.time()
+    write_job(job)
+    storage.write_atomic(WORKDIR_PATH / "x", b"0" * 1_000_000)
+    found = cost.cost(job, WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
+    assert [(item.attempt, item.ending, item.steps) for item in found.attempts] == [(1, "preempted", 40), (2, "", 30)]
+    assert found.dollars == pytest.approx(4.0, rel=0.01) and found.runs and found.hours == pytest.approx(2.0, rel=0.01)
+    assert found.dollars_at_end == pytest.approx(8.0, rel=0.01)
+    assert found.stored.objects == 4 and found.stored.region == "us-central1"
+    assert found.stored.dollars_per_month == pytest.approx(found.stored.bytes / 2**30 * 0.02)
+    granted = cost.cost(running(dollars_per_hour=0.0, attempts=()), WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
+    assert (granted.dollars, granted.dollars_at_end) == (0.0, 0.0)
+    assert cost.cost(job, WORKDIR_PATH, now=now, newest_step=70).dollars_at_end is None
+    assert cost.stored(WORKDIR_PATH, "asia-northeast1").dollars_per_month > found.stored.dollars_per_month

@@ -1,0 +1,318 @@
+"""What goes wrong with TPU VMs, one trouble a test, with real agents on emulated VMs and a stand-in for the trainer.
+
+After each of them there is no node, no queued resource and no process, and the job can be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trainer
+
+from tpulm import config, interrupt, storage
+from tpulm.cloud import launch as launching
+from tpulm.cloud import setup
+from tpulm.cloud.control import Control
+from tpulm.cloud.decide import Policy
+from tpulm.cloud.job import Job
+from tpulm.cloud.settings import load
+from tpulm.cloud.supervise import Supervisor
+from tpulm.cloud.tpu_api import TpuApi
+from tpulm.emulator import Emulator, MachineSettings
+from tpulm.errors import StorageError
+from tpulm.train.sealing import committed_steps
+
+WORKDIR = storage.as_path("gs://runs/toy")
+ZONES = ("us-central1-a", "us-central1-b")
+QUICK = Policy(create=60.0, boot=60.0, stale=30.0, repair=30.0, unknown=1.0, save=20.0, pause=0.2, longest_pause=1.0)
+SELF_DELETE_SECONDS = 5.0
+PATIENCE = 120.0  # seconds until a test gives up
+
+
+class Cloud:
+    """An emulated cloud that is set up, with a run launched in it."""
+
+    def __init__(self, gcs: Emulator, folder: Path):
+        self.gcs, self.tpu = gcs, gcs.tpu
+        self.told: list[str] = []
+        self._folder = folder
+        self._threads: list[threading.Thread] = []
+        self.tpu.set(create_seconds=0.1, delete_seconds=0.05, stop_seconds=0.05)
+
+    def launch(self, plan: dict[str, Any] | None = None, **options: Any) -> None:
+        """`plan` is what is to go wrong with the trainer."""
+        options = {"accelerator": "v3-8", "bucket": "runs", "zones": ZONES, **options}
+        if plan is not None:
+            storage.write_json("gs://runs/plan.json", plan)
+            options["secrets"] = {**options.get("secrets", {}), "TRAINER": "gs://runs/plan.json"}
+        self.settings = load(project="tpulm-emulator", **options)
+        setup.apply(setup.steps(self.settings))
+        run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"]})
+        launching.launch(run, WORKDIR, self.settings, dollars_per_hour=2.0, python=str(self._interpreter()))
+
+    def _interpreter(self) -> Path:
+        path = self._folder / "python"
+        path.write_text(f'#!/bin/sh\nexec {sys.executable} {trainer.__file__} "$@"\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    def supervisor(self, policy: Policy = QUICK) -> Supervisor:
+        return launching.supervisor(
+            WORKDIR,
+            self.settings,
+            TpuApi(self.settings.project),
+            newest_step=newest_step,
+            tell=self.told.append,
+            policy=policy,
+            pause_seconds=0.1,
+        )
+
+    def begin(self, policy: Policy = QUICK) -> Callable[[], Job]:
+        """Supervises in a thread; what it gives waits for the end."""
+        jobs: list[Job] = []
+        supervisor = self.supervisor(policy)
+        thread = threading.Thread(target=lambda: jobs.append(supervisor.run()))
+        thread.start()
+        self._threads.append(thread)
+
+        def end() -> Job:
+            thread.join(PATIENCE)
+            assert jobs, self.told
+            return jobs[0]
+
+        return end
+
+    def end(self) -> None:
+        """Of what a test that failed has left."""
+        if any(thread.is_alive() for thread in self._threads):
+            interrupt.request("the end of the test")
+            for thread in self._threads:
+                thread.join(PATIENCE)
+
+    def node(self) -> str:
+        """The one there is, once it is READY."""
+        until(lambda: "READY" in self.tpu.nodes().values())
+        (name,) = self.tpu.nodes()
+        return name.rpartition("/")[2]
+
+    def nothing_is_left(self) -> None:
+        assert (self.tpu.nodes(), self.tpu.queued_resources()) == ({}, {})
+        until(lambda: not agents(self.gcs.url))
+        assert Control(WORKDIR).read() is not None
+
+
+@pytest.fixture
+def machines() -> MachineSettings:
+    environment = {"TPULM_LOOK_SECONDS": "0.2", "TPULM_SELF_DELETE_SECONDS": str(SELF_DELETE_SECONDS)}
+    return MachineSettings(environment=environment)
+
+
+@pytest.fixture
+def cloud(gcs: Emulator, tmp_path: Path) -> Iterator[Cloud]:
+    made = Cloud(gcs, tmp_path)
+    with interrupt.handled():
+        yield made
+        made.end()
+    made.nothing_is_left()
+
+
+def newest_step() -> int:
+    return max(committed_steps(WORKDIR / "checkpoints"), default=0)
+
+
+def until(fits: Callable[[], object], seconds: float = 60) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not fits():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
+
+
+def agents(url: str) -> list[int]:
+    """Processes on the VMs of the emulator with that address."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"/tpulm/bundles/" in command and f"STORAGE_EMULATOR_HOST={url}\0".encode() in environment:
+            found.append(int(folder.name))
+    return found
+
+
+def endings(job: Job) -> list[str]:
+    return [attempt.ending for attempt in job.attempts]
+
+
+def test_nothing_goes_wrong(cloud: Cloud) -> None:
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job), job.newest_step) == ("done", ["done"], trainer.STEPS), cloud.told
+
+
+def test_no_capacity_in_two_zones_and_then_there_is(cloud: Cloud) -> None:
+    for zone in ZONES:
+        cloud.tpu.stock_out(zone, count=1)
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("done", ["stock-out", "stock-out", "done"])
+    assert [attempt.zone for attempt in job.attempts] == [*ZONES, ZONES[0]]
+
+
+def test_no_quota(cloud: Cloud) -> None:
+    cloud.tpu.set_quota("v3-8", 0)
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, job.attempt) == ("refused", 1)
+    assert "quota" in job.message.lower() and "us-central1" in job.message
+
+
+def test_an_operation_that_fails(cloud: Cloud) -> None:
+    cloud.tpu.fail_next_create()
+    cloud.launch()
+    assert endings(cloud.begin()()) == ["cloud", "done"]
+
+
+def test_a_queued_resource_that_is_suspended(cloud: Cloud) -> None:
+    cloud.launch(queued=True)
+    end = cloud.begin()
+    until(lambda: newest_step() >= 2)
+    cloud.tpu.suspend(cloud.node())
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["preempted", "done"]), cloud.told
+
+
+def test_a_slow_creation_whose_workers_are_heard_is_left_alone(cloud: Cloud) -> None:
+    cloud.tpu.set(create_seconds=15.0, boot_seconds=0.1)
+    cloud.launch()
+    job = cloud.begin(dataclasses.replace(QUICK, create=8.0))()
+    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+def test_one_of_four_workers_is_killed(cloud: Cloud) -> None:
+    cloud.launch(accelerator="v3-32", plan={"seconds": 2.0})
+    end = cloud.begin(dataclasses.replace(QUICK, stale=4.0))
+    until(lambda: newest_step() >= 1)
+    cloud.tpu.kill_worker(cloud.node(), 2)
+    job = end()
+    assert job.status == "done" and endings(job)[0] == "silent", cloud.told
+    assert "1 of 4 workers" in job.attempts[0].detail
+
+
+def test_heartbeats_that_freeze(cloud: Cloud) -> None:
+    cloud.launch()
+    end = cloud.begin(dataclasses.replace(QUICK, stale=4.0))
+    until(lambda: newest_step() >= 1)
+    cloud.tpu.freeze(cloud.node())
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["silent", "done"]), job.attempts
+
+
+def test_a_reboot(cloud: Cloud) -> None:
+    """The agent comes back by itself and takes its local copy of the bundle."""
+    cloud.launch()
+    end = cloud.begin(QUICK)
+    until(lambda: newest_step() >= 1)
+    cloud.tpu.repair(cloud.node(), seconds=0.5)
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+def test_a_trainer_that_is_killed(cloud: Cloud) -> None:
+    cloud.launch(plan={"dies_at": 2})
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("done", ["trainer", "done"]), cloud.told
+    assert "signal 9" in job.attempts[0].detail
+
+
+def test_a_run_that_fails_by_itself_is_not_tried_again(cloud: Cloud) -> None:
+    cloud.launch(plan={"error": "train.batch_size 7 does not divide"})
+    job = cloud.begin()()
+    assert (job.status, endings(job), job.message) == ("failed", ["failed"], "train.batch_size 7 does not divide")
+
+
+def test_stopped_on_request_it_saves_and_goes_on_later(cloud: Cloud) -> None:
+    cloud.launch()
+    end = cloud.begin()
+    until(lambda: newest_step() >= 1)
+    Control(WORKDIR).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+    job = end()
+    assert (job.status, endings(job)) == ("stopped", ["stopped"]), cloud.told
+    saved = job.newest_step
+    cloud.launch(zones=ZONES[1:], spot=False)
+    job = cloud.begin()()
+    assert (job.status, job.attempts[-1].first_step, job.newest_step) == ("done", saved, trainer.STEPS)
+    assert (job.attempts[-1].zone, job.spot) == (ZONES[1], False), "where it runs may be another place"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # google's clients leave sockets to be collected
+def test_a_storm_of_refusals(cloud: Cloud) -> None:
+    cloud.launch()
+    end = cloud.begin(QUICK)
+    until(lambda: newest_step() >= 1)
+    cloud.gcs.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
+    cloud.tpu.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+def test_the_budget_is_reached(cloud: Cloud) -> None:
+    cloud.launch()
+    supervisor = cloud.supervisor()
+    until(lambda: supervisor.step() and newest_step() >= 1)
+    found = Control(WORKDIR).read()
+    assert found is not None
+    margin = (QUICK.save + QUICK.teardown) / 3600 * found[0].dollars_per_hour
+    job = cloud.begin(dataclasses.replace(QUICK, budget=found[0].dollars(time.time()) + margin))()
+    assert (job.status, endings(job)) == ("stopped", ["budget"]), cloud.told
+    assert 0 < job.newest_step < trainer.STEPS
+
+
+def test_a_supervisor_that_is_stopped_while_it_creates(cloud: Cloud) -> None:
+    """As by Ctrl-C: the node is recorded, and another supervisor takes it over."""
+    cloud.tpu.set(create_seconds=1.0)
+    cloud.launch()
+    supervisor = cloud.supervisor()
+    while not cloud.tpu.nodes():
+        supervisor.step()
+    job = cloud.begin()()
+    assert (job.status, job.attempt, endings(job)) == ("done", 1, ["done"])
+
+
+def test_two_supervisors(cloud: Cloud) -> None:
+    cloud.launch()
+    end = cloud.begin()
+    until(lambda: newest_step() >= 1)
+    with pytest.raises(StorageError, match="in use"):
+        cloud.supervisor().run()
+    assert endings(end()) == ["done"]
+
+
+def test_a_secret_reaches_the_trainer_and_nothing_else(cloud: Cloud) -> None:
+    cloud.tpu.add_secret("hub-token", "a-very-secret-value")
+    cloud.launch(plan={"seconds": 1.5}, secrets={"KEY": "hub-token"})
+    end = cloud.begin()
+    name = cloud.node()
+    until(lambda: newest_step() >= 1)
+    assert "a-very-secret-value" not in json.dumps(cloud.tpu.status()) + cloud.tpu.console(name)
+    assert end().status == "done"
+    log = storage.read_text(Control(WORKDIR).attempt(1) / "log-0.txt")
+    assert "training with the key [redacted]" in log and "a-very-secret-value" not in log
+
+
+def test_nobody_supervises_and_the_node_deletes_itself(cloud: Cloud) -> None:
+    cloud.launch()
+    supervisor = cloud.supervisor()
+    until(lambda: supervisor.step() and newest_step() >= 1)
+    until(lambda: not cloud.tpu.nodes(), PATIENCE)
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("done", ["done"])

@@ -1,0 +1,62 @@
+"""What is sent to a VM: small, old enough in its language, and the same bytes for the same sources."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tpulm.cloud import bundle
+from tpulm.cloud.vm.digest import digest
+
+FOLDER = bundle.source_folder() / "cloud" / "vm"
+
+
+def test_the_startup_script_fits_and_is_bash():
+    script = bundle.boot_script()
+    assert len(script.encode()) < 4096
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["agent.py", "digest.py"])
+def test_what_runs_there_needs_python_3_8_and_its_library_alone(name: str):
+    tree = ast.parse((FOLDER / name).read_text(encoding="utf-8"), feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {module.split(".")[0] for module in imported} <= sys.stdlib_module_names
+
+
+def test_a_bundle_is_named_by_what_is_in_it():
+    (name, packed), again = bundle.build(), bundle.build()
+    assert (name, packed) == again
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        names = archive.getnames()
+        wheel = next(file for file in names if file.endswith(".whl"))
+        content = archive.extractfile(wheel)
+        assert content is not None
+        files = zipfile.ZipFile(io.BytesIO(content.read())).namelist()
+    assert {"agent.py", "digest.py", "bundle.json", "pins.txt", "uv"} < set(names)
+    assert {"tpulm/__init__.py", "tpulm/cloud/vm/boot.sh", "tpulm/recipes/bert-base.toml"} < set(files)
+    assert not any("__pycache__" in file for file in files)
+
+
+def test_everything_needed_is_pinned():
+    pins = dict(line.split("==") for line in bundle.pins())
+    assert {"jax[tpu]", "jax", "jaxlib", "orbax-checkpoint", "google-cloud-storage", "tokenizers"} < pins.keys()
+    assert not {"tpulm", "pytest", "torch"} & pins.keys()
+
+
+def test_the_digest_tells_sources_apart(tmp_path: Path):
+    (tmp_path / "a.py").write_text("1")
+    first = digest(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "a.pyc").write_text("x")
+    assert digest(tmp_path) == first
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    assert digest(tmp_path) != first
