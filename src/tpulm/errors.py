@@ -6,8 +6,10 @@
     │   └── MissingExtra            2   an optional dependency is not installed
     ├── DataError                   3   the user's text, labels or vocabulary cannot be used
     ├── CloudRefused                4   permission, quota or budget
+    ├── Unavailable                 1   a service did not answer as it should for minutes; later it may
     ├── StorageError                1   a file or object could not be read or written (disk full, read-only, …)
-    │   └── StorageRefused          4   no credentials for Cloud Storage, or no permission
+    │   ├── StorageRefused          4   no credentials for Cloud Storage, or no permission
+    │   └── StorageUnavailable      1   Cloud Storage did not answer; an Unavailable, too
     ├── CheckpointError             1   no checkpoint could be restored
     ├── TrainingDiverged            1   the loss became NaN or jumped
     ├── PeerLost                    1   another host of the run is gone (or that host's own exit code)
@@ -65,6 +67,10 @@ class CloudRefused(TpulmError):
     exit_code = 4
 
 
+class Unavailable(TpulmError):
+    """A service did not answer, or only with errors of its own, for as long as requests are repeated."""
+
+
 class StorageError(TpulmError):
     """A file or object could not be read or written."""
 
@@ -73,6 +79,10 @@ class StorageRefused(StorageError):
     """Cloud Storage knows nobody by these credentials, or does not let them do this."""
 
     exit_code = 4
+
+
+class StorageUnavailable(StorageError, Unavailable):
+    """Cloud Storage did not answer as it should."""
 
 
 class CheckpointError(TpulmError):

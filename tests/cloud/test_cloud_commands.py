@@ -59,7 +59,7 @@ def training() -> None:
     ]
     storage.write_atomic(WORKDIR_PATH / "metrics" / "0001.jsonl", "\n".join(lines) + "\n")
     storage.write_atomic(WORKDIR_PATH / "checkpoints" / "70" / "commit_success.txt", b"")
-    beat = {"time": now - 12, "state": "training", "step": None}
+    beat = {"time": now - 12, "state": "training"}
     storage.write_json(WORKDIR_PATH / "cloud" / "attempts" / "2" / "beat-0.json", beat)
 
 

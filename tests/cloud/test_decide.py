@@ -121,6 +121,23 @@ def test_a_state_in_repair_is_waited_for_though_its_workers_are_silent():
     assert decide(job, Seen(state="REPAIRING", silence=(600.0,)), NOW + 600, POLICY) == Wait("reviews-a1 is REPAIRING")
 
 
+def test_a_complete_run_has_its_trainer_end_by_itself():
+    """It has yet to close its files, and its worker to send the end of the log."""
+    complete = dataclasses.replace(WORKING, complete=True)
+    job = working()
+    assert decide(job, complete, NOW, POLICY) == AskToStop("done")
+    job = recorded(job, AskToStop("done"), complete, NOW)
+    assert isinstance(decide(job, complete, NOW + 299, POLICY), Wait)
+    for seen, later in (
+        (dataclasses.replace(complete, outcome=Outcome(0, None, "")), 5),
+        (dataclasses.replace(complete, outcome=Outcome(-9, None, "")), 5),
+        (dataclasses.replace(complete, silence=(200.0,)), 5),
+        (complete, 301),
+    ):
+        action = decide(job, seen, NOW + later, POLICY)
+        assert isinstance(action, Condemn) and action.why == "done", seen
+
+
 def test_a_wish_to_stop_saves_first():
     job = working().model_copy(update={"wanted": "stopped"})
     assert decide(job, WORKING, NOW, POLICY) == AskToStop("stopped")
@@ -207,6 +224,7 @@ class World:
     now: float = NOW
     nodes: dict[str, str] = field(default_factory=dict)  # name -> state
     born: float = 0.0
+    complete: bool = False
     step: int = 0
     checkpoint: int = 0
     heard: float | None = None
@@ -231,7 +249,8 @@ class World:
                 if self.asked:
                     self.checkpoint, self.outcome = self.step, Outcome(75, "Stopped", "saved")
                 elif self.step == self.last_step:
-                    self.outcome = Outcome(0, None, "")
+                    self.outcome = Outcome(0, None, "") if self.complete else None  # the export comes before the end
+                    self.complete = True
             if name in self.nodes and self.chance.random() < self.trouble:
                 self._trouble(name)
 
@@ -255,8 +274,7 @@ class World:
     def look(self) -> Seen:
         silence = () if self.heard is None else (self.now - self.heard,)
         state = next(iter(self.nodes.values()), None)
-        complete = self.checkpoint == self.last_step and self.outcome is not None and self.outcome.exit_code == 0
-        return Seen(state, False, False, self.refusal, "refused", 1, silence, self.outcome, self.checkpoint, complete)
+        return Seen(state, False, False, self.refusal, "refused", 1, silence, self.outcome, self.checkpoint, self.complete)
 
     def act(self, job: Job, action: Action) -> None:
         match action:

@@ -95,7 +95,7 @@ class Run:
         self.checkpoint = min(3, self.checkpoint + 1)
         folder = self.control.attempt(node.attempt)
         folder.mkdir(parents=True, exist_ok=True)  # type: ignore[attr-defined]
-        beat = {"time": self.now, "state": "training", "step": self.checkpoint}
+        beat = {"time": self.now, "state": "training"}
         (Path(folder) / "beat-0.json").write_text(json.dumps(beat))
         if self.checkpoint >= 3:
             (Path(folder) / "end-0.json").write_text(json.dumps({"exit_code": 0, "failure": None, "message": ""}))

@@ -20,10 +20,11 @@ import trainer
 
 from tpulm import config, interrupt, storage
 from tpulm.cloud import launch as launching
-from tpulm.cloud import setup
+from tpulm.cloud import setup, tpu_api
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job
+from tpulm.cloud.provider import Sight
 from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
@@ -263,6 +264,41 @@ def test_a_storm_of_refusals(cloud: Cloud) -> None:
     cloud.tpu.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
     job = end()
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+def test_a_cloud_that_is_silent_for_longer_than_requests_are_repeated(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor waits; the run goes on without it."""
+    monkeypatch.setattr(tpu_api, "_PATIENCE_SECONDS", 0.5)
+    cloud.launch()
+    end = cloud.begin(QUICK)
+    until(lambda: newest_step() >= 1)
+    cloud.tpu.faults.set(error_rate=1.0, error_status=503, seconds=5.0)
+    until(lambda: any("the TPU API has failed" in line for line in cloud.told))
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "409"])
+def test_a_node_that_was_asked_for_by_a_supervisor_that_died(cloud: Cloud, is_seen: bool) -> None:
+    """It had not recorded that it asked. The node is taken over when it is seen, or when asking again is answered with 409."""
+    cloud.launch()
+    first = cloud.supervisor()
+    job, _ = first.step()
+    assert job.node is not None and not job.node.requested
+    first.provider.create(first.request(job, job.node))
+    if not is_seen:
+        second = dataclasses.replace(first, provider=NothingThere(cloud.settings.project))
+        second.step()
+        assert cloud.told[-1].startswith("creating")
+    job = cloud.begin()()
+    assert (job.status, job.attempt, endings(job)) == ("done", 1, ["done"]), cloud.told
+
+
+class NothingThere(TpuApi):
+    """Looks too early."""
+
+    def look(self, name: str, zone: str) -> Sight:
+        return Sight(None)
 
 
 def test_the_budget_is_reached(cloud: Cloud) -> None:

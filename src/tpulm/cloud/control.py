@@ -2,7 +2,7 @@
 
 run.json, settings.json   what is run, and where
 job.json                  the job, replaced by compare-and-swap alone
-attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state", "step"}
+attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state"}
 attempts/N/end-I.json     its trainer has ended: {"exit_code", "failure", "message"}
 attempts/N/log-I.txt      what its trainer printed
 """
@@ -28,7 +28,6 @@ class Beat:
     worker: int
     time: float  # seconds since 1970
     state: str  # "starting", "training", …
-    step: int | None
 
 
 class Control:
@@ -90,7 +89,7 @@ class Control:
 
     def beats(self, attempt: int) -> list[Beat]:
         return [
-            Beat(worker, float(found["time"]), str(found.get("state", "")), found.get("step"))
+            Beat(worker, float(found["time"]), str(found.get("state", "")))
             for worker, found in self._objects(attempt, "beat-")
         ]
 

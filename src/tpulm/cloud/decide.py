@@ -136,6 +136,7 @@ _GONE = frozenset(["PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "HIDING", "
 _QUEUE_ENDED = frozenset(["SUSPENDING", "SUSPENDED", "FAILED"])
 _COMING = frozenset(["CREATING", "STARTING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"])
 _MENDING = frozenset(["REPAIRING", "RESTARTING"])
+_NOT_THE_RUNS = frozenset([None, "PeerLost", "StorageError", "StorageUnavailable"])  # failure records with exit code 1
 _USERS = frozenset([2, 3, 4])  # exit codes that say: the run, its data, its permissions
 
 
@@ -221,7 +222,7 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
         return Condemn(seen.refusal, seen.refused_because)
     if seen.foreign:
         return Condemn("taken", f"{node.name} exists in {node.zone} and belongs to another run")
-    if seen.complete:
+    if seen.complete and (seen.outcome is not None or not _answers(seen, policy)):
         return Condemn("done", "the run is complete")
     if seen.outcome is not None:
         return Condemn(*_judged(job, node, seen.outcome))
@@ -243,21 +244,28 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
 
 
 def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action | None:
-    """What follows from a wish, the budget or the deadline."""
+    """What follows from a run that is complete, a wish, the budget or the deadline."""
     reason: tuple[Ending, str] | None = None
-    if job.wanted != "running":
+    if seen.complete:  # its trainer has yet to close its files and its worker to send the log
+        reason = "done", "the run is complete"
+    elif job.wanted != "running":
         reason = "stopped", "stopped on request; launching it again continues"
     else:
         reason = _out_of_means(job, now, policy)
     if reason is None:
         return None
-    if not seen.silence or max(seen.silence) > policy.stale:  # nothing lives there that could save
+    if not _answers(seen, policy):
         return Condemn(*reason)
     if node.asked_to_stop is None:
         return AskToStop(reason[0])
     if now - node.asked_to_stop > policy.save:
         return Condemn(reason[0], f"{reason[1]} (its trainer did not answer within {policy.save:.0f} s)")
-    return Wait("the trainer saves and stops")
+    return Wait("the trainer ends by itself" if seen.complete else "the trainer saves and stops")
+
+
+def _answers(seen: Seen, policy: Policy) -> bool:
+    """Whether anything lives there that could save and stop."""
+    return bool(seen.silence) and max(seen.silence) <= policy.stale
 
 
 def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | None:
@@ -281,7 +289,7 @@ def _judged(job: Job, node: Node, outcome: Outcome) -> tuple[Ending, str]:
         return "done", "the run is complete"
     if code == 75:
         return (node.asked_because or ("stopped" if job.wanted != "running" else "again")), message or "saved and stopped"
-    if code in _USERS or (code == 1 and outcome.failure not in (None, "PeerLost", "StorageError")):
+    if code in _USERS or (code == 1 and outcome.failure not in _NOT_THE_RUNS):
         return "failed", message
     by = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return "trainer", f"the trainer ended ({by}) {message}".rstrip()

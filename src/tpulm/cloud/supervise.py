@@ -32,7 +32,7 @@ from tpulm.cloud.decide import (
 )
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, Provider, Refused, Request
-from tpulm.errors import StorageError
+from tpulm.errors import StorageError, Unavailable
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,23 @@ class Supervisor:
     tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.time
     pause_seconds: float = 10.0  # between looks while there is nothing to do
-    _told: list[str] = field(default_factory=list)
+    _told: list[str] = field(default_factory=list)  # the last line, if any
 
     def run(self) -> Job:
-        """Until the run is over, or this process is asked to stop, which leaves the run as it is (Stopped)."""
+        """Until the run is over, or this process is asked to stop, which leaves the run as it is (Stopped).
+
+        A cloud that does not answer is waited for. Raises CloudRefused and StorageError for what waiting does not mend.
+        """
         with storage.held(self.control.folder, note=self.tell):
             while True:
-                job, action = self.step()
-                if isinstance(action, Rest):
-                    return job
+                try:
+                    job, action = self.step()
+                except Unavailable as error:  # for minutes, so that whoever watches may want to know
+                    self._say(f"{error} (it is tried on; the run itself does not need this process)")
+                    action = Wait("an answer")
+                else:
+                    if isinstance(action, Rest):
+                        return job
                 interrupt.check("the run goes on in the cloud; 'tpulm cloud attach' takes it up again")
                 if isinstance(action, Wait | Delete):
                     _sleep(self.pause_seconds)
@@ -65,7 +73,7 @@ class Supervisor:
         now = self.clock()
         seen = self.look(job, now)
         action = decide(job, seen, now, self.policy)
-        self._say(job, action)
+        self._say(in_words(job, action))
         changed = self._act(job, action, seen, now)
         if changed != job:
             self.control.replace(changed, version)  # or somebody changed it meanwhile: the next look is at theirs
@@ -109,10 +117,10 @@ class Supervisor:
             raise StorageError(f"{self.control.path} is gone; what the run had in the cloud is found by 'tpulm cloud audit'")
         return found
 
-    def _say(self, job: Job, action: Action) -> None:
-        line = in_words(job, action)
-        if line and (not self._told or self._told[-1] != line):
-            self._told.append(line)
+    def _say(self, line: str) -> None:
+        """Once, until something else is said."""
+        if line and [line] != self._told:
+            self._told[:] = [line]
             self.tell(line)
 
 
@@ -128,6 +136,8 @@ def in_words(job: Job, action: Action) -> str:
             return f"{node.name} in {node.zone} is there already: taken over"
         case Note(state) if node is not None:
             return f"{node.name} is {state}"
+        case AskToStop("done"):
+            return "the run is complete; its trainer ends"
         case AskToStop(because):
             return f"asking the trainer to save and stop ({because})"
         case Condemn(_, detail):

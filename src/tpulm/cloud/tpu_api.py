@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tpulm.cloud.decide import Refusal
 from tpulm.cloud.google_rest import needing_extra
 from tpulm.cloud.provider import WORKDIR, Creation, Refused, Request, Resource, Sight
-from tpulm.errors import CloudRefused, TpulmError
+from tpulm.errors import CloudRefused, Unavailable
 from tpulm.storage.cloud_causes import LOGIN, expired, words
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class TpuApi:
-    """Raises CloudRefused for what is refused, and TpulmError where nobody answers for minutes; `create` raises `Refused`."""
+    """Raises CloudRefused for what is refused, and Unavailable where nobody answers for minutes; `create` raises `Refused`."""
 
     def __init__(self, project: str):
         self.project = project
@@ -250,7 +250,10 @@ def _explained() -> Iterator[None]:
         raise CloudRefused(expired(str(error))) from error
     except exceptions.ClientError as error:
         raise CloudRefused(f"the TPU API refused: {words(error)}") from error
+    except exceptions.RetryError as error:
+        why = words(error.cause) if isinstance(error.cause, exceptions.GoogleAPICallError) else "no answer; is there a network?"
+        raise Unavailable(f"the TPU API has failed for {_PATIENCE_SECONDS:.0f} s: {why}") from error
     except exceptions.GoogleAPICallError as error:
-        raise TpulmError(f"the TPU API failed: {words(error)}; try again later") from error
+        raise Unavailable(f"the TPU API failed: {words(error)}; try again later") from error
     except (exceptions.GoogleAPIError, auth.GoogleAuthError, OSError) as error:
-        raise TpulmError(f"the TPU API does not answer ({type(error).__name__}); is there a network?") from error
+        raise Unavailable(f"the TPU API does not answer ({type(error).__name__}); is there a network?") from error

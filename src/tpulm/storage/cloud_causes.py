@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 
-from tpulm.errors import MissingExtra, StorageError, StorageRefused
+from tpulm.errors import MissingExtra, StorageError, StorageRefused, StorageUnavailable
 from tpulm.storage.paths import REMOTE, bucket_and_name
 from tpulm.storage.system_causes import known_cause
 
@@ -68,6 +68,7 @@ def _made(
     elif (known := known_cause(error)) is not None:  # of a local file on its way to or from there
         cause = known
     elif persistent or isinstance(error, (exceptions.ServerError, exceptions.TooManyRequests, OSError)):
+        kind = StorageUnavailable
         cause = (
             f"Cloud Storage did not answer as it should for too long ({message}); run the same command again: it continues "
             "where it stopped"

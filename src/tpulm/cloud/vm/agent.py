@@ -199,7 +199,7 @@ class Agent:
             if job is not None:
                 if not self.counts(job):
                     return False
-                if job["wanted"] != "running" or job["node"]["asked_to_stop"] is not None:
+                if job["wanted"] != "running" or job["node"]["asked_because"] not in (None, "done"):
                     self.ask_to_stop("it was asked for")
         except Unreachable as error:
             say(str(error))
@@ -255,7 +255,7 @@ class Agent:
         return node is not None and node["attempt"] == self.attempt and node["ending"] is None
 
     def beat(self, state, patience=PATIENCE_SECONDS):
-        beat = {"time": time.time(), "state": state, "step": None}
+        beat = {"time": time.time(), "state": state}
         self.bucket.put(self.folder + f"beat-{self.worker}.json", json.dumps(beat).encode(), patience)
 
     def end(self, outcome):
