@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import tarfile
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from test_pipeline import write_corpus
-from tpulm.emulator import Emulator
+from tpulm.cloud import packages
+from tpulm.emulator import Emulator, MachineSettings
+from tpulm.errors import TpulmError
 
 RUN = """
 name = "toy"
@@ -40,6 +50,32 @@ warmup_steps = 20
 """
 WHERE = ("--accelerator", "v3-8", "--bucket", "runs", "--zone", "us-central1-a")
 Tpulm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def an_old_python() -> str | None:
+    """As TPU VMs have it: one that tpulm does not run on. None where this machine has none."""
+    found = [path for minor in ("8", "9", "10") for path in Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3")]
+    names = (shutil.which(f"python3.{minor}") for minor in ("8", "9", "10"))
+    return next((str(path) for path in [*found, *names] if path), None)
+
+
+def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def is_over(process: int) -> bool:
+    try:
+        return not Path(f"/proc/{process}/cmdline").read_bytes()  # one that ended, and that nobody asked about, has none
+    except FileNotFoundError:
+        return True
+
+
+def wait_until(fits: Callable[[], object], seconds: float = 180) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not fits():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.5)
 
 
 @pytest.fixture
@@ -93,13 +129,20 @@ def test_there_must_be_a_run(tpulm: Tpulm, command: str) -> None:
 
 
 @pytest.mark.slow
-def test_launched_and_launched_again(tpulm: Tpulm, gcs: Emulator) -> None:
+def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulator) -> None:
     gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
     assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
-    done = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--json")
-    assert done.returncode == 0, done.stderr
-    job = json.loads(done.stdout)
-    assert (job["status"], job["attempt"], job["node"]) == ("done", 1, None)
+    begun = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--detach")
+    assert begun.returncode == 0, begun.stderr
+    found = re.search(r"Process (\d+) of this machine watches over it, and writes to (\S+)\.", " ".join(begun.stderr.split()))
+    assert found is not None, begun.stderr
+    try:
+        wait_until(lambda: told(tpulm("cloud", "status", "--workdir", "gs://runs/toy", "--json"))["status"] == "done")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(found[1]), signal.SIGTERM)
+    assert "the run is complete" in Path(found[2]).read_text()
+    wait_until(lambda: is_over(int(found[1])))
     assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
     again = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes")
     assert again.returncode == 0 and "gs://runs/toy/export" in again.stderr
@@ -107,12 +150,70 @@ def test_launched_and_launched_again(tpulm: Tpulm, gcs: Emulator) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("machines", [MachineSettings(python=an_old_python(), internet=False)], ids=["offline"])
+def test_vms_with_an_old_python_and_no_way_to_a_package_index(
+    tpulm: Tpulm, gcs: Emulator, place: Path, tmp_path: Path, fetchable_interpreter: dict[str, str]
+) -> None:
+    """They get an interpreter and all packages with the bundle."""
+    try:
+        packages.wheels(["absl-py"], tmp_path / "wheels")
+    except TpulmError as error:
+        pytest.skip(f"no package index can be reached from here: {error}")
+    gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
+    (place / "cloud.toml").write_text("external_addresses = false\n")
+    assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
+    consoles: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        launch = ("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--json")
+        done = pool.submit(tpulm, *launch, **fetchable_interpreter)
+        while not done.done():
+            consoles += [gcs.tpu.console(name.rpartition("/")[2]) for name in gcs.tpu.nodes()]
+            time.sleep(0.5)
+    job = told(done.result())
+    assert (job["status"], job["attempt"], job["node"]) == ("done", 1, None), done.result().stderr
+    assert re.search(r"installing tpulm\n.* starting \S+/env/bin/python -m tpulm run", max(consoles, key=len))
+    assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
+
+
+@pytest.fixture
+def fetchable_interpreter(tmp_path: Path) -> dict[str, str]:
+    """Variables by which uv takes this very interpreter for one to be downloaded."""
+    base = Path(sys.base_prefix)
+    if base == Path("/usr"):
+        pytest.skip("the interpreter of the system cannot be moved to another folder")
+
+    def wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        beside = {"test", "tests", "__pycache__", "site-packages"} & set(entry.name.split("/"))
+        return None if beside or entry.name.endswith(".a") else entry
+
+    with tarfile.open(tmp_path / "python.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(base, "python", filter=wanted)
+    major, minor, patch = sys.version_info[:3]
+    described = {
+        "name": "cpython",
+        "arch": {"family": "x86_64", "variant": None},
+        "os": "linux",
+        "libc": "gnu",
+        "major": major,
+        "minor": minor,
+        "patch": patch,
+        "prerelease": "",
+        "variant": None,
+        "build": None,
+        "url": f"file://{tmp_path}/python.tar.gz",
+        "sha256": None,
+    }
+    (tmp_path / "downloads.json").write_text(json.dumps({f"cpython-{major}.{minor}.{patch}-linux-x86_64-gnu": described}))
+    return {"UV_PYTHON_DOWNLOADS_JSON_URL": str(tmp_path / "downloads.json")}
+
+
+@pytest.mark.slow
 def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) -> None:
     done = tpulm("cloud", "rehearse", "toy.toml", "--preempt", "3", "--to", "rehearsed", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["status"], told["interruptions"], told["left"]) == ("done", 3, {"nodes": 0, "queued_resources": 0})
-    assert told["endings"][-1] == "done" and told["attempts"] == 4
+    end = told(done)
+    assert (end["status"], end["interruptions"], end["left"]) == ("done", 3, {"nodes": 0, "queued_resources": 0})
+    assert end["endings"][-1] == "done" and end["attempts"] == 4
     assert tpulm("run", "toy.toml", "--workdir", "w").returncode == 0
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (place / "rehearsed" / name).read_bytes() == (place / "w" / "export" / name).read_bytes(), name

@@ -105,7 +105,9 @@ def launch(
     _agree(config, settings, folder, estimate, yes=yes)
     config = launching.staged(config, folder / "cloud" / "inputs")
     prepare(config, folder, on_tpu=prepare_on_tpu)
-    launching.launch(config, folder, settings, dollars_per_hour=settings.price or 0.0, python=python)
+    with drawn_progress() as progress:
+        price = settings.price or 0.0
+        launching.launch(config, folder, settings, dollars_per_hour=price, python=python, progress=progress)
     if detach:
         _detach(folder)
         return

@@ -122,8 +122,7 @@ def _as_values(found: Standing, speed: Pace | None) -> dict[str, Any]:
         "state": found.sight.state if found.sight else None,
         "state_unknown_because": found.unseen or None,
         "workers": [
-            {"worker": beat.worker, "state": beat.state, "seconds_since_heartbeat": now - beat.time}
-            for beat in found.beats
+            {"worker": beat.worker, "state": beat.state, "seconds_since_heartbeat": now - beat.time} for beat in found.beats
         ],
         "checkpoint_step": found.newest_step,
         "steps": found.steps,

@@ -4,6 +4,7 @@ agent.py, digest.py   what boot.sh starts
 bundle.json           which tpulm this is, and how it is installed where a VM does not have it
 tpulm-….whl, pins.txt tpulm itself, and the versions of all that it needs, as they are on the launching machine
 uv                    the installer
+wheels, interpreter   for VMs that reach no package index: what pins.txt names, and a CPython
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path, PurePath
 
 from tpulm import storage
+from tpulm.cloud import packages
 from tpulm.cloud.vm.digest import digest
-from tpulm.errors import MissingExtra
+from tpulm.progress import SILENT, Progress
 
 _EXTRAS = ("gcs",)  # of tpulm, on a VM
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own
@@ -38,8 +42,24 @@ def boot_script() -> str:
     return (source_folder() / "cloud" / "vm" / "boot.sh").read_text(encoding="utf-8")
 
 
-def build(*, python: str | None = None) -> tuple[str, bytes]:
-    """(SHA-256, archive). `python`: an interpreter on the VM's image that has this tpulm already."""
+def stage(folder: PurePath, *, python: str | None = None, offline: bool = False, progress: Progress = SILENT) -> PurePath:
+    """Put the bundle into a folder of the bucket, unless it is there; its path. See `build`."""
+    with tempfile.TemporaryDirectory(prefix="tpulm-") as temporary:
+        progress.start("packing tpulm with all it needs" if offline else "packing tpulm")
+        packed = build(Path(temporary), python=python, offline=offline)
+        path = folder / packed.name
+        if storage.info(path) is None:
+            progress.start(f"uploading {packed.stat().st_size / 1e6:,.0f} MB")
+            storage.publish(packed, path)
+    return path
+
+
+def build(folder: Path, *, python: str | None = None, offline: bool = False) -> Path:
+    """The archive, in `folder`, named by its SHA-256.
+
+    `python`: an interpreter on the VM's image that has this tpulm already. `offline`: for VMs that reach no package index, with
+    an interpreter and all wheels, about 500 MB. Raises MissingExtra, and TpulmError for what cannot be fetched.
+    """
     wheel = _wheel()
     described = {
         "digest": digest(source_folder()),
@@ -47,31 +67,33 @@ def build(*, python: str | None = None) -> tuple[str, bytes]:
         "python_version": f"{sys.version_info.major}.{sys.version_info.minor}",
         "wheel": wheel[0],
     }
-    folder = source_folder() / "cloud" / "vm"
-    files = {
-        "agent.py": (folder / "agent.py").read_bytes(),
-        "digest.py": (folder / "digest.py").read_bytes(),
-        "bundle.json": (json.dumps(described, indent=2, sort_keys=True) + "\n").encode(),
-        "pins.txt": ("\n".join(pins()) + "\n").encode(),
-        wheel[0]: wheel[1],
-        "uv": _uv(),
-    }
-    packed = _archive(files)
-    return hashlib.sha256(packed).hexdigest(), packed
-
-
-def stage(folder: PurePath, *, python: str | None = None) -> PurePath:
-    """Put the bundle into a folder of the bucket, unless it is there; its path."""
-    name, packed = build(python=python)
-    path = folder / f"{name}.tar.gz"
-    if storage.info(path) is None:
-        storage.create_if_absent(path, packed)
-    return path
+    needed = pins()
+    with storage.explain("write to", folder):
+        files: dict[str, bytes | Path] = {
+            "agent.py": source_folder() / "cloud" / "vm" / "agent.py",
+            "digest.py": source_folder() / "cloud" / "vm" / "digest.py",
+            "bundle.json": (json.dumps(described, indent=2, sort_keys=True) + "\n").encode(),
+            "pins.txt": ("\n".join(needed) + "\n").encode(),
+            wheel[0]: wheel[1],
+            "uv": packages.uv(folder),
+        }
+        if offline:
+            files |= {f"wheels/{path.name}": path for path in packages.wheels(needed, folder / "wheels")}
+            interpreter = packages.interpreter(folder / "python")
+            files |= {
+                f"interpreter/{path.relative_to(interpreter)}": path
+                for path in interpreter.rglob("*")
+                if (path.is_symlink() or path.is_file()) and "__pycache__" not in path.parts
+            }
+        archive = folder / "new.tar.gz"
+        _pack(files, archive)
+        return archive.rename(folder / f"{storage.sha256(archive)}.tar.gz")
 
 
 def pins() -> list[str]:
-    """ "name==version" of everything that tpulm and jax[tpu] need, as installed here; jax[tpu] alone brings what is not."""
+    """ "name==version" of everything that tpulm and jax[tpu] need on a VM, as installed here; what is not comes by itself."""
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     found: dict[str, str] = {"jax[tpu]": metadata.version("jax")}
     waiting = [Requirement(f"tpulm[{','.join(_EXTRAS)}]"), Requirement("jax[tpu]")]
@@ -79,26 +101,20 @@ def pins() -> list[str]:
     while waiting:
         wanted = waiting.pop()
         for extra in ("", *wanted.extras):
-            if (wanted.name.lower(), extra) in seen:
+            name = canonicalize_name(wanted.name)
+            if (name, extra) in seen:
                 continue
-            seen.add((wanted.name.lower(), extra))
+            seen.add((name, extra))
             try:
                 installed = metadata.distribution(wanted.name)
             except metadata.PackageNotFoundError:
                 continue
-            if wanted.name != "tpulm":
-                found[wanted.name.lower()] = installed.version
+            if name not in ("tpulm", "jax"):
+                found[name] = installed.version
             needed = [Requirement(text) for text in installed.requires or ()]
-            waiting += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": extra})]
+            there = {**packages.MARKERS, "extra": extra}
+            waiting += [one for one in needed if one.marker is None or one.marker.evaluate(there)]
     return [f"{name}=={version}" for name, version in sorted(found.items())]
-
-
-def _uv() -> bytes:
-    try:
-        from uv import find_uv_bin
-    except ImportError as error:
-        raise MissingExtra("launching needs uv: pip install 'tpulm[cloud]'") from error
-    return Path(find_uv_bin()).read_bytes()
 
 
 def _wheel() -> tuple[str, bytes]:
@@ -133,14 +149,22 @@ def _record(files: Mapping[str, bytes], own: str) -> bytes:
     return lines.getvalue().encode()
 
 
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    packed = io.BytesIO()
+def _pack(files: Mapping[str, bytes | Path], target: Path) -> None:
+    """The same files give the same bytes."""
     with (
-        gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as compressed,
+        target.open("wb") as packed,
+        gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=1, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name, data in sorted(files.items()):
+        for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), 0o755 if name == "uv" else 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return packed.getvalue()
+            if isinstance(content, bytes):
+                entry.size, entry.mode = len(content), 0o644
+                archive.addfile(entry, io.BytesIO(content))
+            elif content.is_symlink():
+                entry.type, entry.linkname = tarfile.SYMTYPE, str(content.readlink())
+                archive.addfile(entry)
+            else:
+                entry.size, entry.mode = content.stat().st_size, 0o755 if os.access(content, os.X_OK) else 0o644
+                with content.open("rb") as stream:
+                    archive.addfile(entry, stream)

@@ -89,8 +89,7 @@ class Control:
 
     def beats(self, attempt: int) -> list[Beat]:
         return [
-            Beat(worker, float(found["time"]), str(found.get("state", "")))
-            for worker, found in self._objects(attempt, "beat-")
+            Beat(worker, float(found["time"]), str(found.get("state", ""))) for worker, found in self._objects(attempt, "beat-")
         ]
 
     def outcome(self, attempt: int) -> Outcome | None:
@@ -128,5 +127,6 @@ def _parsed(content: bytes, path: PurePath) -> Job:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StorageError(
-            f"{path} is not a job of format {FORMAT}: {where}: {first['msg']}; use the version of tpulm that wrote it"
+            f"{path} is not a job of format {FORMAT}: {where}: {first['msg']}; use the version of tpulm that wrote it; "
+            "what may bill is found by 'tpulm cloud audit'"
         ) from error

@@ -22,6 +22,7 @@ from tpulm.cloud.tpu_api import TpuApi
 from tpulm.config import RunConfig, canonical_json
 from tpulm.config.validation import validated
 from tpulm.errors import CloudRefused, ConfigError
+from tpulm.progress import SILENT, Progress
 
 _VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
 _LONGEST_SECONDS = 30 * 86_400.0  # of one attempt, where no deadline says less
@@ -34,6 +35,7 @@ def launch(
     *,
     dollars_per_hour: float,
     python: str | None = None,
+    progress: Progress = SILENT,
 ) -> Job:
     """Stage what the workers need and record the job, or open the one that is there again. Nothing is created yet.
 
@@ -43,7 +45,8 @@ def launch(
     if not storage.is_remote(workdir):
         raise ConfigError(f"--workdir {workdir} is on this machine; the workers need one in a bucket: gs://bucket/path")
     control = Control(workdir)
-    staged = bundle.stage(control.folder / "bundles", python=python)
+    offline = not settings.external_addresses
+    staged = bundle.stage(control.folder / "bundles", python=python, offline=offline and python is None, progress=progress)
     storage.write_atomic(control.run_file, canonical_json(config))
     storage.write_json(control.settings_file, {**settings.model_dump(mode="json"), "bundle": str(staged)})
     where = {

@@ -312,13 +312,24 @@ def environment():
         if python and digest_of(python) == bundle["digest"]:
             return python
     say("installing tpulm")
-    install = [HERE / "uv", "pip", "install", "--quiet", "--python", own]
-    subprocess.run([HERE / "uv", "venv", "--quiet", "--python", bundle["python_version"], HERE / "env"], check=True)
-    subprocess.run([*install, "-r", HERE / "pins.txt"], check=True)
-    subprocess.run([*install, "--no-deps", HERE / bundle["wheel"]], check=True)
+    base, source = bundle["python_version"], []
+    if (HERE / "wheels").is_dir():
+        base = str(HERE / "interpreter" / "bin" / ("python" + base))
+        source = ["--offline", "--no-index", "--find-links", str(HERE / "wheels")]
+    install = [str(HERE / "uv"), "pip", "install", "--quiet", "--python", str(own)]
+    run([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")])
+    run([*install, *source, "-r", str(HERE / "pins.txt")])
+    run([*install, *source[:1], "--no-deps", str(HERE / bundle["wheel"])])
     if digest_of(own) != bundle["digest"]:
         raise RuntimeError("what was installed is not the tpulm that was launched")
     return str(own)
+
+
+def run(command):
+    """Raises RuntimeError with the end of what it said."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise RuntimeError("{}: exit code {}: {}".format(" ".join(command[:3]), done.returncode, done.stdout[-1000:]))
 
 
 def digest_of(python):
