@@ -286,7 +286,7 @@ def _judged(job: Job, node: Node, outcome: Outcome) -> tuple[Ending, str]:
     """Whose fault a trainer's end was. Death by a signal, 134 and 137, and an end that left no record, is never the user's."""
     code, message = outcome.exit_code, outcome.message
     if code == 0:
-        return "done", "the run is complete"
+        return "trainer", "the trainer ended as if it were done, and the run has no export"
     if code == 75:
         return (node.asked_because or ("stopped" if job.wanted != "running" else "again")), message or "saved and stopped"
     if code in _USERS or (code == 1 and outcome.failure not in _NOT_THE_RUNS):

@@ -81,11 +81,11 @@ class Supervisor:
 
     def look(self, job: Job, now: float) -> Seen:
         """What is to be seen of a job."""
-        newest, complete = self.newest_step(), self.complete()
         if (node := job.node) is None:
-            return Seen(newest_step=newest, complete=complete)
+            return Seen(newest_step=self.newest_step(), complete=self.complete())
         creation = self.provider.progress(node.operation)
         sight = self.provider.look(node.name, node.zone)
+        outcome = self.control.outcome(node.attempt)  # before what it leads to, or its end would come without a result
         return Seen(
             state=sight.state,
             pending=creation.pending,
@@ -94,9 +94,9 @@ class Supervisor:
             refused_because=str(creation.refused or ""),
             workers=sight.workers,
             silence=tuple(max(0.0, now - beat.time) for beat in self.control.beats(node.attempt)),
-            outcome=self.control.outcome(node.attempt),
-            newest_step=newest,
-            complete=complete,
+            outcome=outcome,
+            newest_step=self.newest_step(),
+            complete=self.complete(),
         )
 
     def _act(self, job: Job, action: Action, seen: Seen, now: float) -> Job:
