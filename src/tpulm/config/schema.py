@@ -35,7 +35,8 @@ class SourceConfig(Settings):
     """One place text comes from: a file, a folder, or a glob (`**` descends)."""
 
     path: str = ""  # relative to the run file; may stay empty only for format "python"
-    format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "python"] = "auto"  # auto: by the file's name
+    # auto: by the file's name
+    format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python"] = "auto"
     documents: Literal["line", "paragraph", "file"] = "line"  # text only: a document a line, between blank lines, or a file
     text_field: str = "text"  # jsonl key (dots descend) or csv/tsv/parquet column
     encoding: str = "utf-8"

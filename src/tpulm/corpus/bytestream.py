@@ -28,7 +28,7 @@ _ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, V
 
 
 class ByteStream:
-    """Reads one file once. `read_bytes` and `sha256()` are of the raw file as far as it was read."""
+    """Reads one file once, or the `length` bytes of it from `offset`. `read_bytes` and `sha256()` are of what was read, raw."""
 
     def __init__(
         self,
@@ -36,11 +36,17 @@ class ByteStream:
         compression: Compression | None,
         faults: Faults,
         advance: Callable[[float], None] = lambda amount: None,
+        *,
+        offset: int = 0,
+        length: int | None = None,
     ):
         self.path = os.fspath(path)
         self.compression: Compression | None = compression
+        self.offset = offset
         self.read_bytes = 0
+        self.at_end = False  # of the file: all was read, and nothing follows
         self.torn = False  # the compressed data ended early: the last record is incomplete
+        self._length = length
         self._faults = faults
         self._advance = advance
         self._hash = hashlib.sha256()
@@ -59,9 +65,13 @@ class ByteStream:
 
     def _raw(self) -> Iterator[bytes]:
         with storage.open_read(self.path) as stream:
+            with storage.explain("read", self.path):
+                stream.seek(self.offset)
             while True:
+                left = _RAW_BYTES if self._length is None else min(_RAW_BYTES, self._length - self.read_bytes)
                 with storage.explain("read", self.path):
-                    data = stream.read(_RAW_BYTES)
+                    data = stream.read(left)
+                    self.at_end = not data and (left > 0 or not stream.read(1))
                 if not data:
                     return
                 self.read_bytes += len(data)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tpulm.config import SourceConfig
-from tpulm.corpus.bytestream import ByteStream
 from tpulm.corpus.faults import Faults
-from tpulm.corpus.readers import read_documents
+from tpulm.corpus.readers import open_file, read_documents
 from tpulm.corpus.sources import find_files
 
 
@@ -20,6 +19,5 @@ def read_texts(sources: Sequence[SourceConfig]) -> Iterator[list[str]]:
         source = sources[file.source]
         faults = Faults(source.on_error)
         faults.name = file.name
-        stream = ByteStream(file.path, file.compression, faults, lambda amount: None)
-        for batch in read_documents(file, source, stream, faults, lambda amount: None):
+        for batch in read_documents(file, source, open_file(file, faults), faults):
             yield batch.documents()

@@ -8,11 +8,13 @@ from typing import Final, Literal, NamedTuple
 from tpulm.errors import DataError
 
 # Why a document, or the rest of a file, is not in the corpus. The first group is faults of the input and stops the run unless
-# on_error = "skip", the next one of labelled examples alone; the last is what the cleaning settings ask for.
+# on_error = "skip", the next one of labelled examples alone; then pages of a wiki that are no articles; the last is what the
+# cleaning settings ask for.
 Reason = Literal[
     "undecodable", "nul_character", "not_unicode", "too_large", "not_json", "no_field", "not_text", "malformed_row",
     "broken_file",
     "no_label",
+    "redirect", "other_namespace", "no_wikitext",
     "empty", "too_short", "too_long", "sampled_out",
 ]  # fmt: skip
 

@@ -31,7 +31,8 @@ class InputRecord(Record):
     format: str
     compression: str | None
     encoding: str
-    bytes: int  # of the raw file
+    offset: int = 0  # where it begins in the file, of a large dump that is read in stretches
+    bytes: int  # of the raw file, or stretch
     read_bytes: int  # fewer when a limit ended the reading
     sha256: str  # of the bytes read
     modified_ns: int  # not part of the corpus's identity
@@ -130,7 +131,7 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
 
 def reading_settings(config: CorpusConfig, source: int, file: InputFile | InputRecord) -> dict[str, Any]:
     """What decides how the bytes of a file become documents, and how often they count."""
-    names = {"text": {"documents"}, "python": set()}.get(file.format, {"text_field"})
+    names = {"text": {"documents"}, "python": set(), "wikipedia": set()}.get(file.format, {"text_field"})
     settings = config.sources[source].model_dump(mode="json", include={*names, "on_error", "weight"})
     return {**settings, "format": file.format, "compression": file.compression, "encoding": file.encoding}
 

@@ -17,7 +17,7 @@ from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.faults import Faults
 from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of, threshold_of
 from tpulm.corpus.manifest import FORMAT_VERSION, Counts, InputRecord, PieceRecord, hash_json, reading_settings, spill_path
-from tpulm.corpus.readers import read_documents
+from tpulm.corpus.readers import open_file, read_documents
 from tpulm.corpus.records import Batch
 from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
@@ -106,17 +106,20 @@ def is_unchanged(record: InputRecord, file: InputFile) -> bool:
     """Whether a file still has the bytes that were read: by size and time if they are the same, else by its hash."""
     if file.format == "python":
         return record.sha256 == file.sha256
+    if record.offset != file.offset:
+        return False
     if (record.within, record.bytes, record.modified_ns) == (file.within, file.bytes, file.modified_ns):
         return True
     read_in_full = record.read_bytes == record.bytes
     if (file.bytes != record.bytes) if read_in_full else (file.bytes < record.read_bytes):
         return False
-    return _hash_beginning(file.path, record.read_bytes) == record.sha256
+    return _hash_beginning(file.path, file.offset, record.read_bytes) == record.sha256
 
 
-def _hash_beginning(path: str, size: int) -> str:
+def _hash_beginning(path: str, offset: int, size: int) -> str:
     digest = hashlib.sha256()
     with storage.open_read(path) as stream, storage.explain("read", path):
+        stream.seek(offset)
         while size and (data := stream.read(min(size, 1 << 20))):
             digest.update(data)
             size -= len(data)
@@ -132,7 +135,7 @@ def scatter_piece(piece: Piece, advance: Callable[[float], None] = lambda amount
         keeper = _Keeper(piece, spill, faults)
         for file in piece.files:
             faults.name = file.name
-            stream = ByteStream(file.path, file.compression, faults, advance)
+            stream = open_file(file, faults, advance)
             for batch in read_documents(file, source, stream, faults, advance):
                 interrupt.check("files that were read to their end need not be read again")
                 keeper.keep(batch)
@@ -155,7 +158,7 @@ def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> I
         raise DataError(
             f"it had {file.bytes} bytes at first and {read_bytes} when read: let nothing write to it", location=file.name
         )
-    known = {name: value for name, value in file._asdict().items() if name != "path"}
+    known = {name: value for name, value in file._asdict().items() if name not in ("path", "length")}
     return InputRecord.model_validate(known | {"read_bytes": read_bytes, "sha256": sha256})
 
 

@@ -16,16 +16,27 @@ from tpulm.corpus.records import Batch
 from tpulm.corpus.sources import InputFile
 from tpulm.corpus.tables import read_table
 from tpulm.corpus.text import read_text
+from tpulm.corpus.wikipedia import read_wikipedia
+
+
+def _nothing(amount: float) -> None:
+    pass
+
+
+def open_file(file: InputFile, faults: Faults, advance: Callable[[float], None] = _nothing) -> ByteStream:
+    return ByteStream(file.path, file.compression, faults, advance, offset=file.offset, length=file.length)
 
 
 def read_documents(
-    file: InputFile, source: SourceConfig, stream: ByteStream, faults: Faults, advance: Callable[[float], None]
+    file: InputFile, source: SourceConfig, stream: ByteStream, faults: Faults, advance: Callable[[float], None] = _nothing
 ) -> Iterator[Batch]:
     """The documents of a file in order, in batches of about a megabyte. Unusable records go to `faults`."""
     if file.format == "python":
         return read_python_text(list_python_files(), faults, advance)
     if file.format == "parquet":
         return read_parquet(stream, source.text_field, faults)
+    if file.format == "wikipedia":
+        return read_wikipedia(stream, faults)
     lines = read_lines(stream, find_codec(file.encoding), faults)
     match file.format:
         case "text":

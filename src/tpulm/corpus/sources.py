@@ -7,6 +7,7 @@ which weight and format it should have would be a guess.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -16,11 +17,12 @@ from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.bytestream import Compression
 from tpulm.corpus.codec import find_codec
+from tpulm.corpus.multistream import cuts
 from tpulm.corpus.paths import find_paths, name_within
 from tpulm.corpus.python_text import hash_python_files, list_python_files
 from tpulm.errors import ConfigError
 
-Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "python"]
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python"]
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 FORMATS: Final[dict[str, Format]] = {
@@ -28,6 +30,7 @@ FORMATS: Final[dict[str, Format]] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".jl": "jsonl", ".json": "jsonl",
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
+_STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
 _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 
 
@@ -43,10 +46,14 @@ class InputFile(NamedTuple):
     bytes: int
     modified_ns: int
     sha256: str = ""  # known beforehand for Python's text only
+    # A large dump of Wikipedia is read in several stretches, each a file of its own here:
+    offset: int = 0  # where it begins
+    length: int | None = None  # None: up to the end
 
     @property
     def name(self) -> str:
-        return self.path or "the text that ships with Python"
+        where = f" (from byte {self.offset:,})" if self.offset else ""
+        return f"{self.path}{where}" or "the text that ships with Python"
 
 
 def find_files(sources: Sequence[SourceConfig]) -> list[InputFile]:
@@ -69,8 +76,19 @@ def find_files(sources: Sequence[SourceConfig]) -> list[InputFile]:
             other = reached.setdefault(path if storage.is_remote(path) else os.path.realpath(path), file)
             if other is not file:
                 raise ConfigError(_reached_twice(other, file, sources))
-            files.append(file)
+            files.extend(_stretches(file))
     return files
+
+
+def _stretches(file: InputFile) -> list[InputFile]:
+    """The file itself, or, of a large dump, what several processes can read at once."""
+    if file.format != "wikipedia" or file.compression != "bzip2":
+        return [file]
+    edges = [0, *cuts(file.path, file.bytes, _STRETCH_BYTES), file.bytes]
+    return [
+        file._replace(offset=first, bytes=last - first, length=None if last == file.bytes else last - first)
+        for first, last in itertools.pairwise(edges)
+    ]
 
 
 def _python_text(source: SourceConfig, index: int) -> InputFile:
@@ -102,13 +120,14 @@ def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
     suffix, compression = suffixes(path)
     if source.format in ("auto", "python"):
         plain = not suffix or suffix[1:].isdigit()
-        form = "text" if plain else FORMATS.get(suffix)
+        form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)
         if form is None and suffix in _ARCHIVES:
             raise ConfigError(f"{path} is an archive; unpack it and name the files in it")
         if form is None:
             raise ConfigError(
-                f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet) for "
-                f"this source, or use a glob that leaves the file out. Known suffixes: {', '.join(FORMATS)}."
+                f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet, "
+                "wikipedia) for this source, or use a glob that leaves the file out. "
+                f"Known suffixes: {', '.join(FORMATS)}, .xml."
             )
     else:
         form = source.format

@@ -1,0 +1,143 @@
+"""Dumps of wikis: what is kept of a page, what is counted, and large dumps read in stretches."""
+
+from __future__ import annotations
+
+import bz2
+import re
+from collections import Counter
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pytest
+
+from tpulm.config import CorpusConfig, SourceConfig
+from tpulm.corpus import load_manifest, read_part, scatter, sources
+from tpulm.corpus.wikitext import plain_text
+from tpulm.errors import DataError
+
+REAL = "en/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+HIDDEN = {"file", "image", "category", "datei"}
+MARKUP = re.compile(
+    r"\[\[|\]\]|\{\{|\}\}|\{\||\|\}|'''|''|^[*#:;|!=]|</?(?:ref|br|sub|sup|small|div|math|table|gallery)\b|<!--|&(?:nbsp|lt|amp);"
+    r"|\b(?:thumb|right|left|upright)\||\b(?:bgcolor|colspan|align|style)=|\b(?:Category|File|Image):|__[A-Z]+__|\[https?:",
+    re.MULTILINE,
+)
+HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
+  <siteinfo><namespaces><namespace key="0" /><namespace key="6">Datei</namespace><namespace key="14">Kategorie</namespace>
+  </namespaces></siteinfo>
+"""
+
+
+def page(title: str, text: str, *, ns: int = 0, redirect: bool = False, model: str = "wikitext") -> str:
+    to = '<redirect title="x" />' if redirect else ""
+    revision = f"<revision><id>1</id><model>{model}</model><text>{escape(text)}</text></revision>"
+    return f"  <page><title>{title}</title><ns>{ns}</ns>{to}{revision}</page>\n"
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("'''Bern''' is the [[capital city|capital]] of [[Switzerland]]s.", "Bern is the capital of Switzerlands."),
+        ("A.<ref name=a>x</ref> B.<ref name=a/> C.<REF>[http://x y]\n{{cite}}</REF>", "A. B. C."),
+        ("one<!-- two\nthree --> four", "one four"),
+        ("{{Infobox\n| a = {{b|c}}\n}}\nText here.", "Text here."),
+        ("== Heading ==\nText.\n* a list\n# another\n; term : meaning\n:: an answer", "Text."),
+        ('a\n{| class="x"\n| cell\n{|\n| inner\n|}\n|}\nb', "a\nb"),
+        ("[[File:x.jpg|thumb|a [[link]] in a caption]]Text [[Datei:y.png|mini|z]]here. [[Category:C]]", "Text here."),
+        ("[[Category:C|key]]\nSee [[:Category:C]].", "See Category:C."),
+        ("Achilles ({{IPAc-en|ə}}; Greek: {{lang|grc|Ἀχιλλεύς}}) was", "Achilles (Greek: Ἀχιλλεύς) was"),
+        ("It ({{pron}}) is {{nowrap|12 km}} long.", "It is 12 km long."),
+        ("x<sub>2</sub> &amp; y&nbsp;z <br/>w", "x2 & y z w"),
+        ("see [https://a.org the site] and [https://b.org]", "see the site and"),
+        ("[[fr:Berne]]\n[[de:Bern]]", ""),
+        ("a <math>x_{1}^{{2}}</math> b", "a  b"),
+        ("Text with {{an open template\nand a next line.", "Text with\nand a next line."),
+        ("Text with [[an open link\nand a next line.", "Text with\nand a next line."),
+        ("{| a table without an end\n| x\n== Next ==\nText.", "Text."),
+        ("Stray }} and ]] here.", "Stray  and  here."),
+        ("__NOTOC__ 서울은 [[대한민국]]의 수도이다. {{출처}}", "서울은 대한민국의 수도이다."),
+    ],
+)
+def test_running_text_is_what_is_left(markup: str, text: str):
+    assert plain_text(markup, HIDDEN) == text
+
+
+@pytest.mark.parametrize("unit", ["{{", "[[", "<ref>", "{|\n", "<!--", "}}", "{{a|", "[[File:", "'''", "<div>", "== "])
+def test_markup_that_is_nested_without_end_takes_no_longer_than_it_must(unit: str):
+    plain_text(unit * 5_000 + "text", HIDDEN)
+
+
+def test_pages_that_are_no_articles_are_counted(tmp_path: Path):
+    pages = [
+        page("A", "An '''article'''.\n[[Kategorie:X]]"),
+        page("B", "#REDIRECT [[A]]", redirect=True),
+        page("Diskussion:A", "Talk.", ns=1),
+        page("M", "return {}", model="Scribunto"),
+        page("L", "* only a list"),
+    ]
+    (tmp_path / "dewiki.xml").write_text(HEAD + "".join(pages) + "</mediawiki>\n")
+    manifest = scatter(corpus(tmp_path / "dewiki.xml"), tmp_path / "w", part_bytes=1 << 20)
+    assert manifest.counts.skipped == {"redirect": 1, "other_namespace": 1, "no_wikitext": 1, "empty": 1}
+    assert documents(tmp_path / "w") == Counter(["An article."])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("<html><body/></html>", "its outermost element is <html>"),
+        ("no xml at all", "which is XML that begins with <mediawiki>"),
+        (HEAD + page("A", "text") + "<page>", "the XML is broken"),
+        ("", "which is XML that begins with <mediawiki>"),
+    ],
+)
+def test_what_is_no_dump(tmp_path: Path, content: str, message: str):
+    (tmp_path / "a.xml").write_text(content)
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        scatter(corpus(tmp_path / "a.xml"), tmp_path / "w", part_bytes=1 << 20)
+    assert "a.xml" in str(caught.value)
+
+
+def test_a_large_dump_is_read_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each begins with a stream's first page; together they are what the whole file is."""
+    texts = [f"Article {number} says {number * 7919}.\n[[Datei:bild.jpg|mini|caption]]" for number in range(400)]
+    streams = ["".join(page(f"T{n}", texts[n]) for n in range(first, first + 10)) for first in range(0, 400, 10)]
+    dump = b"".join(bz2.compress(part.encode()) for part in [HEAD, *streams, "</mediawiki>\n"])
+    path = tmp_path / "dewiki-pages-articles-multistream.xml.bz2"
+    path.write_bytes(dump)
+    scatter(corpus(path), tmp_path / "whole", part_bytes=1 << 20)
+    monkeypatch.setattr(sources, "_STRETCH_BYTES", 2_000)
+    manifest = scatter(corpus(path), tmp_path / "stretches", part_bytes=1 << 20)
+    assert 4 < len(manifest.inputs) < 40 and sum(item.bytes for item in manifest.inputs) == len(dump)
+    assert documents(tmp_path / "stretches") == documents(tmp_path / "whole")
+    assert sum(documents(tmp_path / "whole").values()) == 400
+    assert scatter(corpus(path), tmp_path / "stretches", part_bytes=1 << 20) == manifest
+
+
+def test_a_dump_of_one_stream_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "_STRETCH_BYTES", 500)
+    path = tmp_path / "a.xml.bz2"
+    path.write_bytes(bz2.compress((HEAD + "".join(page(f"T{n}", f"{n * 7919}") for n in range(300)) + "</mediawiki>").encode()))
+    assert len(sources.find_files(corpus(path).sources)) == 1
+
+
+@pytest.mark.slow
+def test_a_real_dump(real_data: Path, tmp_path: Path):
+    manifest = scatter(corpus(real_data / REAL), tmp_path / "w", part_bytes=1 << 30)
+    counts = manifest.counts
+    assert counts.skipped == {"redirect": 99, "other_namespace": 1, "empty": 1}
+    assert counts.documents + sum(counts.skipped.values()) == 206
+    text = "\n".join(documents(tmp_path / "w"))
+    assert len(text) > 2_000_000
+    found = [text[max(0, mark.start() - 30) : mark.end() + 30] for mark in MARKUP.finditer(text)]
+    assert len(found) <= 3, found  # a caption that its author never closed
+
+
+def corpus(path: Path) -> CorpusConfig:
+    return CorpusConfig(sources=(SourceConfig(path=str(path)),))
+
+
+def documents(workdir: Path) -> Counter[str]:
+    manifest = load_manifest(workdir)
+    assert manifest is not None
+    parts = [read_part(workdir, manifest, number) for number in range(manifest.num_parts)]
+    return Counter(text for part in parts for text in (*part.train, *part.holdout))
