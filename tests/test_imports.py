@@ -24,6 +24,7 @@ BASE = {
     "accelerators",
     "attached",
     "progress",
+    "protos",
     "interrupt",
     "workers",
     "hosts",

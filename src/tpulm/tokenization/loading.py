@@ -17,11 +17,13 @@ from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import pipelines, special
 from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS
 from tpulm.tokenization.saving import load_manifest
+from tpulm.tokenization.sentencepiece_model import read as read_sentencepiece
 from tpulm.tokenization.tokenization import Tokenization
 
 
 def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *, progress: Progress = SILENT) -> Tokenization:
-    """Read a folder (one written by `save`, or any with a tokenizer.json or vocab.txt), a tokenizer.json, or a vocab.txt.
+    """Read a folder (one written by `save`, or any with a tokenizer.json or vocab.txt), a tokenizer.json, SentencePiece's
+    .model, or a vocab.txt.
 
     A vocab.txt says nothing of the text it is for: `lowercase`, `strip_accents` and `split_cjk` of `config` do. Raises
     StorageError for files that cannot be read, DataError for vocabularies that cannot be used.
@@ -29,7 +31,12 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     source = storage.as_path(path)
     if storage.is_folder(source):
         return _from_folder(source, config, progress)
-    return _from_json(source) if source.suffix == ".json" else _from_vocabulary(source, config or TokenizerConfig(), progress)
+    match source.suffix:
+        case ".json":
+            return _from_json(source)
+        case ".model":
+            return _with_specials(read_sentencepiece(source), source)
+    return _from_vocabulary(source, config or TokenizerConfig(), progress)
 
 
 class Vocabulary(NamedTuple):
@@ -56,6 +63,8 @@ def vocab_size_of(path: str | os.PathLike[str]) -> int:
         if manifest is not None:
             return manifest["vocab_size"]
         source = _file_in(source)
+    if source.suffix == ".model":
+        return load(source).vocab_size
     if source.suffix != ".json":
         return len(_read_vocabulary(source))
     specification = _read_specification(source)
@@ -103,7 +112,10 @@ def read_tokenizer(path: PurePath) -> Tokenizer:
 
 
 def _from_json(path: PurePath) -> Tokenization:
-    tokenizer = read_tokenizer(path)
+    return _with_specials(read_tokenizer(path), path)
+
+
+def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     tokens = special.locate(vocabulary, str(path), _declared(path.parent))
     known = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
@@ -121,7 +133,7 @@ def _read_specification(path: PurePath) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             "not a tokenizer.json of the tokenizers library (an object with model.vocab). GPT-2's vocab.json with merges.txt "
-            "and SentencePiece's .model have to be converted first: transformers' save_pretrained does it",
+            "has to be converted first: transformers' save_pretrained does it",
             location=str(path),
         ) from error
     if not isinstance(vocabulary, (dict, list)) or not vocabulary:

@@ -8,7 +8,7 @@ A vocabulary trained here begins as google's later ones do, and as the Korean BE
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
 from tpulm.errors import DataError
@@ -64,6 +64,13 @@ def slots(count: int) -> list[str]:
 
 def is_slot(token: str) -> bool:
     return _SLOT.fullmatch(token) is not None
+
+
+def absent(vocabulary: Collection[str]) -> list[str]:
+    """Our names of the roles for which a vocabulary has no token of a usual name."""
+    return [
+        token for token, names in zip(TOKENS, _NAMES.values(), strict=True) if not any(name in vocabulary for name in names)
+    ]
 
 
 def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, str] | None = None) -> SpecialTokens:

@@ -1,0 +1,145 @@
+"""SentencePiece's .model files: the same ids, as a stock tokenizer that any reader of tokenizer.json understands.
+
+What the library does to a text is written down in the file: its normalisation as a compiled table, whether a space is put in
+front, whether spaces are merged. The message is as in sentencepiece's src/sentencepiece_model.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from tpulm import storage
+from tpulm.errors import DataError, some_of
+from tpulm.protos import KIND, field, message_class, new_file
+from tpulm.tokenization import special
+from tpulm.tokenization.pipelines import SPACE
+
+_PACKAGE: Final = "tpulm.sentencepiece"
+_UNIGRAM, _BPE = 1, 2  # kinds of models
+_OTHERS: Final = {3: "words", 4: "characters"}
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of pieces
+_NEVER, _ALWAYS = -1000.0, 1000.0  # the scores of pieces that text must not match, and of those that it always must
+
+
+def read(path: PurePath) -> Tokenizer:
+    """The tokenizer, with what an encoder needs and the file has not ([PAD], [CLS], [SEP], [MASK]) after its own tokens.
+
+    Ids are the library's, but where two ways to cut a text are equally likely ("...." as "..." and "."), of which it takes one
+    by the rounding of its sums, and for characters with several combining marks in an order that Unicode's forms change.
+    Raises DataError for what is no such file, and for kinds of models that `tokenizers` has no like of.
+    """
+    model = _parsed(path)
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    if trainer.model_type not in (_UNIGRAM, _BPE):
+        raise DataError(
+            f"a SentencePiece model that cuts text into {_OTHERS.get(trainer.model_type, 'something unknown')}; Unigram and "
+            "BPE are read. Train a tokenizer instead, by leaving tokenizer.path out",
+            location=str(path),
+        )
+    if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
+        raise DataError(
+            "a model that writes spaces otherwise than before words; train a tokenizer instead, by leaving tokenizer.path out",
+            location=str(path),
+        )
+    names = [piece.piece for piece in model.pieces]
+    unknown = next((index for index, piece in enumerate(model.pieces) if piece.type == _UNKNOWN), None)
+    if unknown is None or len(set(names)) < len(names):
+        raise DataError("it has no unknown piece, or one piece twice: the file is damaged", location=str(path))
+    symbols = [piece.piece for piece in model.pieces if piece.type == _USER_DEFINED]
+    if symbols and trainer.model_type == _BPE:
+        raise DataError(
+            f"a BPE model with symbols of its user's own ({some_of(symbols)}), which are never merged; train a tokenizer "
+            "instead, by leaving tokenizer.path out",
+            location=str(path),
+        )
+    kind = _unigram if trainer.model_type == _UNIGRAM else _bpe
+    tokenizer = Tokenizer(kind(model.pieces, unknown, trainer.byte_fallback))
+    tokenizer.normalizer = _normalizer(normalizer)
+    scheme = "always" if normalizer.add_dummy_prefix else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement=SPACE, prepend_scheme=scheme, split=trainer.split_by_whitespace
+    )
+    spaces = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if trainer.byte_fallback else spaces
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special.absent(names)])
+    return Tokenizer.from_str(tokenizer.to_str())  # scores as they are once they were written: the last bit may differ
+
+
+def _unigram(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.Unigram:
+    scores = {_USER_DEFINED: _ALWAYS, _CONTROL: _NEVER, _UNUSED: _NEVER, _BYTE: _NEVER}
+    scored = [(piece.piece, scores.get(piece.type, piece.score)) for piece in pieces]
+    return models.Unigram(scored, unk_id=unknown, byte_fallback=byte_fallback)
+
+
+def _bpe(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.BPE:
+    """The library merges whichever two neighbours make the piece of the highest score: a merge for each way to make one."""
+    vocabulary = {piece.piece: index for index, piece in enumerate(pieces)}
+    mergeable = {piece.piece: piece.score for piece in pieces if piece.type == _NORMAL}
+    merges = [
+        (-score, vocabulary[left], vocabulary[right], (left, right))
+        for piece, score in mergeable.items()
+        for cut in range(1, len(piece))
+        if (left := piece[:cut]) in mergeable and (right := piece[cut:]) in mergeable
+    ]
+    ordered = [pair for *_, pair in sorted(merges)]
+    return models.BPE(vocabulary, ordered, unk_token=pieces[unknown].piece, fuse_unk=True, byte_fallback=byte_fallback)
+
+
+def _normalizer(settings: Any) -> normalizers.Normalizer:
+    steps: list[normalizers.Normalizer] = []
+    if "nfkc" in settings.name:  # the table alone does not compose what the library looks up a grapheme at a time
+        steps.append(normalizers.NFKC())
+    if settings.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(settings.precompiled_charsmap))
+    if settings.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    return normalizers.Sequence(steps)
+
+
+def _parsed(path: PurePath) -> Any:
+    try:
+        model = _Model.FromString(storage.read_bytes(path))
+    except DecodeError as error:
+        raise DataError(f"not a SentencePiece model ({error})", location=str(path)) from error
+    if not model.pieces or not model.HasField("normalizer_spec"):
+        raise DataError("not a SentencePiece model: no pieces are in it", location=str(path))
+    return model
+
+
+def _model_class() -> Any:
+    file = new_file(_PACKAGE, "proto2")
+    trainer = [
+        field("model_type", 3, KIND.TYPE_INT32, default="1"),
+        field("split_by_whitespace", 22, KIND.TYPE_BOOL, default="true"),
+        field("treat_whitespace_as_suffix", 24, KIND.TYPE_BOOL, default="false"),
+        field("byte_fallback", 35, KIND.TYPE_BOOL, default="false"),
+    ]
+    normalizer = [
+        field("name", 1, KIND.TYPE_STRING),
+        field("precompiled_charsmap", 2, KIND.TYPE_BYTES),
+        field("add_dummy_prefix", 3, KIND.TYPE_BOOL, default="true"),
+        field("remove_extra_whitespaces", 4, KIND.TYPE_BOOL, default="true"),
+        field("escape_whitespaces", 5, KIND.TYPE_BOOL, default="true"),
+    ]
+    piece = [
+        field("piece", 1, KIND.TYPE_STRING),
+        field("score", 2, KIND.TYPE_FLOAT),
+        field("type", 3, KIND.TYPE_INT32, default="1"),
+    ]
+    for name, fields in (("Piece", piece), ("Trainer", trainer), ("Normalizer", normalizer)):
+        file.message_type.add(name=name).field.extend(fields)
+    parts = [
+        field("pieces", 1, "Piece", package=_PACKAGE, many=True),
+        field("trainer_spec", 2, "Trainer", package=_PACKAGE),
+        field("normalizer_spec", 3, "Normalizer", package=_PACKAGE),
+    ]
+    file.message_type.add(name="Model").field.extend(parts)
+    return message_class(file, "Model")
+
+
+_Model: Final = _model_class()

@@ -1,0 +1,141 @@
+"""SentencePiece's files against the sentencepiece library: the same ids, or another cut that is exactly as likely."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpulm import tokenization
+from tpulm.errors import DataError
+from tpulm.tokenization import Tokenization
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "영화", "정말", "재미있다", "보고", "싶은", "배우", "吾輩は", "猫である"]
+WORDS += ["名前はまだ無い", "ねこ", "カタカナ", "中文", "你好", "世界"]
+ODD = ["", " ", "  a  b ", "\t", "a\tb", "か\u3099", "ﾊﾟ", "①", "\u3000x", "e\u0301", "<s>", "</s> <unk>", "👨‍👩‍👧"]
+ODD += ["\n", "a\nb", "한글", "𠮷", "[MASK]"]
+OPTIONS: list[dict[str, Any]] = [
+    {"model_type": "unigram"},
+    {"model_type": "unigram", "byte_fallback": True},
+    {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc_cf"},
+    {"model_type": "unigram", "user_defined_symbols": ["<x>", "영화"], "split_by_whitespace": False},
+    {
+        "model_type": "unigram",
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "add_dummy_prefix": False,
+    },
+    {"model_type": "bpe"},
+    {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"},
+    {"model_type": "bpe", "bos_id": -1, "eos_id": -1, "pad_id": 3},
+]
+
+
+def sentences(count: int) -> list[str]:
+    chance = random.Random(0)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(1, 9))) for _ in range(count)]
+
+
+def trained(path: Path, **options: Any) -> Path:
+    out = io.BytesIO()
+    size = {"word": 20}.get(options["model_type"], 400 if options.get("byte_fallback") else 120)
+    sentencepiece.SentencePieceTrainer.train(  # type: ignore[attr-defined]
+        sentence_iterator=iter(sentences(400)),
+        model_writer=out,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    path.write_bytes(out.getvalue())
+    return path
+
+
+def check(path: Path, ours: Tokenization, texts: Iterable[str]) -> int:
+    """How many texts have exactly the same ids; the others are cut in ways that are equally likely."""
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    same = 0
+    for text in texts:
+        expected, found = theirs.encode(text), ours.encode([text]).ids.tolist()
+        same += expected == found
+        if expected != found:
+            likelihoods = [sum(theirs.get_score(index) for index in ids) for ids in (expected, found)]
+            assert likelihoods[0] == pytest.approx(likelihoods[1], abs=1e-3), (text, expected, found)
+    return same
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_ids_are_the_librarys(tmp_path: Path, options: dict[str, Any]):
+    path = trained(tmp_path / "m.model", **options)
+    ours = tokenization.load(path)
+    texts = [*sentences(500), *ODD]
+    assert check(path, ours, texts) >= len(texts) - 3
+    assert ours.decode(ours.encode(["the cat 영화"]).ids) == "the cat 영화"
+    assert len(ours.special.ids) == 5
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenization]:
+    path = trained(tmp_path_factory.mktemp("sp") / "m.model", model_type="unigram")
+    return path, tokenization.load(path)
+
+
+@given(st.text(st.sampled_from("abcehlmnost 영화정말재미있다吾輩は猫であるﾊﾟｶﾞ①\u3000\u3099👍.,!"), max_size=40))
+def test_any_text_of_four_scripts(model: tuple[Path, Tokenization], text: str):
+    check(*model, [text])
+
+
+def test_what_it_lacks_comes_after_its_own_tokens(model: tuple[Path, Tokenization]):
+    path, ours = model
+    size = sentencepiece.SentencePieceProcessor(model_file=str(path)).get_piece_size()
+    assert {ours.special.pad, ours.special.mask} == {size, size + 1}
+    assert (ours.special.cls, ours.special.sep, ours.special.unknown) == (1, 2, 0)
+    assert ours.encode_one("the [MASK]").count(ours.special.mask) == 1
+
+
+def test_it_is_saved_as_any_other(model: tuple[Path, Tokenization], tmp_path: Path):
+    _, ours = model
+    tokenization.save(ours, tmp_path / "t")
+    again = tokenization.load(tmp_path / "t")
+    assert again.fingerprint == ours.fingerprint
+    assert tokenization.vocab_size_of(model[0]) == ours.vocab_size == tokenization.vocab_size_of(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model_type": "char"}, "cuts text into characters"),
+        ({"model_type": "word"}, "cuts text into words"),
+        ({"model_type": "bpe", "user_defined_symbols": ["<x>"]}, "symbols of its user's own (<x>)"),
+        ({"model_type": "bpe", "treat_whitespace_as_suffix": True}, "writes spaces otherwise than before words"),
+    ],
+)
+def test_kinds_that_have_no_like(tmp_path: Path, options: dict[str, Any], message: str):
+    with pytest.raises(DataError) as caught:
+        tokenization.load(trained(tmp_path / "m.model", **options))
+    assert message in str(caught.value) and "m.model" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe no model", b"[PAD]\n[UNK]\n"])
+def test_what_is_no_model(tmp_path: Path, content: bytes):
+    (tmp_path / "m.model").write_bytes(content)
+    with pytest.raises(DataError, match="not a SentencePiece model"):
+        tokenization.load(tmp_path / "m.model")
+
+
+def test_a_real_one(real_data: Path):
+    path = real_data / "ja" / "test_ja_model.model"
+    lines = (real_data / "ja" / "wagahaiwa_nekodearu.txt").read_text(encoding="utf-8").split("\n")
+    ours = tokenization.load(path)
+    assert check(path, ours, lines) == len(lines)
+    with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
+        reviews = [next(stream).rstrip("\n") for _ in range(2_000)]
+    assert check(path, ours, reviews) > 1_980
