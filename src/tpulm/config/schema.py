@@ -80,7 +80,7 @@ class CorpusConfig(Settings):
 
 
 class TokenizerConfig(Settings):
-    """Trained on a random sample of the corpus, or taken from `path` (vocab.txt or tokenizer.json)."""
+    """Trained on a random sample of the corpus, or taken from `path` (vocab.txt, tokenizer.json, SentencePiece's .model)."""
 
     path: str | None = None
     algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"  # bpe works on bytes; unigram falls back to bytes
