@@ -31,7 +31,9 @@ def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, ini
 def report(
     tokenizer: Annotated[
         PurePath,
-        typer.Argument(metavar="TOKENIZER", parser=as_path, help="A work folder, an export, a tokenizer.json, a SentencePiece .model or a vocab.txt."),
+        typer.Argument(
+            metavar="TOKENIZER", parser=as_path, help="A work folder, an export, a tokenizer.json, a .model or a vocab.txt."
+        ),
     ],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files, folders or globs of text.")],
     text_field: Annotated[str, typer.Option(help="The field or column of jsonl, csv, tsv and parquet files.")] = "text",
