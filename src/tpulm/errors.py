@@ -9,7 +9,8 @@
     ├── Unavailable                 1   a service did not answer as it should for minutes; later it may
     ├── StorageError                1   a file or object could not be read or written (disk full, read-only, …)
     │   ├── StorageRefused          4   no credentials for Cloud Storage, or no permission
-    │   └── StorageUnavailable      1   Cloud Storage did not answer; an Unavailable, too
+    │   ├── StorageUnavailable      1   Cloud Storage did not answer; an Unavailable, too
+    │   └── InUse                   1   another process works in the folder
     ├── CheckpointError             1   no checkpoint could be restored
     ├── TrainingDiverged            1   the loss became NaN or jumped
     ├── PeerLost                    1   another host of the run is gone (or that host's own exit code)
@@ -83,6 +84,14 @@ class StorageRefused(StorageError):
 
 class StorageUnavailable(StorageError, Unavailable):
     """Cloud Storage did not answer as it should."""
+
+
+class InUse(StorageError):
+    """Another process, `owner`, has the folder to itself."""
+
+    def __init__(self, message: str, *, owner: str):
+        super().__init__(message)
+        self.owner = owner
 
 
 class CheckpointError(TpulmError):

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from test_pipeline import write_corpus
-from tpulm.cloud import packages
+from tpulm.cloud import packages, setup
+from tpulm.cloud.settings import load
 from tpulm.emulator import Emulator, MachineSettings
 from tpulm.errors import TpulmError
 
@@ -86,6 +87,12 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def ready(gcs: Emulator) -> None:
+    """As `tpulm cloud setup` leaves a project."""
+    setup.apply(setup.steps(load(project="tpulm-emulator", accelerator="v3-8", bucket="runs", zones=("us-central1-a",))))
+
+
+@pytest.fixture
 def tpulm(gcs: Emulator, place: Path, user_environment: dict[str, str]) -> Tpulm:
     environment = {**os.environ, **user_environment, **gcs.environment}
     environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1"
@@ -97,7 +104,7 @@ def tpulm(gcs: Emulator, place: Path, user_environment: dict[str, str]) -> Tpulm
     return run
 
 
-def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator) -> None:
+def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: None) -> None:
     done = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan")
     assert (done.returncode, gcs.tpu.nodes()) == (2, {})
     assert "--yes launches without asking" in done.stderr and "no budget" not in done.stderr
@@ -108,14 +115,20 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator) -> None:
     [
         (("--accelerator", "v3-8"), 2, "--bucket"),
         (("--bucket", "runs"), 2, "--accelerator"),
-        ((*WHERE[:4], "--zone", "us-east1-d"), 4, "v3-8 is not offered to tpulm-emulator in us-east1-d"),
+        ((*WHERE[:4], "--zone", "us-east1-d"), 4, "v3-8 is not offered in us-east1-d"),
         ((*WHERE, "--workdir", "here"), 2, "is on this machine"),
         ((*WHERE, "--project", "somebody-elses"), 4, "somebody-elses"),
         ((*WHERE, "--prepare-on-tpu"), 2, "corpus.txt.gz is on this machine"),
         ((*WHERE, "--bucket", "nowhere-to-be-found"), 2, "--bucket is given 2 times"),
+        ((*WHERE[:2], "--bucket", "nowhere-to-be-found", *WHERE[4:]), 4, "tpulm cloud setup"),
+        ((*WHERE, "--no-check", "--zone", "us-central9-q"), 4, "no zone with TPUs is named us-central9-q"),
+        ((*WHERE, "--set", "corpus.sources=['nope/*.txt']"), 2, "nope/*.txt"),
+        ((*WHERE, "--budget", "0.1"), 4, "a budget of $0.10 ends the run at once"),
     ],
 )
-def test_what_cannot_be_launched(tpulm: Tpulm, gcs: Emulator, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_what_cannot_be_launched(
+    tpulm: Tpulm, gcs: Emulator, ready: None, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     done = tpulm("cloud", "launch", "toy.toml", *arguments, "--no-plan", "--yes")
     assert done.returncode == code, done.stderr
     assert message in " ".join(done.stderr.split()) and "Traceback" not in done.stderr

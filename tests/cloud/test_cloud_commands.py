@@ -75,7 +75,7 @@ def test_status_of_a_run_that_nothing_supervises(said: io.StringIO, api: TpuApi)
     assert told["dollars"] == pytest.approx(4.0, rel=0.01) and told["needs_supervisor"] is True
     assert told["workers"][0]["seconds_since_heartbeat"] == pytest.approx(12, abs=5)
     assert f"tpulm cloud attach --workdir {WORKDIR_PATH}\n" in text
-    assert "READY, 1 worker" in text and "0: training, 1" in text and "step 70 of 1,000 (7%)" in text
+    assert "READY, 1 worker" in text and "0: training, 1" in text and "70 of 1,000 (7%)" in text
     assert "0.50 steps/s, 500 tokens/s; 31 min of training left" in text and "$4.00 of $50.00" in text
     assert "preempted" in text and "toy-a1 is PREEMPTED" in text
 
@@ -91,7 +91,7 @@ def test_status_without_an_answer_of_the_api(said: io.StringIO, api: TpuApi, gcs
 
 
 def test_status_of_one_that_is_over_and_of_none(said: io.StringIO, gcs: Emulator):
-    with pytest.raises(StorageError, match="has no run in the cloud; 'tpulm cloud launch'"):
+    with pytest.raises(ConfigError, match="has no run in the cloud; 'tpulm cloud launch'"):
         run("status", *W)
     write_job(job_of(status="failed", message="the data is damaged"))
     assert run("status", *W) == (0, "")

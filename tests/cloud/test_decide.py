@@ -49,7 +49,7 @@ def requested(**changes: object) -> Job:
 
 
 def working(**changes: object) -> Job:
-    return jobs.with_node(jobs.seen(requested(), "READY", now=NOW), **changes)
+    return jobs.with_node(jobs.seen(requested(), "READY", now=NOW, heard=False), **changes)
 
 
 @pytest.mark.parametrize(

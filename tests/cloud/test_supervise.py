@@ -227,7 +227,7 @@ def test_another_runs_node_is_left_alone(run: Run):
 def test_a_second_supervisor_yields(run: Run):
     from tpulm import storage
 
-    with storage.held(run.control.folder), pytest.raises(StorageError, match="in use"):
+    with storage.held(run.control.folder), pytest.raises(StorageError, match="is watched over already"):
         supervisor(run).run()
 
 

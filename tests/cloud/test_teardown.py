@@ -13,7 +13,7 @@ from tpulm.cloud import cost, teardown
 from tpulm.cloud.job import Job
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
-from tpulm.errors import ConfigError, StorageError, TpulmError
+from tpulm.errors import ConfigError, InUse, StorageError, TpulmError
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_one_that_does_not_end_it_is_named(api: TpuApi):
 
 
 def test_without_a_job_there_is_nothing_to_stop(api: TpuApi):
-    with pytest.raises(StorageError, match="no run in the cloud"):
+    with pytest.raises(ConfigError, match="no run in the cloud"):
         stop(api)
 
 
@@ -99,9 +99,17 @@ def test_files_go_with_the_job_last(gcs: Emulator):
 
 
 def test_a_folder_in_use_is_not_deleted(gcs: Emulator):
-    with storage.held(WORKDIR_PATH), pytest.raises(ConfigError, match="is in use by process"):
-        teardown.check_unused(WORKDIR_PATH)
-    teardown.check_unused(WORKDIR_PATH)
+    for folder in (WORKDIR_PATH, WORKDIR_PATH / "cloud"):
+        with storage.held(folder), pytest.raises(TpulmError, match="is in use by"), teardown.unused(WORKDIR_PATH):
+            pytest.fail("it is in use")
+    with teardown.unused(WORKDIR_PATH), pytest.raises(InUse), storage.held(WORKDIR_PATH / "cloud"):
+        pytest.fail("it is being deleted")
+
+
+def test_a_run_that_was_launched_again_meanwhile_is_not_deleted(gcs: Emulator):
+    write_job(running())
+    with pytest.raises(ConfigError, match="launched again meanwhile"), teardown.unused(WORKDIR_PATH):
+        pytest.fail("it runs")
 
 
 def test_the_cost_of_attempts_storage_and_what_is_to_come(gcs: Emulator):

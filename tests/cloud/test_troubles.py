@@ -7,151 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import stat
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import trainer
+from vm_rig import PATIENCE, QUICK, WORKDIR, ZONES, Cloud, cloud, endings, machines, newest_step, until
 
-from tpulm import config, interrupt, storage
-from tpulm.cloud import launch as launching
-from tpulm.cloud import setup, tpu_api
+from tpulm import storage
+from tpulm.cloud import tpu_api
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import Policy
-from tpulm.cloud.job import Job
 from tpulm.cloud.provider import Sight
-from tpulm.cloud.settings import load
-from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator, MachineSettings
-from tpulm.errors import StorageError
-from tpulm.train.sealing import committed_steps
+from tpulm.errors import InUse
 
-WORKDIR = storage.as_path("gs://runs/toy")
-ZONES = ("us-central1-a", "us-central1-b")
-QUICK = Policy(create=60.0, boot=60.0, stale=30.0, repair=30.0, unknown=1.0, save=20.0, pause=0.2, longest_pause=1.0)
-SELF_DELETE_SECONDS = 5.0
-PATIENCE = 120.0  # seconds until a test gives up
-
-
-class Cloud:
-    """An emulated cloud that is set up, with a run launched in it."""
-
-    def __init__(self, gcs: Emulator, folder: Path):
-        self.gcs, self.tpu = gcs, gcs.tpu
-        self.told: list[str] = []
-        self._folder = folder
-        self._threads: list[threading.Thread] = []
-        self.tpu.set(create_seconds=0.1, delete_seconds=0.05, stop_seconds=0.05)
-
-    def launch(self, plan: dict[str, Any] | None = None, **options: Any) -> None:
-        """`plan` is what is to go wrong with the trainer."""
-        options = {"accelerator": "v3-8", "bucket": "runs", "zones": ZONES, **options}
-        if plan is not None:
-            storage.write_json("gs://runs/plan.json", plan)
-            options["secrets"] = {**options.get("secrets", {}), "TRAINER": "gs://runs/plan.json"}
-        self.settings = load(project="tpulm-emulator", **options)
-        setup.apply(setup.steps(self.settings))
-        run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"]})
-        launching.launch(run, WORKDIR, self.settings, dollars_per_hour=2.0, python=str(self._interpreter()))
-
-    def _interpreter(self) -> Path:
-        path = self._folder / "python"
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} {trainer.__file__} "$@"\n')
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        return path
-
-    def supervisor(self, policy: Policy = QUICK) -> Supervisor:
-        return launching.supervisor(
-            WORKDIR,
-            self.settings,
-            TpuApi(self.settings.project),
-            newest_step=newest_step,
-            tell=self.told.append,
-            policy=policy,
-            pause_seconds=0.1,
-        )
-
-    def begin(self, policy: Policy = QUICK) -> Callable[[], Job]:
-        """Supervises in a thread; what it gives waits for the end."""
-        jobs: list[Job] = []
-        supervisor = self.supervisor(policy)
-        thread = threading.Thread(target=lambda: jobs.append(supervisor.run()))
-        thread.start()
-        self._threads.append(thread)
-
-        def end() -> Job:
-            thread.join(PATIENCE)
-            assert jobs, self.told
-            return jobs[0]
-
-        return end
-
-    def end(self) -> None:
-        """Of what a test that failed has left."""
-        if any(thread.is_alive() for thread in self._threads):
-            interrupt.request("the end of the test")
-            for thread in self._threads:
-                thread.join(PATIENCE)
-
-    def node(self) -> str:
-        """The one there is, once it is READY."""
-        until(lambda: "READY" in self.tpu.nodes().values())
-        (name,) = self.tpu.nodes()
-        return name.rpartition("/")[2]
-
-    def nothing_is_left(self) -> None:
-        assert (self.tpu.nodes(), self.tpu.queued_resources()) == ({}, {})
-        until(lambda: not agents(self.gcs.url))
-        assert Control(WORKDIR).read() is not None
-
-
-@pytest.fixture
-def machines() -> MachineSettings:
-    environment = {"TPULM_LOOK_SECONDS": "0.2", "TPULM_SELF_DELETE_SECONDS": str(SELF_DELETE_SECONDS)}
-    return MachineSettings(environment=environment)
-
-
-@pytest.fixture
-def cloud(gcs: Emulator, tmp_path: Path) -> Iterator[Cloud]:
-    made = Cloud(gcs, tmp_path)
-    with interrupt.handled():
-        yield made
-        made.end()
-    made.nothing_is_left()
-
-
-def newest_step() -> int:
-    return max(committed_steps(WORKDIR / "checkpoints"), default=0)
-
-
-def until(fits: Callable[[], object], seconds: float = 60) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not fits():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.02)
-
-
-def agents(url: str) -> list[int]:
-    """Processes on the VMs of the emulator with that address."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        if b"/tpulm/bundles/" in command and f"STORAGE_EMULATOR_HOST={url}\0".encode() in environment:
-            found.append(int(folder.name))
-    return found
-
-
-def endings(job: Job) -> list[str]:
-    return [attempt.ending for attempt in job.attempts]
+__all__ = ["cloud", "machines"]
 
 
 def test_nothing_goes_wrong(cloud: Cloud) -> None:
@@ -328,7 +197,7 @@ def test_two_supervisors(cloud: Cloud) -> None:
     cloud.launch()
     end = cloud.begin()
     until(lambda: newest_step() >= 1)
-    with pytest.raises(StorageError, match="in use"):
+    with pytest.raises(InUse, match="is watched over already, by process"):
         cloud.supervisor().run()
     assert endings(end()) == ["done"]
 

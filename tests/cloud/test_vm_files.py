@@ -25,12 +25,13 @@ def test_the_startup_script_fits_and_is_bash():
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["agent.py", "digest.py"])
+@pytest.mark.parametrize("name", bundle.PROGRAMS)
 def test_what_runs_there_needs_python_3_8_and_its_library_alone(name: str):
     tree = ast.parse((FOLDER / name).read_text(encoding="utf-8"), feature_version=(3, 8))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {module.split(".")[0] for module in imported} <= sys.stdlib_module_names
+    beside = {Path(program).stem for program in bundle.PROGRAMS}
+    assert {module.split(".")[0] for module in imported} <= sys.stdlib_module_names | beside
 
 
 def test_a_bundle_is_named_by_what_is_in_it(tmp_path: Path):
@@ -44,7 +45,7 @@ def test_a_bundle_is_named_by_what_is_in_it(tmp_path: Path):
         content = archive.extractfile(wheel)
         assert content is not None
         files = zipfile.ZipFile(io.BytesIO(content.read())).namelist()
-    assert {"agent.py", "digest.py", "bundle.json", "pins.txt", "uv"} < set(names)
+    assert {*bundle.PROGRAMS, "bundle.json", "pins.txt", "uv"} < set(names)
     assert {"tpulm/__init__.py", "tpulm/cloud/vm/boot.sh", "tpulm/recipes/bert-base.toml"} < set(files)
     assert not any("__pycache__" in file for file in files)
 

@@ -32,6 +32,9 @@ def main() -> None:
     workdir = storage.as_path(sys.argv[sys.argv.index("--workdir") + 1])
     plan = json.loads(os.environ.get("TRAINER", "{}"))  # a secret's value, see the tests: what is to go wrong
     print("training with the key", os.environ.get("KEY", "none"), flush=True)
+    if "exit" in plan:
+        time.sleep(plan.get("seconds", 0.0))
+        sys.exit(plan["exit"])
     if "error" in plan:
         record_failure(workdir, ConfigError(plan["error"]), stage="train")
         sys.exit(2)

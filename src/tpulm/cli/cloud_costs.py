@@ -171,7 +171,7 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     job = control.job()
     with console.status(f"Looking at {workdir} …"):
         newest = max(newest_step(workdir), job.newest_step)
-        left = seconds_left(pace(workdir), total_steps(workdir), newest)
+        left = seconds_left(job, pace(workdir), total_steps(workdir), newest)
         found = reckon(job, workdir, now=time.time(), newest_step=newest, seconds_left=left)
     budget = launched_with(control).get("budget")
     rows = [

@@ -13,9 +13,10 @@ from tpulm.cli.cloud_options import Project
 from tpulm.cli.cloud_shared import newest_step, project_of
 from tpulm.cli.options import AsJson, WorkDir
 from tpulm.cli.terminal import console, drawn_progress, print_json
-from tpulm.errors import ConfigError, TpulmError, some_of
+from tpulm.errors import ConfigError, StorageError, StorageRefused, StorageUnavailable, TpulmError, some_of
 
 if TYPE_CHECKING:
+    from tpulm.cloud.job import Job
     from tpulm.cloud.teardown import Files
 
 
@@ -40,28 +41,29 @@ def down(
     command goes on.
     """
     from tpulm.cloud import teardown
-    from tpulm.cloud.control import Control
 
     if delete_bucket and not delete_work:
         raise ConfigError("a bucket is deleted with what is in it: say --delete-work, too")
-    named = project_of(workdir, project)
+    found, damage = _job_of(workdir)
+    named = project or "" if damage else project_of(workdir, project)  # no guess at where something may bill
     if not named:
-        raise ConfigError("the project is not known; name it with --project")
+        raise ConfigError(f"{damage or 'the project is not known'}; name the project with --project")
+    if damage:
+        console.print(f"[yellow]{escape(damage)}[/]", soft_wrap=True)
     bucket = f"gs://{teardown.bucket_of(workdir)}"
-    found = Control(workdir).read()
-    if found is None and not (delete_work or delete_data):
+    if found is None and not damage and not (delete_work or delete_data):
         raise ConfigError(f"{workdir} has no run in the cloud; 'tpulm cloud audit' looks for what bills without one")
     if delete_bucket and (others := teardown.strangers(workdir, deleted=True)):
         raise ConfigError(f"{bucket} holds more than {workdir}: {some_of(others)}; nothing was stopped or deleted")
     if not yes:
         _confirm(workdir, work=delete_work, data=delete_data, bucket=bucket if delete_bucket else "")
-    _stop_run(workdir, named, run=found[0].run if found else None)
+    _stop_run(workdir, named, run=found.run if found else None)
     deleted = 0
-    for files in _to_delete(workdir, work=delete_work, data=delete_data):
-        teardown.check_unused(workdir)
-        with drawn_progress() as progress:
-            deleted += teardown.delete_files(files, progress=progress)
-        console.print(f"deleted: {files.summary} of {escape(str(workdir))}", soft_wrap=True)
+    if delete_work or delete_data:
+        with teardown.unused(workdir), drawn_progress() as progress:
+            for files in _to_delete(workdir, work=delete_work, data=delete_data):
+                deleted += teardown.delete_files(files, progress=progress)
+                progress.note(f"deleted: {files.summary} of {workdir}")
     if delete_bucket:
         if others := teardown.strangers(workdir, deleted=False):
             raise TpulmError(f"{bucket} was not deleted: {some_of(others)} came into it meanwhile")
@@ -69,6 +71,19 @@ def down(
         console.print(f"deleted: {bucket}", soft_wrap=True)
     if as_json:
         print_json({"workdir": str(workdir), "objects_deleted": deleted, "bucket_deleted": delete_bucket, "left": []})
+
+
+def _job_of(workdir: PurePath) -> tuple[Job | None, str]:
+    """The job, if there is one; and what is wrong with it, if that is so."""
+    from tpulm.cloud.control import Control
+
+    try:
+        found = Control(workdir).read()
+    except (StorageRefused, StorageUnavailable):
+        raise
+    except StorageError as error:
+        return None, str(error)
+    return (found[0] if found else None), ""
 
 
 def _stop_run(workdir: PurePath, project: str, *, run: str | None) -> None:

@@ -22,7 +22,7 @@ from tpulm.cli.cloud_options import (
     Zones,
     cloud_settings,
 )
-from tpulm.cli.cloud_shared import dollars, newest_step
+from tpulm.cli.cloud_shared import dollars, duration, newest_step
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run, vocabulary_of
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import EXIT_STOPPED, CloudRefused, ConfigError
@@ -59,6 +59,7 @@ def launch(
     budget: Budget = None,
     service_account: ServiceAccount = None,
     plan: Annotated[bool, typer.Option(help="Compile for the TPU first: does it fit, how long, what does it cost?")] = True,
+    check: Annotated[bool, typer.Option(help="Look first at what 'tpulm cloud doctor' looks at.")] = True,
     prepare_on_tpu: Annotated[
         bool, typer.Option("--prepare-on-tpu", help="Prepare tokenizer and dataset on the TPU, which bills meanwhile.")
     ] = False,
@@ -96,29 +97,39 @@ def launch(
     from tpulm.cloud.tpu_api import TpuApi
 
     folder = workdir or as_path(f"gs://{settings.bucket}/{config.name}")
-    found = Control(folder).read()
-    if found is not None and found[0].status == "done":
-        console.print(f"The run in {folder} is done: {folder}/export", soft_wrap=True)
-        _end(found[0], as_json)
+    launching.check_folder(folder)
+    if check:
+        _check(settings)
+    control = Control(folder)
+    job = found[0] if (found := control.read()) else None
+    if job is not None and control.is_complete() and job.is_over:
+        _end(job, folder, as_json)
     settings = launching.offered(settings, TpuApi(settings.project))
-    estimate = _planned(config, settings) if plan else None
-    _agree(config, settings, folder, estimate, yes=yes)
-    config = launching.staged(config, folder / "cloud" / "inputs")
-    prepare(config, folder, on_tpu=prepare_on_tpu)
-    with drawn_progress() as progress:
-        price = settings.price or 0.0
-        launching.launch(config, folder, settings, dollars_per_hour=price, python=python, progress=progress)
+    price = settings.price or 0.0
+    launching.check_means(settings, price, spent=job.dollars(time.time()) if job else 0.0)
+    if job is not None and job.node is not None:
+        console.print(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.", soft_wrap=True)
+        launching.take_up(config, folder, settings)
+    else:
+        check_sources(config, folder, on_tpu=prepare_on_tpu)
+        estimate = _planned(config, settings) if plan else None
+        _agree(config, settings, folder, estimate, yes=yes)
+        staged = launching.staged(config, folder / "cloud" / "inputs")
+        if not prepare_on_tpu:
+            prepare(staged, folder)
+        with drawn_progress() as progress:
+            launching.launch(staged, folder, settings, dollars_per_hour=price, python=python, progress=progress)
     if detach:
-        _detach(folder)
+        _detach(folder, as_json)
         return
-    _end(_watch(folder, settings), as_json)
+    _end(_watch(folder, settings), folder, as_json)
 
 
 def attach(workdir: WorkDir, as_json: AsJson = False) -> None:
     """Watch over a run that was launched, from here or from another machine: until it ends, or Ctrl-C."""
     from tpulm.cloud.launch import settings_of
 
-    _end(_watch(workdir, settings_of(workdir)), as_json)
+    _end(_watch(workdir, settings_of(workdir)), workdir, as_json)
 
 
 def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
@@ -143,6 +154,19 @@ def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
 # -- steps of a launch --------------------------------------------------------------------------------------------------
 
 
+def _check(settings: CloudSettings) -> None:
+    """Raises CloudRefused with all that is wrong, and what to do about it."""
+    from tpulm.cloud.doctor import examine
+
+    with console.status(f"Looking at {settings.project} …"):
+        wrong = [check for check in examine(settings) if check.ok is False]
+    if wrong:
+        listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
+        raise CloudRefused(
+            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all that is looked at; --no-check launches even so"
+        )
+
+
 def _planned(config: RunConfig, settings: CloudSettings) -> dict[str, Any]:
     """What `tpulm plan` says of the run; raises ConfigError where it does not fit, CloudRefused where it costs too much."""
     import os
@@ -161,8 +185,8 @@ def _planned(config: RunConfig, settings: CloudSettings) -> dict[str, Any]:
     cost = None if settings.price is None else made.hours * settings.price
     if cost is not None and settings.budget is not None and cost > settings.budget:
         raise CloudRefused(
-            f"{config.name} takes about {made.hours:,.1f} h on {settings.kind.name}, ${cost:,.2f}, and the budget is "
-            f"${settings.budget:,.2f}; raise it with --budget, or train for fewer steps"
+            f"{config.name} takes about {duration(3600 * made.hours)} on {settings.kind.name}, {dollars(cost)}, and the budget "
+            f"is {dollars(settings.budget)}; raise it with --budget, or train for fewer steps"
         )
     return {"hours": made.hours, "dollars": cost, "tokens_per_second": made.values()["tokens_per_second"]}
 
@@ -178,21 +202,29 @@ def _agree(config: RunConfig, settings: CloudSettings, folder: PurePath, estimat
     }
     if estimate is not None:
         cost = dollars(estimate["dollars"])
-        rows["estimate"] = f"{estimate['hours']:,.1f} h, {cost}, {estimate['tokens_per_second']:,.0f} tokens/s, waiting aside"
+        speed = f"{estimate['tokens_per_second']:,.0f} tokens/s"
+        rows["estimate"] = f"{duration(3600 * estimate['hours'])} of training, {cost}, {speed}"
     print_table("To be launched", rows)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Launch it?", err=True)):
         raise ConfigError("nothing was launched; --yes launches without asking")
 
 
-def prepare(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
-    """Tokenizer and dataset in the bucket, unless the TPU shall make them."""
-    from tpulm import preparation, storage, workfolder
+def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
+    """Raises ConfigError for a corpus that is not there, before anything that takes long."""
+    from tpulm import storage
+    from tpulm.corpus import find_files
 
-    if on_tpu:
-        local = [source.path for source in config.corpus.sources if source.path and not storage.is_remote(source.path)]
-        if local:
-            raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
-        return
+    local = [source.path for source in config.corpus.sources if source.path and not storage.is_remote(source.path)]
+    if on_tpu and local:
+        raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
+    if not storage.exists(folder / "dataset" / "manifest.json"):
+        find_files(config.corpus.sources)
+
+
+def prepare(config: RunConfig, folder: PurePath) -> None:
+    """Tokenizer and dataset in the bucket."""
+    from tpulm import preparation, workfolder
+
     with drawn_progress() as progress, workfolder.working_in(config, folder, stage="dataset", progress=progress) as work:
         preparation.prepare_dataset(config, work.path, progress=progress)
 
@@ -213,7 +245,7 @@ def _tell(line: str) -> None:
     console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", highlight=False, soft_wrap=True)
 
 
-def _detach(folder: PurePath) -> None:
+def _detach(folder: PurePath, as_json: bool) -> None:
     """A process of its own that outlives this one and its terminal."""
     from tpulm.train.compile_cache import cache_folder
 
@@ -226,12 +258,14 @@ def _detach(folder: PurePath) -> None:
         )
     console.print(f"Process {started.pid} of this machine watches over it, and writes to {log}.", soft_wrap=True)
     console.print(
-        f"It has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.", soft_wrap=True
+        f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.", soft_wrap=True
     )
+    if as_json:
+        print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
 
 
-def _end(job: Job, as_json: bool) -> None:
-    _show(job, None)
+def _end(job: Job, folder: PurePath, as_json: bool) -> None:
+    _show(job, folder)
     if as_json:
         print_json(job.model_dump(mode="json"))
     raise typer.Exit(_EXIT_CODES.get(job.status, 1))
@@ -240,8 +274,7 @@ def _end(job: Job, as_json: bool) -> None:
 def _show(job: Job, folder: PurePath | None) -> None:
     rows = [
         (
-            attempt.node,
-            attempt.zone,
+            f"{attempt.number}, {attempt.zone}",
             attempt.ending,
             f"{attempt.first_step:,} to {attempt.last_step:,}",
             dollars(attempt.dollars),
@@ -249,6 +282,8 @@ def _show(job: Job, folder: PurePath | None) -> None:
         )
         for attempt in job.attempts
     ]
-    print_table("Attempts", rows, header=("node", "zone", "ended", "steps", "cost", ""))
-    where = f" in {folder}" if folder else ""
-    console.print(f"\n[bold]{job.status}[/]{where}: {escape(job.message or 'no VM is left')}", highlight=False, soft_wrap=True)
+    print_table("Attempts", rows, header=("attempt", "ended", "steps", "cost", ""))
+    said = escape(job.message or "no VM is left")
+    console.print(f"\n[bold]{job.status}[/]: {said}", highlight=False, soft_wrap=True)
+    where = f"The model is in {folder}/export." if job.status == "done" else f"The work folder is {folder}."
+    console.print(escape(where), highlight=False, soft_wrap=True)

@@ -118,7 +118,7 @@ class _Rehearsal:
         tell, api = self._tell, TpuApi(self._settings.project)
         settings = launching.offered(self._settings, api)
         setup.apply(setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
-        prepare(self._config, self._workdir, on_tpu=False)
+        prepare(self._config, self._workdir)
         tell("dataset and tokenizer are in the bucket")
         launching.launch(self._config, self._workdir, settings, dollars_per_hour=settings.price or 0.0)
         supervisor = launching.supervisor(

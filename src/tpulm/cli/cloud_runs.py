@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from tpulm.cli.cloud_options import Project
-from tpulm.cli.cloud_shared import api_of, dollars, duration, moment, newest_step, pace, project_of, seconds_left
+from tpulm.cli.cloud_shared import api_of, dollars, duration, moment, newest_step, pace, project_of, seconds_left, step_of
 from tpulm.cli.options import AsJson, WorkDir
 from tpulm.cli.terminal import console, print_json, print_table
 from tpulm.errors import ConfigError, TpulmError
@@ -44,9 +44,10 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
 
 def _show(workdir: PurePath, found: Standing, speed: Pace | None) -> None:
     job, now = found.job, time.time()
-    percent = f" ({found.newest_step / found.steps:.0%})" if found.steps else ""
+    step = step_of(job, speed, found.newest_step)
+    percent = f" ({step / found.steps:.0%})" if found.steps else ""
     rows = {
-        "run": f"{job.run}: {job.status}" + (f", to be {job.wanted}" if job.status == "active" else ""),
+        "run": f"{job.run}: {job.status}" + (", to be stopped" if job.status == "active" and job.wanted == "stopped" else ""),
         "message": job.message,
         "supervisor": found.supervisor or ("none" if found.needs_supervisor else ""),
         "TPU": f"{'spot ' * job.spot}{job.accelerator}"
@@ -55,7 +56,9 @@ def _show(workdir: PurePath, found: Standing, speed: Pace | None) -> None:
         "workers": ", ".join(
             f"{beat.worker}: {beat.state or 'alive'}, {duration(now - beat.time)} ago" for beat in found.beats
         ),
-        "checkpoint": f"step {found.newest_step:,} of {'?' if found.steps is None else f'{found.steps:,}'}{percent}",
+        "step": f"{step:,} of {'?' if found.steps is None else f'{found.steps:,}'}{percent}",
+        "checkpoint": f"step {found.newest_step:,}" if found.newest_step else "none yet",
+        "model": f"{workdir}/export" if job.status == "done" else "",
         "speed": _speed(found, speed),
         "cost": dollars(job.dollars(now)) + (f" of {dollars(found.budget)}" if found.budget is not None else ", no budget"),
     }
@@ -80,7 +83,7 @@ def _state(found: Standing) -> str:
 
 
 def _speed(found: Standing, speed: Pace | None) -> str:
-    left = seconds_left(speed, found.steps, found.newest_step)
+    left = seconds_left(found.job, speed, found.steps, found.newest_step)
     if speed is None or found.job.status == "done":
         return ""
     tokens = f", {speed.tokens_per_second:,.0f} tokens/s" if speed.tokens_per_second else ""
@@ -127,7 +130,7 @@ def _as_values(found: Standing, speed: Pace | None) -> dict[str, Any]:
         "checkpoint_step": found.newest_step,
         "steps": found.steps,
         "steps_per_second": None if speed is None else 1 / speed.seconds_per_step,
-        "seconds_left": seconds_left(speed, found.steps, found.newest_step),
+        "seconds_left": seconds_left(found.job, speed, found.steps, found.newest_step),
         "dollars": job.dollars(now),
         "budget": found.budget,
     }

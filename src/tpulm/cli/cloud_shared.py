@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,9 +10,10 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tpulm.errors import TpulmError
+from tpulm.errors import ConfigError, StorageError, TpulmError
 
 if TYPE_CHECKING:
+    from tpulm.cloud.job import Job
     from tpulm.cloud.tpu_api import TpuApi
 
 _RECENT = 50  # records of training from which the speed is told
@@ -20,17 +22,28 @@ _RECENT = 50  # records of training from which the speed is told
 @dataclass(frozen=True)
 class Pace:
     step: int  # of the newest record of training
+    at: float  # its time, seconds since 1970
     seconds_per_step: float
     tokens_per_second: float | None
 
 
 def project_of(workdir: PurePath, project: str | None) -> str:
-    """The one named, else that of the launch, else the environment's; "" where nobody knows."""
+    """That of the launch, else the one named, else the environment's; "" where nobody knows.
+
+    Raises ConfigError where the one named is another than that of the launch: what is there would not be seen.
+    """
     from tpulm.cloud.control import Control
     from tpulm.cloud.settings import default_project
     from tpulm.cloud.standing import launched_with
 
-    return project or str(launched_with(Control(workdir)).get("project") or "") or default_project()
+    control, recorded = Control(workdir), ""
+    with contextlib.suppress(StorageError):  # of a job that is damaged
+        found = control.read()
+        recorded = found[0].project if found else ""
+    recorded = recorded or str(launched_with(control).get("project") or "")
+    if project and recorded and project != recorded:
+        raise ConfigError(f"{workdir} was launched in the project {recorded}, not in {project}; leave --project out")
+    return recorded or project or default_project()
 
 
 def api_of(workdir: PurePath, project: str | None) -> TpuApi | None:
@@ -60,24 +73,36 @@ def pace(workdir: PurePath) -> Pace | None:
         for before, after in pairwise(records)
         if after.step > before.step and after.values["time"] > before.values["time"]
     ]
-    return Pace(records[-1].step, median(times), records[-1].values.get("tokens_per_second")) if times else None
+    if not times:
+        return None
+    tokens = [record.values["tokens_per_second"] for record in records if "tokens_per_second" in record.values]
+    newest = records[-1]
+    return Pace(newest.step, newest.values["time"], median(times), median(tokens) if tokens else None)
 
 
-def seconds_left(speed: Pace | None, steps: int | None, newest: int) -> float | None:
-    """Of training, from the newest record, or from the newest checkpoint where that is beyond."""
+def step_of(job: Job, speed: Pace | None, newest: int) -> int:
+    """Where training is: at the newest record of the attempt that runs, else at the checkpoint from which it goes on."""
+    runs = job.node is not None and speed is not None and speed.at > job.node.intended_at
+    return max(newest, speed.step) if runs and speed is not None else newest
+
+
+def seconds_left(job: Job, speed: Pace | None, steps: int | None, newest: int) -> float | None:
+    """Of training."""
     if speed is None or steps is None:
         return None
-    return max(0, steps - max(newest, speed.step)) * speed.seconds_per_step
+    return max(0, steps - step_of(job, speed, newest)) * speed.seconds_per_step
 
 
 def duration(seconds: float) -> str:
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.0f} s" if seconds >= 1 else "less than 1 s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def dollars(amount: float | None) -> str:
-    return "?" if amount is None else f"${amount:,.2f}"
+    if amount is None:
+        return "?"
+    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.1g}"
 
 
 def moment(at: float | None, *, after: float | None = None) -> str:

@@ -1,6 +1,6 @@
 """What a VM needs to run tpulm, as one archive named by its own SHA-256: the same sources give the same bytes.
 
-agent.py, digest.py   what boot.sh starts
+agent.py and others   what boot.sh starts
 bundle.json           which tpulm this is, and how it is installed where a VM does not have it
 tpulm-….whl, pins.txt tpulm itself, and the versions of all that it needs, as they are on the launching machine
 uv                    the installer
@@ -29,6 +29,7 @@ from tpulm.cloud import packages
 from tpulm.cloud.vm.digest import digest
 from tpulm.progress import SILENT, Progress
 
+PROGRAMS = ("agent.py", "digest.py", "install.py", "services.py")
 _EXTRAS = ("gcs",)  # of tpulm, on a VM
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own
 
@@ -48,7 +49,8 @@ def stage(folder: PurePath, *, python: str | None = None, offline: bool = False,
         progress.start("packing tpulm with all it needs" if offline else "packing tpulm")
         packed = build(Path(temporary), python=python, offline=offline)
         path = folder / packed.name
-        if storage.info(path) is None:
+        found = storage.info(path)
+        if found is None or found.size != packed.stat().st_size:
             progress.start(f"uploading {packed.stat().st_size / 1e6:,.0f} MB")
             storage.publish(packed, path)
     return path
@@ -70,8 +72,7 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
     needed = pins()
     with storage.explain("write to", folder):
         files: dict[str, bytes | Path] = {
-            "agent.py": source_folder() / "cloud" / "vm" / "agent.py",
-            "digest.py": source_folder() / "cloud" / "vm" / "digest.py",
+            **{name: source_folder() / "cloud" / "vm" / name for name in PROGRAMS},
             "bundle.json": (json.dumps(described, indent=2, sort_keys=True) + "\n").encode(),
             "pins.txt": ("\n".join(needed) + "\n").encode(),
             wheel[0]: wheel[1],

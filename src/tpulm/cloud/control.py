@@ -9,7 +9,9 @@ attempts/N/log-I.txt      what its trainer printed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -19,7 +21,7 @@ from pydantic import ValidationError
 from tpulm import storage
 from tpulm.cloud.decide import Outcome
 from tpulm.cloud.job import FORMAT, Job
-from tpulm.errors import EXIT_STOPPED, StorageError
+from tpulm.errors import EXIT_STOPPED, ConfigError, StorageError
 from tpulm.workfolder import read_result
 
 
@@ -52,7 +54,7 @@ class Control:
         return read_result(self.folder.parent, "export") is not None
 
     def job(self) -> Job:
-        """Raises StorageError where the work folder has none."""
+        """Raises ConfigError where the work folder has none."""
         found = self.read()
         if found is None:
             raise self._no_job()
@@ -72,7 +74,7 @@ class Control:
         return storage.replace_version(self.path, _text(job), version)
 
     def change(self, how: Callable[[Job], Job]) -> Job:
-        """Apply a change to the job, again if others change it meanwhile. Raises StorageError where there is none."""
+        """Apply a change to the job, again if others change it meanwhile. Raises ConfigError where there is none."""
         while True:
             found = self.read()
             if found is None:
@@ -81,34 +83,58 @@ class Control:
             if changed == found[0] or self.replace(changed, found[1]) is not None:
                 return changed
 
-    def _no_job(self) -> StorageError:
-        return StorageError(f"{self.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
+    def _no_job(self) -> ConfigError:
+        return ConfigError(f"{self.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
 
     def attempt(self, number: int) -> PurePath:
         return self.folder / "attempts" / str(number)
 
     def beats(self, attempt: int) -> list[Beat]:
+        """What cannot be read, a VM that is writing or in disorder, is left out."""
+        folder = self.attempt(attempt)
         return [
-            Beat(worker, float(found["time"]), str(found.get("state", ""))) for worker, found in self._objects(attempt, "beat-")
+            Beat(worker, found["time"], str(found.get("state", "")))
+            for worker in self.heard(attempt)
+            if isinstance((found := _read(folder / f"beat-{worker}.json")).get("time"), int | float)
         ]
+
+    def heard(self, attempt: int) -> dict[int, int]:
+        """Worker -> the version of its heartbeat: another one with each beat, whatever the clocks say."""
+        return self._of_workers(attempt, "beat")
 
     def outcome(self, attempt: int) -> Outcome | None:
         """What its trainers ended with. The first worker, which saves and exports last, says whether that went well; any may
         say that it did not, and of several the one that says most is believed."""
-        ends = {
-            worker: Outcome(int(found["exit_code"]), found.get("failure"), str(found.get("message", "")))
-            for worker, found in self._objects(attempt, "end-")
-        }
+        folder = self.attempt(attempt)
+        ends = {worker: _outcome(_read(folder / f"end-{worker}.json")) for worker in self._of_workers(attempt, "end")}
         bad = [outcome for outcome in ends.values() if outcome.exit_code not in (0, EXIT_STOPPED)]
         return max(bad, key=_telling, default=ends.get(0))
 
-    def _objects(self, attempt: int, beginning: str) -> list[tuple[int, dict[str, Any]]]:
-        folder, found = self.attempt(attempt), []
-        for path in storage.list_folder(folder) if storage.is_folder(folder) else ():
-            if path.name.startswith(beginning):
-                worker = path.stem.removeprefix(beginning)
-                found.append((int(worker), storage.read_given_object(path)))
-        return sorted(found, key=lambda item: item[0])
+    def newest_attempt(self) -> int:
+        """Of which there are objects; 0: none."""
+        names = [path.name for path in storage.list_folder(self.folder / "attempts")]
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
+    def _of_workers(self, attempt: int, kind: str) -> dict[int, int]:
+        files = storage.walk(self.attempt(attempt), beginning=f"{kind}-")
+        matches = {name: re.fullmatch(rf"{kind}-(\d{{1,6}})\.json", name) for name in files}
+        return dict(sorted((int(match[1]), files[name].modified_ns) for name, match in matches.items() if match))
+
+
+def _read(path: PurePath) -> dict[str, Any]:
+    """An object that a VM has written; empty where it is none."""
+    try:
+        found = json.loads(storage.read_bytes(path))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _outcome(found: Mapping[str, Any]) -> Outcome:
+    code, failure = found.get("exit_code"), found.get("failure")
+    if not isinstance(code, int) or isinstance(code, bool) or not isinstance(failure, str | None):
+        return Outcome(1, None, "what the VM wrote of it cannot be read")
+    return Outcome(code, failure, str(found.get("message", "")))
 
 
 def _telling(outcome: Outcome) -> int:

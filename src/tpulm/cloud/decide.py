@@ -32,6 +32,11 @@ class Policy:
     budget: float | None = None  # dollars of the whole run
     deadline: float | None = None  # seconds since 1970
 
+    @property
+    def margin(self) -> float:
+        """Seconds before budget and deadline at which a run is ended."""
+        return self.save + self.teardown
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -158,11 +163,11 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
         case Create() | Adopt():
             return jobs.with_node(job, requested=True, since=now)
         case Note(state):
-            return jobs.seen(job, state, now=now)
+            return jobs.seen(job, state, now=now, heard=bool(seen.silence))
         case AskToStop(because):
             return jobs.asked_to_stop(job, because, now=now)
         case Condemn(why, detail):
-            return jobs.ending(job, why, detail)
+            return jobs.ending(job, why, detail, heard=bool(seen.silence) or seen.outcome is not None)
         case Bury(pause):
             return jobs.ended(job, now=now, newest_step=seen.newest_step, pause=pause)
         case Close(status, message):
@@ -269,11 +274,10 @@ def _answers(seen: Seen, policy: Policy) -> bool:
 
 
 def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | None:
-    margin = policy.save + policy.teardown
-    if policy.deadline is not None and now + margin >= policy.deadline:
+    if policy.deadline is not None and now + policy.margin >= policy.deadline:
         return "deadline", "the deadline is reached; a later one continues"
     if policy.budget is not None:
-        needed = job.dollars(now) + margin / 3600 * job.dollars_per_hour
+        needed = job.dollars(now) + policy.margin / 3600 * job.dollars_per_hour
         if needed >= policy.budget:
             return (
                 "budget",
@@ -290,9 +294,9 @@ def _judged(job: Job, node: Node, outcome: Outcome) -> tuple[Ending, str]:
     if code == 75:
         return (node.asked_because or ("stopped" if job.wanted != "running" else "again")), message or "saved and stopped"
     if code in _USERS or (code == 1 and outcome.failure not in _NOT_THE_RUNS):
-        return "failed", message
+        return "failed", message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
     by = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return "trainer", f"the trainer ended ({by}) {message}".rstrip()
+    return "trainer", f"the trainer ended ({by})" + (f": {message}" if message else "")
 
 
 def _lives(node: Node, seen: Seen, now: float, policy: Policy) -> Action:

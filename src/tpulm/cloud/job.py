@@ -51,11 +51,14 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Zone = Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+
+
 class Node(_Value):
     """A TPU node, or the queued resource it comes from, that may exist. Times are seconds since 1970."""
 
-    name: str
-    zone: str
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+    zone: Zone
     attempt: int
     intended_at: float
     requested: bool = False  # the cloud was asked to create it; until then it may be asked
@@ -90,7 +93,8 @@ class Job(_Value):
     run: str  # the label of everything that belongs to it
     accelerator: str
     spot: bool
-    zones: tuple[str, ...]
+    zones: Annotated[tuple[Zone, ...], Field(min_length=1)]
+    project: str = ""  # where its nodes are
     dollars_per_hour: Annotated[float, Field(ge=0.0)]
     created_at: float
     wanted: Wanted = "running"
@@ -134,10 +138,12 @@ def with_node(job: Job, **changes: object) -> Job:
     return job.model_copy(update={"node": job.node.model_copy(update=changes)})
 
 
-def seen(job: Job, state: str, *, now: float) -> Job:
-    """The node was seen in another state than before."""
+def seen(job: Job, state: str, *, now: float, heard: bool) -> Job:
+    """The node was seen in another state than before. `heard`: its workers were, too: it was READY before it was looked at."""
     assert job.node is not None
-    ready_at = now if state == "READY" and job.node.ready_at is None else job.node.ready_at
+    ready_at = job.node.ready_at
+    if state == "READY" and ready_at is None:
+        ready_at = job.node.since or job.node.intended_at if heard else now
     return with_node(job, state=state, since=now, ready_at=ready_at)
 
 
@@ -145,9 +151,13 @@ def asked_to_stop(job: Job, because: Ending, *, now: float) -> Job:
     return with_node(job, asked_to_stop=now, asked_because=because)
 
 
-def ending(job: Job, why: Ending, detail: str) -> Job:
-    """The node is to be deleted, whatever is seen of it later."""
-    return with_node(job, ending=why, detail=detail)
+def ending(job: Job, why: Ending, detail: str, *, heard: bool = False) -> Job:
+    """The node is to be deleted, whatever is seen of it later. `heard`: its workers were, so that it was READY."""
+    assert job.node is not None
+    ready_at = job.node.ready_at
+    if heard and ready_at is None:
+        ready_at = job.node.since or job.node.intended_at
+    return with_node(job, ending=why, detail=detail, ready_at=ready_at)
 
 
 def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
@@ -187,8 +197,10 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
 
 
 def reopened(job: Job) -> Job:
-    """One that was over, or is to be, goes on."""
-    return job.model_copy(update={"wanted": "running", "status": "active", "message": "", "fruitless": 0, "refusals": 0})
+    """One that was over, or is to be, goes on. A trainer that was asked to stop does, and another attempt follows."""
+    changes = {"wanted": "running", "status": "active", "message": "", "fruitless": 0, "refusals": 0}
+    job = job.model_copy(update=changes)
+    return job if job.node is None else with_node(job, asked_to_stop=None, asked_because=None)
 
 
 def closed(job: Job, status: Status, message: str) -> Job:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
-from tpulm import storage
+from tpulm import accelerators, storage
 from tpulm.cloud import bundle
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
@@ -19,10 +20,11 @@ from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Provider, Request
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.config import RunConfig, canonical_json
+from tpulm.config import RunConfig, canonical_json, differences, from_json
 from tpulm.config.validation import validated
-from tpulm.errors import CloudRefused, ConfigError
+from tpulm.errors import CloudRefused, ConfigError, suggest
 from tpulm.progress import SILENT, Progress
+from tpulm.storage.paths import bucket_and_name
 
 _VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
 _LONGEST_SECONDS = 30 * 86_400.0  # of one attempt, where no deadline says less
@@ -40,25 +42,69 @@ def launch(
     """Stage what the workers need and record the job, or open the one that is there again. Nothing is created yet.
 
     The work folder's tokenizer and dataset should be there: workers prepare what is missing, on a TPU that is paid for.
-    `python`: an interpreter on the VM's image that has this tpulm. Raises ConfigError for a folder that is not in a bucket.
+    `python`: an interpreter on the VM's image that has this tpulm. Raises ConfigError for a folder that is not in a bucket, and
+    for settings that do not go with the node that there is; StorageError where somebody supervises the run. Then nothing was
+    changed.
     """
-    if not storage.is_remote(workdir):
-        raise ConfigError(f"--workdir {workdir} is on this machine; the workers need one in a bucket: gs://bucket/path")
+    check_folder(workdir)
     control = Control(workdir)
-    offline = not settings.external_addresses
-    staged = bundle.stage(control.folder / "bundles", python=python, offline=offline and python is None, progress=progress)
-    storage.write_atomic(control.run_file, canonical_json(config))
-    storage.write_json(control.settings_file, {**settings.model_dump(mode="json"), "bundle": str(staged)})
     where = {
         "accelerator": settings.kind.name,
         "spot": settings.spot,
         "zones": settings.zones,
         "dollars_per_hour": dollars_per_hour,
+        "project": settings.project,
     }
-    job = Job.model_validate({"run": label_value(config.name, workdir), "created_at": time.time(), **where})
-    if control.create(job):
-        return job
-    return control.change(lambda job: reopened(job if job.node else job.model_copy(update={**where, "next_zone": 0})))
+    with storage.held(control.folder, note=progress.note):
+        if (found := control.read()) is not None and found[0].node is not None:
+            raise ConfigError(f"{found[0].node.name} of this run was recorded meanwhile; 'tpulm cloud attach' watches over it")
+        offline = not settings.external_addresses and python is None
+        staged = bundle.stage(control.folder / "bundles", python=python, offline=offline, progress=progress)
+        storage.write_atomic(control.run_file, canonical_json(config))
+        storage.write_json(control.settings_file, {**settings.model_dump(mode="json"), "bundle": str(staged)})
+        fresh = {"run": label_value(config.name, workdir), "created_at": time.time(), "attempt": control.newest_attempt()}
+        job = Job.model_validate({**fresh, **where})
+        if control.create(job):
+            return job
+        return control.change(lambda job: reopened(job.model_copy(update={**where, "next_zone": 0})))
+
+
+def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Job:
+    """A run that has a node goes on as it was launched. Raises ConfigError where that is not what these settings ask for."""
+    control = Control(workdir)
+    job, then = control.job(), settings_of(workdir)
+    begun = from_json(storage.read_bytes(control.run_file), str(control.run_file))
+    changes = differences(begun, staged(config, control.folder / "inputs", copy=False))
+    for name in ("project", "accelerator", "spot", "budget", "deadline_hours", "secrets", "service_account"):
+        if (before := getattr(then, name)) != (now := getattr(settings, name)):
+            changes.append(f"{name}: {before} -> {now}")
+    if changes:
+        listed = "\n".join(f"  {line}" for line in changes)
+        raise ConfigError(
+            f"{workdir} was launched with other settings (there -> now):\n{listed}\n'tpulm cloud attach' goes on with those; "
+            "'tpulm cloud stop' ends its TPU, and launching then takes these"
+        )
+    return job if job.wanted == "running" else control.change(reopened)
+
+
+def check_folder(workdir: PurePath) -> None:
+    """Raises ConfigError for what cannot be the work folder of a run in the cloud."""
+    if not storage.is_remote(workdir) or not bucket_and_name(workdir)[1]:
+        where = "is a whole bucket" if storage.is_remote(workdir) else "is on this machine"
+        raise ConfigError(f"--workdir {workdir} {where}; the workers need a folder in a bucket: gs://bucket/path")
+
+
+def check_means(settings: CloudSettings, dollars_per_hour: float, *, spent: float) -> None:
+    """Raises CloudRefused for a budget that would end the run as soon as it begins."""
+    if settings.budget is None:
+        return
+    least = spent + Policy().margin / 3600 * dollars_per_hour
+    if settings.budget <= least:
+        was = f"${spent:,.2f} of it are spent, and " if spent else ""
+        raise CloudRefused(
+            f"a budget of ${settings.budget:,.2f} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
+            f"(${least - spent:,.2f}) are kept for saving and deleting; raise it with --budget"
+        )
 
 
 def supervisor(
@@ -74,7 +120,9 @@ def supervisor(
     """For the job in a work folder, launched from here or from elsewhere."""
     control = Control(workdir)
     job = control.job()
-    staged = storage.read_json(control.settings_file)["bundle"]
+    if job.project and job.project != settings.project:
+        raise ConfigError(f"{workdir} runs in the project {job.project}, not in {settings.project}")
+    staged = _launched_with(control)["bundle"]
 
     def request(job: Job, node: Node) -> Request:
         return request_for(job, node, settings, workdir=workdir, bundle_path=staged)
@@ -93,11 +141,26 @@ def supervisor(
 
 def settings_of(workdir: PurePath) -> CloudSettings:
     """Those that the run in a work folder was launched with."""
-    path = Control(workdir).settings_file
-    if storage.info(path) is None:
-        raise ConfigError(f"{workdir} has no run in the cloud; 'tpulm cloud launch' begins one")
-    values = storage.read_given_object(path)
-    return validated(CloudSettings, {name: value for name, value in values.items() if name != "bundle"}, str(path))
+    control = Control(workdir)
+    values = _launched_with(control)
+    given = {name: value for name, value in values.items() if name != "bundle"}
+    return validated(CloudSettings, given, str(control.settings_file))
+
+
+def _launched_with(control: Control) -> dict[str, Any]:
+    """Where it was launched to run, and the bundle. Raises ConfigError where that is not written down."""
+    if storage.info(control.settings_file) is None:
+        raise ConfigError(f"{control.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
+    try:
+        values = json.loads(storage.read_bytes(control.settings_file))
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or not isinstance(values.get("bundle"), str):
+        raise ConfigError(
+            f"{control.settings_file} is damaged: it says not where the run was launched; 'tpulm cloud launch' writes it "
+            "again, and 'tpulm cloud down --project' ends what there is"
+        )
+    return values
 
 
 def policy_of(settings: CloudSettings, job: Job) -> Policy:
@@ -117,11 +180,12 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
         variable: source if source.startswith("gs://") else f"projects/{settings.project}/secrets/{source}/versions/latest"
         for variable, source in settings.secrets.items()
     }
+    bucket, name = bucket_and_name(bundle_path)
     return Request(
         name=node.name,
         zone=node.zone,
         accelerator=job.accelerator,
-        runtime_version=settings.kind.runtime_version,
+        runtime_version=accelerators.find(job.accelerator).runtime_version,
         spot=job.spot,
         queued=settings.queued,
         valid_seconds=Policy().create,
@@ -129,7 +193,7 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
         labels={LABEL: job.run, UNTIL_LABEL: str(round(valid_until))},
         metadata={
             "startup-script": bundle.boot_script(),
-            "tpulm-bundle": bundle_path,
+            "tpulm-bundle": f"b/{bucket}/o/{quote(name, safe='')}",
             WORKDIR: str(workdir),
             "tpulm-node": node.name,
             "tpulm-attempt": str(node.attempt),
@@ -149,22 +213,27 @@ def label_value(name: str, workdir: PurePath) -> str:
     return f"{value}-{hashlib.sha256(str(workdir).encode()).hexdigest()[:6]}"
 
 
-def staged(config: RunConfig, folder: PurePath) -> RunConfig:
+def staged(config: RunConfig, folder: PurePath, *, copy: bool = True) -> RunConfig:
     """The run with what it names on this machine, a vocabulary or a model to start from, copied into a folder of the bucket."""
     changes: dict[str, Any] = {}
     if (path := config.tokenizer.path) is not None and not storage.is_remote(path):
         target = folder / "tokenizer" / PurePath(path).name
-        storage.write_atomic(target, storage.read_bytes(path))
+        if copy:
+            storage.write_atomic(target, storage.read_bytes(path))
         changes["tokenizer"] = config.tokenizer.model_copy(update={"path": str(target)})
     if (start := config.train.start_from) is not None and not storage.is_remote(start):
-        storage.copy_files(start, folder / "start")
+        if copy:
+            storage.copy_files(start, folder / "start")
         changes["train"] = config.train.model_copy(update={"start_from": str(folder / "start")})
     return config.model_copy(update=changes)
 
 
 def offered(settings: CloudSettings, api: TpuApi) -> CloudSettings:
     """With the zones alone that offer the accelerator. Raises CloudRefused where none does."""
-    named = settings.expanded(api.zones())
+    known = api.zones()
+    named = settings.expanded(known)
+    if strangers := [zone for zone in named.zones if zone not in known]:
+        raise CloudRefused(f"no zone with TPUs is named {strangers[0]}.{suggest(strangers[0], known)}")
     zones = tuple(zone for zone in named.zones if named.kind.name in api.types(zone))
     if not zones:
         raise CloudRefused(

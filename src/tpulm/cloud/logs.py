@@ -14,6 +14,7 @@ from tpulm.errors import StorageError
 
 _ANCHOR_BYTES = 64
 _TRIES = 1000
+_SILENT_SECONDS = 60.0  # without a line, before that is told
 _UNREADABLE = b"\xef\xbf\xbd"  # half a letter, at the end of an upload; the next one has it whole
 
 
@@ -82,8 +83,9 @@ def follow(
 ) -> int:
     """Print what is new until the run, or the one attempt that is named, is over; how often something was lost."""
     job = control.job()
-    number, gaps = attempt or max(job.attempt, 1), 0
+    number, gaps = max(job.attempt, 1) if attempt is None else attempt_of(job, attempt), 0
     tail: Tail | None = None
+    silent_since: float | None = time.monotonic()
     alone: bool | None = None
     while True:
         job = control.job()
@@ -92,7 +94,11 @@ def follow(
             where = _where(job, number)
             tell(f"attempt {number}{where}")
         if tail is not None:
+            if silent_since is not None and time.monotonic() - silent_since > _SILENT_SECONDS:
+                tell(f"nothing was heard of worker {worker} yet; workers count from 0")
+                silent_since = None
             new, lost = tail.more()
+            silent_since = None if new else silent_since
             if lost:
                 gaps += 1
                 tell("some of the log is lost here: it grew by more than is kept between two readings")

@@ -44,7 +44,7 @@ def total_steps(workdir: PurePath) -> int | None:
     """What the run file of the workers says."""
     try:
         return int(json.loads(storage.read_bytes(Control(workdir).run_file))["train"]["steps"])
-    except (TpulmError, ValueError, KeyError, TypeError):
+    except (TpulmError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -68,5 +68,5 @@ def standing(workdir: PurePath, provider: Provider | None, *, newest_step: Calla
         beats=tuple(control.beats(job.node.attempt)) if job.node else (),
         newest_step=max(newest_step(), job.newest_step),
         steps=total_steps(workdir),
-        budget=launched_with(control).get("budget"),
+        budget=budget if isinstance(budget := launched_with(control).get("budget"), int | float) else None,
     )

@@ -6,8 +6,9 @@ created. Two at once are kept apart by a lease on W/cloud, and by the job's vers
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tpulm import interrupt, storage
@@ -32,7 +33,7 @@ from tpulm.cloud.decide import (
 )
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, Provider, Refused, Request
-from tpulm.errors import StorageError, Unavailable
+from tpulm.errors import CloudRefused, InUse, StorageError, StorageRefused, TpulmError, Unavailable
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Supervisor:
     tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.time
     pause_seconds: float = 10.0  # between looks while there is nothing to do
+    _heard: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)  # (attempt, worker) -> heartbeat, since when
     _told: list[str] = field(default_factory=list)  # the last line, if any
 
     def run(self) -> Job:
@@ -53,19 +55,33 @@ class Supervisor:
 
         A cloud that does not answer is waited for. Raises CloudRefused and StorageError for what waiting does not mend.
         """
-        with storage.held(self.control.folder, note=self.tell):
+        with self._held():
             while True:
                 try:
                     job, action = self.step()
                 except Unavailable as error:  # for minutes, so that whoever watches may want to know
                     self._say(f"{error} (it is tried on; the run itself does not need this process)")
                     action = Wait("an answer")
+                except (CloudRefused, StorageRefused) as error:
+                    raise type(error)(f"{error}\n{self._what_may_bill()}") from error
                 else:
                     if isinstance(action, Rest):
                         return job
                 interrupt.check("the run goes on in the cloud; 'tpulm cloud attach' takes it up again")
                 if isinstance(action, Wait | Delete):
                     _sleep(self.pause_seconds)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        try:
+            with storage.held(self.control.folder, note=self.tell):
+                yield
+        except InUse as error:
+            raise InUse(
+                f"{self.control.folder.parent} is watched over already, by {error.owner}; 'tpulm cloud status' and "
+                "'tpulm cloud logs -f' show how it goes",
+                owner=error.owner,
+            ) from error
 
     def step(self) -> tuple[Job, Action]:
         """One look and one action."""
@@ -93,11 +109,22 @@ class Supervisor:
             refusal=creation.refused.kind if creation.refused else None,
             refused_because=str(creation.refused or ""),
             workers=sight.workers,
-            silence=tuple(max(0.0, now - beat.time) for beat in self.control.beats(node.attempt)),
+            silence=self._silence(node.attempt, now),
             outcome=outcome,
             newest_step=self.newest_step(),
             complete=self.complete(),
         )
+
+    def _silence(self, attempt: int, now: float) -> tuple[float, ...]:
+        """Of each worker that was heard: since its newest heartbeat was first seen here. VMs may have other clocks."""
+        found = []
+        for worker, version in self.control.heard(attempt).items():
+            known, since = self._heard.get((attempt, worker), (None, now))
+            if version != known:
+                since = now
+                self._heard[attempt, worker] = (version, now)
+            found.append(max(0.0, now - since))
+        return tuple(found)
 
     def _act(self, job: Job, action: Action, seen: Seen, now: float) -> Job:
         node = job.node
@@ -110,6 +137,17 @@ class Supervisor:
         if isinstance(action, Delete) and node is not None:
             self.provider.delete(node.name, node.zone)
         return recorded(job, action, seen, now)
+
+    def _what_may_bill(self) -> str:
+        with contextlib.suppress(TpulmError):
+            job, _ = self._read()
+            if job.node is None:
+                return "nothing of the run was left in the cloud when it was last looked at"
+            return (
+                f"{job.node.name} in {job.node.zone} of {job.project} may be there, and bill; with the permission "
+                "'tpulm cloud attach' goes on, or 'tpulm cloud down' ends it"
+            )
+        return "what may bill is found by 'tpulm cloud audit'"
 
     def _read(self) -> tuple[Job, str]:
         found = self.control.read()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NoReturn
@@ -16,10 +17,11 @@ from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, Provider, Resource
 from tpulm.cloud.supervise import Supervisor
-from tpulm.errors import CloudRefused, ConfigError, StorageError, TpulmError
+from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError
 from tpulm.progress import SILENT, Progress
 from tpulm.storage.paths import bucket_and_name
 
+LEASE = "cloud/.lease.json"
 DATA = ("corpus", "dataset")  # of a work folder: made from the text, and made anew from it when they are missing
 
 
@@ -41,33 +43,36 @@ def stop(
 
     Raises StorageError where there is no job, and TpulmError when another supervisor has not ended it after `seconds`.
     """
-    control = Control(workdir)
-    job = control.change(stopped)
-    give_up_at, told = time.monotonic() + seconds, ""
-    while not job.is_over:
-        holder = storage.holder(control.folder)
-        if holder is None:
-            supervisor = Supervisor(
-                control,
-                provider,
-                Policy(),
-                _never,
-                newest_step=newest_step,
-                complete=control.is_complete,
-                tell=tell,
-                pause_seconds=pause_seconds,
-            )
+    control, said = Control(workdir), set[str]()
+
+    def say(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            tell(line)
+
+    supervisor = Supervisor(
+        control,
+        provider,
+        Policy(),
+        _never,
+        newest_step=newest_step,
+        complete=control.is_complete,
+        tell=say,
+        pause_seconds=pause_seconds,
+    )
+    give_up_at = time.monotonic() + seconds
+    while not (job := control.change(stopped)).is_over:
+        try:
             return supervisor.run()
-        if holder != told:
-            told = holder
-            tell(f"the run is supervised by {holder}, which now ends it")
-        if time.monotonic() > give_up_at:
-            raise TpulmError(
-                f"{holder} has not ended the run in {seconds / 60:.0f} minutes; stop that process, and run this again"
-            )
+        except InUse as error:
+            say(f"the run is supervised by {error.owner}, which now ends it")
+            if time.monotonic() > give_up_at:
+                minutes = f"{seconds / 60:.0f} minutes"
+                raise TpulmError(
+                    f"{error.owner} has not ended the run in {minutes}; stop that process, and run this again"
+                ) from error
         interrupt.check("the run was asked to stop, and whoever supervises it goes on with that")
         wait(pause_seconds)
-        job = control.change(stopped)
     return job
 
 
@@ -112,6 +117,7 @@ class Files:
 def work_files(workdir: PurePath) -> Files:
     """All of a work folder; the job last, so that what was begun can be gone on with."""
     found = storage.walk(workdir)
+    found.pop(LEASE, None)  # see `unused`
     names = sorted(found, key=lambda name: (name.startswith("cloud/"), name == "cloud/job.json", name))
     return Files(workdir, tuple(names), sum(file.size for file in found.values()))
 
@@ -133,10 +139,22 @@ def strangers(workdir: PurePath, *, deleted: bool) -> list[str]:
     return [name for name in names if not deleted or (folder and not name.startswith(f"{folder}/"))]
 
 
-def check_unused(workdir: PurePath) -> None:
-    """Raises ConfigError while a process works in the folder: it would write what was deleted again."""
-    if holder := storage.holder(workdir):
-        raise ConfigError(f"{workdir} is in use by {holder}; stop it first, nothing was deleted")
+@contextlib.contextmanager
+def unused(workdir: PurePath) -> Iterator[None]:
+    """Nobody can launch the run while the block deletes its files; the lease that says so goes last.
+
+    Raises InUse and ConfigError while a process works in the folder: it would write what was deleted again.
+    """
+    control = Control(workdir)
+    with storage.held(control.folder):
+        with contextlib.suppress(StorageError):  # a job that is damaged was looked for in all zones
+            if (found := control.read()) is not None and not found[0].is_over:
+                raise ConfigError(f"{workdir} was launched again meanwhile; nothing was deleted")
+        if holder := storage.holder(workdir):
+            raise ConfigError(f"{workdir} is in use by {holder}; stop it first, nothing was deleted")
+        yield
+    if control.newest_attempt() == 0 and not storage.exists(control.path):  # all else is gone
+        storage.remove(control.folder)
 
 
 def delete_files(files: Files, *, progress: Progress = SILENT) -> int:

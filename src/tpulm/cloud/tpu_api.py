@@ -158,7 +158,11 @@ class TpuApi:
             exceptions.GatewayTimeout,
         )
         none = (requests.exceptions.ConnectionError, requests.exceptions.Timeout, auth.TransportError, ConnectionError)
-        when = retry.if_exception_type(*answers, *none)
+        failed = retry.if_exception_type(*answers, *none)
+
+        def when(error: Exception) -> bool:
+            return failed(error) or _is_rate_limit(error)
+
         return {"timeout": _SECONDS, "retry": retry.Retry(when, initial=1.0, maximum=20.0, timeout=_PATIENCE_SECONDS)}
 
 
@@ -235,6 +239,15 @@ def _kind(exhausted: bool, message: str) -> Refusal:
     return "quota" if "quota" in message.lower() else "stock-out"
 
 
+def _is_rate_limit(error: BaseException) -> bool:
+    """Of requests, which passes; other quotas are of cores, and last."""
+    from google.api_core import exceptions
+
+    return isinstance(error, exceptions.TooManyRequests) and any(
+        sign in str(error).lower() for sign in ("per minute", "per_minute", "perminute", "rate_limit", "rate limit")
+    )
+
+
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
     """What google's client raises when there is no good answer, as errors that a command tells."""
@@ -248,6 +261,10 @@ def _explained() -> Iterator[None]:
         raise CloudRefused(LOGIN) from error
     except auth.RefreshError as error:
         raise CloudRefused(expired(str(error))) from error
+    except exceptions.Conflict as error:
+        raise Unavailable(f"the TPU API cannot do it now: {words(error)}") from error
+    except exceptions.TooManyRequests as error:
+        raise Unavailable(f"the TPU API is asked too often: {words(error)}") from error
     except exceptions.ClientError as error:
         raise CloudRefused(f"the TPU API refused: {words(error)}") from error
     except exceptions.RetryError as error:

@@ -10,12 +10,14 @@ from tpulm.corpus.manifest import CorpusManifest, Counts, InputRecord, load_mani
 from tpulm.corpus.parts import Part, read_part, sample_texts
 from tpulm.corpus.scatter import has_spill, remove_spill, scatter
 from tpulm.corpus.sentences import split_sentences
+from tpulm.corpus.sources import find_files
 
 __all__ = [
     "CorpusManifest",
     "Counts",
     "InputRecord",
     "Part",
+    "find_files",
     "has_spill",
     "load_manifest",
     "read_part",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from tpulm.corpus.bytestream import ByteStream
@@ -77,13 +77,13 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
     """`siteinfo` and each `page`, their names without the namespace of the XML; what was handed on is forgotten."""
     parser = XMLPullParser(["start", "end"])
     root: Element | None = None
-    pages = 0
+    pieces, pages = stream.pieces(), 0
     if stream.offset:
         parser.feed("<mediawiki>")
     try:
-        for data in stream.pieces():
+        for data in pieces:
             parser.feed(data)
-            for event, element in parser.read_events():
+            for event, element in cast("Iterator[tuple[str, Element]]", parser.read_events()):
                 element.tag = element.tag.rpartition("}")[2]
                 if root is None:
                     root = _checked(element, faults)
@@ -97,7 +97,8 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
         if root is None:
             raise _no_dump(faults, str(error)) from error
         faults.add("broken_file", f"the XML is broken ({error}). Download the file again.", f"after page {pages}")
-        stream.exhaust()
+        for _ in pieces:  # the hash is of the whole file
+            pass
 
 
 def _checked(root: Element, faults: Faults) -> Element:

@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from tpulm import interrupt
-from tpulm.errors import StorageError
+from tpulm.errors import InUse, StorageError
 from tpulm.storage import files
 from tpulm.storage.causes import explain
 
@@ -113,8 +113,12 @@ def _release(path: PurePath, owner: dict[str, Any], keeper: threading.Thread) ->
 
 
 def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None]) -> str:
-    """The lease's version once it is ours. One that runs is watched to its end: a machine that is gone does not renew it."""
+    """The lease's version once it is ours. One that runs is watched to its end: a machine that is gone does not renew it.
+
+    Its end is what it says, or when it was not renewed in time by this machine's own clock: the owner's may be hours ahead.
+    """
     watched: str | None = None
+    give_up_at = 0.0
     while True:
         found = files.read_versioned(path)
         if found is None:
@@ -122,7 +126,8 @@ def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None])
             continue
         content, version = found
         other = _read(path, content)
-        if is_free(other, now=time.time(), host=owner["host"]):
+        is_stale = watched == version and time.monotonic() > give_up_at
+        if is_stale or is_free(other, now=time.time(), host=owner["host"]):
             new = files.replace_version(path, _lease(owner), version)
             if new is not None:
                 return new
@@ -131,7 +136,8 @@ def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None])
         if other["host"] == owner["host"] or watched not in (None, version):
             raise _in_use(path.parent, name)
         if watched is None:
-            left = other["expires_at"] - time.time()
+            left = min(other["expires_at"] - time.time(), _LEASE_SECONDS)
+            give_up_at = time.monotonic() + _LEASE_SECONDS + _RENEW_SECONDS
             note(f"{path.parent} was in use by {name}; waiting {left:.0f} s to see whether it still is")
         watched = version
         interrupt.check("nothing was begun")
@@ -160,6 +166,7 @@ def _renew(path: PurePath, owner: dict[str, Any], version: str, ended: threading
 def _read(path: PurePath, content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
+        found["expires_at"] = float(found["expires_at"])
         return {name: found[name] for name in ("id", "host", "process", "started_at", "expires_at")}
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
@@ -195,5 +202,5 @@ def _started_at(process: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
-def _in_use(folder: PurePath, owner: str) -> StorageError:
-    return StorageError(f"{folder} is in use by another tpulm process ({owner}); wait for it or stop it")
+def _in_use(folder: PurePath, owner: str) -> InUse:
+    return InUse(f"{folder} is in use by another tpulm process ({owner}); wait for it or stop it", owner=owner)

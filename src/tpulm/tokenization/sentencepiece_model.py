@@ -71,8 +71,8 @@ def read(path: PurePath) -> Tokenizer:
 
 
 def _unigram(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.Unigram:
-    scores = {_USER_DEFINED: _ALWAYS, _CONTROL: _NEVER, _UNUSED: _NEVER, _BYTE: _NEVER}
-    scored = [(piece.piece, scores.get(piece.type, piece.score)) for piece in pieces]
+    scores: dict[int, float] = {_USER_DEFINED: _ALWAYS, _CONTROL: _NEVER, _UNUSED: _NEVER, _BYTE: _NEVER}
+    scored: list[tuple[str, float]] = [(piece.piece, scores.get(piece.type, float(piece.score))) for piece in pieces]
     return models.Unigram(scored, unk_id=unknown, byte_fallback=byte_fallback)
 
 

@@ -10,122 +10,35 @@ being up, it deletes itself.
 
 import base64
 import contextlib
-import http.client
+import ctypes
 import json
 import os
-import random
 import re
 import signal
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
+import traceback
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+from install import environment
+from services import PATIENCE_SECONDS, Bucket, Metadata, Unreachable, request, say
+
 HOME = Path(os.environ.get("HOME") or "/root") / "tpulm"
-METADATA = "http://{}/computeMetadata/v1/".format(os.environ.get("GCE_METADATA_HOST", "metadata.google.internal"))
-STORAGE = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com").rstrip("/")
 TPU = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.googleapis.com").rstrip("/")
 SECRETS = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", "https://secretmanager.googleapis.com").rstrip("/")
 
-PATIENCE_SECONDS = 120  # with the bucket, before a request counts as failed
 LOOK_SECONDS = float(os.environ.get("TPULM_LOOK_SECONDS", "5"))  # between looks at metadata, trainer and job
 LOG_SECONDS = 15.0  # between uploads of the log
 LOG_BYTES = 4 << 20  # of its end that are uploaded
 SELF_DELETE_SECONDS = float(os.environ.get("TPULM_SELF_DELETE_SECONDS", "900"))  # after the trainer ended
 GRACE_SECONDS = 240.0  # that a trainer has after SIGTERM
+GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt does not count any more
+SECRET_BYTES = 100 << 10  # of one value: an environment has little more
+PR_SET_PDEATHSIG = 1
 
 
-class Unreachable(Exception):
-    """A service that did not answer for PATIENCE_SECONDS."""
-
-
-def request(url, method="GET", data=None, headers=None, patience=PATIENCE_SECONDS):
-    """(status, body, headers): of any answer that is no server error; those, and none, are tried again."""
-    until, pause = time.time() + patience, 0.5
-    while True:
-        try:
-            asked = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
-            with urllib.request.urlopen(asked, timeout=60) as answer:
-                return answer.status, answer.read(), answer.headers
-        except urllib.error.HTTPError as error:
-            if error.code not in (408, 429) and error.code < 500:
-                return error.code, error.read(), error.headers
-            reason = f"HTTP {error.code}"
-        except (OSError, http.client.HTTPException) as error:
-            reason = str(error)
-        if time.time() + pause > until:
-            raise Unreachable("{} {}: {}".format(method, url.split("?")[0], reason))
-        time.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(2 * pause, 15)
-
-
-class Metadata:
-    """Of this VM."""
-
-    def get(self, path, patience=PATIENCE_SECONDS):
-        status, body, _ = request(METADATA + path, headers={"Metadata-Flavor": "Google"}, patience=patience)
-        return body.decode().strip() if status == 200 else None
-
-    def attribute(self, name):
-        return self.get("instance/attributes/" + name)
-
-    def is_preempted(self):
-        try:
-            return self.get("instance/preempted", patience=1) == "TRUE"
-        except Unreachable:
-            return False
-
-    def token(self):
-        return json.loads(self.get("instance/service-accounts/default/token") or "{}").get("access_token", "")
-
-
-class Bucket:
-    """Objects below gs://bucket/prefix."""
-
-    def __init__(self, root, metadata):
-        bucket, _, prefix = root[len("gs://") :].partition("/")
-        self._bucket, self._prefix, self._metadata = bucket, prefix.strip("/"), metadata
-        self._token, self._token_until = "", 0.0
-
-    def get(self, name, patience=PATIENCE_SECONDS):
-        """The object's content, or None where there is none."""
-        url = f"{STORAGE}/storage/v1/b/{self._bucket}/o/{self._quoted(name)}?alt=media"
-        status, body, _ = request(url, headers=self._headers(), patience=patience)
-        if status == 404:
-            return None
-        if status != 200:
-            raise Unreachable("cannot read {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
-        return body
-
-    def put(self, name, data, patience=PATIENCE_SECONDS):
-        url = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o?uploadType=media&name={self._quoted(name)}"
-        headers = dict(self._headers(), **{"Content-Type": "application/octet-stream"})
-        status, body, _ = request(url, "POST", data, headers, patience)
-        if status != 200:
-            raise Unreachable("cannot write {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
-
-    def names(self, beginning):
-        """Below the prefix."""
-        parameters = urllib.parse.urlencode({"prefix": self._full(beginning), "fields": "items(name)"})
-        url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{parameters}"
-        _, body, _ = request(url, headers=self._headers())
-        cut = len(self._full(""))
-        return [item["name"][cut:] for item in json.loads(body or b"{}").get("items", [])]
-
-    def _full(self, name):
-        return f"{self._prefix}/{name}" if self._prefix else name
-
-    def _quoted(self, name):
-        return urllib.parse.quote(self._full(name), safe="")
-
-    def _headers(self):
-        if time.time() > self._token_until:
-            self._token, self._token_until = self._metadata.token(), time.time() + 240
-        return {"Authorization": "Bearer " + self._token}
+class Misconfigured(Exception):
+    """What only the user can mend."""
 
 
 class Agent:
@@ -141,20 +54,30 @@ class Agent:
         self.log_path = HOME / f"attempt-{self.attempt}.log"
         self.trainer = None  # type: subprocess.Popen | None
         self.asked_at = None  # when the trainer was asked to stop
+        self.gone_since = None  # when the job was first not there
         self.secrets = []
         self._logged = (0.0, -1)
 
     def run(self):
+        """Whatever happens, the VM comes to its end: nobody else may be there to delete it."""
         say(f"attempt {self.attempt} of {self.workdir}, worker {self.worker}")
-        if self.counts() and self.bucket.get(self.folder + f"end-{self.worker}.json") is None:
-            self.beat("starting")
-            try:
+        outcome = None
+        try:
+            if self.counts() and self.bucket.get(self.folder + f"end-{self.worker}.json") is None:
+                self.beat("starting")
                 outcome = self.train()
-            except Unreachable as error:
-                outcome = {"exit_code": 1, "failure": None, "message": str(error)}
-            self.upload_log(last=True)
-            if outcome is not None:
-                self.end(outcome)
+        except Misconfigured as error:
+            outcome = {"exit_code": 2, "failure": "ConfigError", "message": str(error)}
+        except Exception as error:
+            say(traceback.format_exc())
+            outcome = {"exit_code": 1, "failure": None, "message": f"the agent failed: {type(error).__name__}: {error}"}
+        if self.trainer is not None and self.trainer.poll() is None:
+            self.trainer.kill()
+        for last in (lambda: self.upload_log(last=True), lambda: outcome is None or self.end(outcome)):
+            try:
+                last()
+            except Exception as error:
+                say(f"{type(error).__name__}: {error}")
         self.wait_to_be_deleted()
 
     # -- the trainer --------------------------------------------------------------------------------------------------
@@ -171,7 +94,12 @@ class Agent:
         say("starting " + " ".join(command))
         with self.log_path.open("ab") as log:
             self.trainer = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=dict(os.environ, **secrets)
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=dict(os.environ, **secrets),
+                preexec_fn=die_with_parent,
             )
         while self.trainer.poll() is None:
             if not self.look():
@@ -195,14 +123,21 @@ class Agent:
         try:
             self.beat("training", patience=10)
             self.upload_log()
-            job = self.job(patience=10)
-            if job is not None:
-                if not self.counts(job):
-                    return False
-                if job["wanted"] != "running" or job["node"]["asked_because"] not in (None, "done"):
-                    self.ask_to_stop("it was asked for")
-        except Unreachable as error:
-            say(str(error))
+            return self.follow(self.job(patience=10))
+        except (Unreachable, ValueError, KeyError, TypeError) as error:  # half-written, say
+            say(f"{type(error).__name__}: {error}")
+            return True
+
+    def follow(self, job):
+        """Do what the job says; whether this attempt still counts."""
+        if job is None:
+            self.gone_since = self.gone_since or time.time()
+            return time.time() - self.gone_since < GONE_SECONDS
+        self.gone_since = None
+        if not self.counts(job):
+            return False
+        if job["wanted"] != "running" or job["node"]["asked_because"] not in (None, "done"):
+            self.ask_to_stop("it was asked for")
         return True
 
     def ask_to_stop(self, why):
@@ -213,34 +148,45 @@ class Agent:
             self.trainer.send_signal(signal.SIGTERM)
 
     def outcome(self, code):
-        """With the failure record that the trainer left, if it did."""
+        """With the failure record that the trainer left, or the last line that it printed."""
         found = {"exit_code": code, "failure": None, "message": ""}
         if code in (0, 75):
             return found
+        lines = self.log_end().splitlines()
+        found["message"] = "its last words: " + lines[-1][-500:] if lines else ""
         assert self.trainer is not None
         of_trainer = re.compile(rf"failures/[0-9]+-[0-9]+-{self.trainer.pid}(-host[0-9]+)?\.json$")
         records = sorted(name for name in self.bucket.names("failures/") if of_trainer.search(name))
-        if records:
-            record = json.loads(self.bucket.get(records[-1]) or b"{}")
-            found.update(failure=record.get("kind"), message=self.redacted(str(record.get("message", ""))))
+        for name in records[-1:]:
+            record = json.loads(self.bucket.get(name) or b"{}")
+            found.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
         return found
 
     def fetch_secrets(self):
         """Variable -> value, from Secret Manager or the bucket; never in metadata or on a command line."""
         named, found = json.loads(self.metadata.attribute("tpulm-secrets") or "{}"), {}
         for variable, source in named.items():
-            if source.startswith("gs://"):
-                root, _, name = source.rpartition("/")
-                value = Bucket(root, self.metadata).get(name)
-            else:
-                headers = {"Authorization": "Bearer " + self.metadata.token()}
-                status, body, _ = request(f"{SECRETS}/v1/{source}:access", headers=headers)
-                value = base64.b64decode(json.loads(body)["payload"]["data"]) if status == 200 else None
+            value = self.secret(source)
             if value is None:
-                raise RuntimeError(f"the secret {source} for {variable} cannot be read")
-            found[variable] = value.decode().strip()
-        self.secrets = [value for value in found.values() if value]
+                raise Misconfigured(f"the secret {source} for {variable} is not there, or this VM's account may not read it")
+            if len(value) > SECRET_BYTES or b"\0" in value:
+                raise Misconfigured(f"the secret {source} for {variable} is no text of at most {SECRET_BYTES >> 10} KiB")
+            try:
+                found[variable] = value.decode().strip()
+            except UnicodeDecodeError as error:
+                raise Misconfigured(f"the secret {source} for {variable} is not UTF-8 text") from error
+        shown = {form for value in found.values() for form in forms(value)}
+        self.secrets = sorted(shown, key=len, reverse=True)
         return found
+
+    def secret(self, source):
+        """Its bytes; None where it is not there, or not for this VM's account."""
+        if source.startswith("gs://"):
+            root, _, name = source.rpartition("/")
+            return Bucket(root, self.metadata).get(name, unless_refused=True)
+        headers = {"Authorization": "Bearer " + self.metadata.token()}
+        status, body, _ = request(f"{SECRETS}/v1/{source}:access", headers=headers)
+        return base64.b64decode(json.loads(body)["payload"]["data"]) if status == 200 else None
 
     # -- what the bucket is told --------------------------------------------------------------------------------------
 
@@ -267,13 +213,22 @@ class Agent:
             size = self.log_path.stat().st_size
         except OSError:
             return
-        if size == self._logged[1] or not (last or time.time() - self._logged[0] > LOG_SECONDS):
+        soon = last or self.asked_at is not None  # there may be no later
+        if size == self._logged[1] or not (soon or time.time() - self._logged[0] > LOG_SECONDS):
             return
-        with self.log_path.open("rb") as log:
-            log.seek(max(0, size - LOG_BYTES))
-            content = self.redacted(log.read().decode("utf-8", "replace"))
+        content = self.log_end().encode()
         self._logged = time.time(), size
-        self.bucket.put(self.folder + f"log-{self.worker}.txt", content.encode(), patience=30)
+        self.bucket.put(self.folder + f"log-{self.worker}.txt", content, patience=30)
+
+    def log_end(self):
+        """The last LOG_BYTES of what the trainer printed, or little less, without secrets."""
+        try:
+            with self.log_path.open("rb") as log:
+                log.seek(max(0, self.log_path.stat().st_size - LOG_BYTES - SECRET_BYTES))  # so that none is cut in two
+                text = self.redacted(log.read().decode("utf-8", "replace"))
+        except OSError:
+            return ""
+        return text.encode()[-LOG_BYTES:].decode("utf-8", "ignore")
 
     def redacted(self, text):
         for secret in self.secrets:
@@ -290,7 +245,10 @@ class Agent:
         while time.time() < until:
             time.sleep(LOOK_SECONDS)
         while True:
-            self.delete_self()
+            try:
+                self.delete_self()
+            except Exception as error:
+                say(f"{type(error).__name__}: {error}")
             time.sleep(60)
 
     def delete_self(self):
@@ -304,45 +262,15 @@ class Agent:
             say("deleting {}: HTTP {} {}".format(path.format(name), status, body[:200] if status >= 400 else ""))
 
 
-def environment():
-    """An interpreter that has the bundle's tpulm: the VM's own, if it does, else one made from the bundle."""
-    bundle = json.loads((HERE / "bundle.json").read_text())
-    own = HERE / "env" / "bin" / "python"
-    for python in (str(own), bundle["python"], sys.executable):
-        if python and digest_of(python) == bundle["digest"]:
-            return python
-    say("installing tpulm")
-    base, source = bundle["python_version"], []
-    if (HERE / "wheels").is_dir():
-        base = str(HERE / "interpreter" / "bin" / ("python" + base))
-        source = ["--offline", "--no-index", "--find-links", str(HERE / "wheels")]
-    install = [str(HERE / "uv"), "pip", "install", "--quiet", "--python", str(own)]
-    run([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")])
-    run([*install, *source, "-r", str(HERE / "pins.txt")])
-    run([*install, *source[:1], "--no-deps", str(HERE / bundle["wheel"])])
-    if digest_of(own) != bundle["digest"]:
-        raise RuntimeError("what was installed is not the tpulm that was launched")
-    return str(own)
+def die_with_parent():
+    """In a new process: nothing of it outlives the agent, which would not know of it when it is started again."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def run(command):
-    """Raises RuntimeError with the end of what it said."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        raise RuntimeError("{}: exit code {}: {}".format(" ".join(command[:3]), done.returncode, done.stdout[-1000:]))
-
-
-def digest_of(python):
-    """Of the tpulm that an interpreter has; None where it has none."""
-    try:
-        done = subprocess.run([python, HERE / "digest.py"], capture_output=True, text=True, timeout=300)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def say(line):
-    print(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + line, flush=True)
+def forms(secret):
+    """In which a secret may come to be printed; short parts would redact too much."""
+    lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= 8]
+    return [form for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], *lines) if form]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""What an agent asks: the VM's metadata server, Cloud Storage, and by `request` whatever speaks HTTP. For Python 3.8 on."""
+
+import http.client
+import json
+import os
+import random
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+METADATA = "http://{}/computeMetadata/v1/".format(os.environ.get("GCE_METADATA_HOST", "metadata.google.internal"))
+STORAGE = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com").rstrip("/")
+
+PATIENCE_SECONDS = 120  # before a request counts as failed
+
+
+class Unreachable(Exception):
+    """A service that did not answer for PATIENCE_SECONDS, or refused to."""
+
+
+def request(url, method="GET", data=None, headers=None, patience=PATIENCE_SECONDS):
+    """(status, body, headers): of any answer that is no server error; those, and none, are tried again."""
+    until, pause = time.time() + patience, 0.5
+    while True:
+        try:
+            asked = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return answer.status, answer.read(), answer.headers
+        except urllib.error.HTTPError as error:
+            if error.code not in (408, 429) and error.code < 500:
+                return error.code, error.read(), error.headers
+            reason = f"HTTP {error.code}"
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error)
+        if time.time() + pause > until:
+            raise Unreachable("{} {}: {}".format(method, url.split("?")[0], reason))
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, 15)
+
+
+class Metadata:
+    """Of this VM."""
+
+    def get(self, path, patience=PATIENCE_SECONDS):
+        status, body, _ = request(METADATA + path, headers={"Metadata-Flavor": "Google"}, patience=patience)
+        return body.decode().strip() if status == 200 else None
+
+    def attribute(self, name):
+        return self.get("instance/attributes/" + name)
+
+    def is_preempted(self):
+        try:
+            return self.get("instance/preempted", patience=1) == "TRUE"
+        except Unreachable:
+            return False
+
+    def token(self):
+        return json.loads(self.get("instance/service-accounts/default/token") or "{}").get("access_token", "")
+
+
+class Bucket:
+    """Objects below gs://bucket/prefix."""
+
+    def __init__(self, root, metadata):
+        bucket, _, prefix = root[len("gs://") :].partition("/")
+        self._bucket, self._prefix, self._metadata = bucket, prefix.strip("/"), metadata
+        self._token, self._token_until = "", 0.0
+
+    def get(self, name, patience=PATIENCE_SECONDS, unless_refused=False):
+        """The object's content, or None where there is none; with `unless_refused`, also where it is refused."""
+        url = f"{STORAGE}/storage/v1/b/{self._bucket}/o/{self._quoted(name)}?alt=media"
+        status, body, _ = request(url, headers=self._headers(), patience=patience)
+        if status == 404 or (unless_refused and status in (401, 403)):
+            return None
+        if status != 200:
+            raise Unreachable("cannot read {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
+        return body
+
+    def put(self, name, data, patience=PATIENCE_SECONDS):
+        url = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o?uploadType=media&name={self._quoted(name)}"
+        headers = dict(self._headers(), **{"Content-Type": "application/octet-stream"})
+        status, body, _ = request(url, "POST", data, headers, patience)
+        if status != 200:
+            raise Unreachable("cannot write {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
+
+    def names(self, beginning):
+        """Below the prefix."""
+        parameters = urllib.parse.urlencode({"prefix": self._full(beginning), "fields": "items(name)"})
+        url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{parameters}"
+        _, body, _ = request(url, headers=self._headers())
+        cut = len(self._full(""))
+        return [item["name"][cut:] for item in json.loads(body or b"{}").get("items", [])]
+
+    def _full(self, name):
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    def _quoted(self, name):
+        return urllib.parse.quote(self._full(name), safe="")
+
+    def _headers(self):
+        if time.time() > self._token_until:
+            self._token, self._token_until = self._metadata.token(), time.time() + 240
+        return {"Authorization": "Bearer " + self._token}
+
+
+def say(line):
+    print(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + line, flush=True)
