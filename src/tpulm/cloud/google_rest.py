@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpulm.errors import CloudRefused, MissingExtra
-from tpulm.storage.cloud_causes import LOGIN, expired
+from tpulm.storage.cloud_causes import expired, no_login
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -118,7 +118,7 @@ class GoogleRest:
         try:
             found, _ = google.auth.default(scopes=[SCOPE], quota_project_id=self.project)
         except exceptions.DefaultCredentialsError as error:
-            raise CloudRefused(LOGIN) from error
+            raise CloudRefused(no_login()) from error
         return found
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from tpulm.cloud.decide import Refusal
 from tpulm.cloud.google_rest import needing_extra
 from tpulm.cloud.provider import WORKDIR, Creation, Refused, Request, Resource, Sight
 from tpulm.errors import CloudRefused, Unavailable
-from tpulm.storage.cloud_causes import LOGIN, expired, words
+from tpulm.storage.cloud_causes import expired, no_login, words
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
@@ -258,7 +258,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except auth.DefaultCredentialsError as error:
-        raise CloudRefused(LOGIN) from error
+        raise CloudRefused(no_login()) from error
     except auth.RefreshError as error:
         raise CloudRefused(expired(str(error))) from error
     except exceptions.Conflict as error:

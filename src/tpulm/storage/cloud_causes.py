@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from tpulm.errors import MissingExtra, StorageError, StorageRefused, StorageUnavailable
 from tpulm.storage.paths import REMOTE, bucket_and_name
@@ -14,6 +16,14 @@ LOGIN = (
     "there are no credentials for Google Cloud. On your machine run 'gcloud auth application-default login', on a VM give it a "
     "service account, elsewhere set GOOGLE_APPLICATION_CREDENTIALS to a credentials file"
 )
+
+
+def no_login() -> str:
+    """Why there are no credentials, and how to get some."""
+    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if file and not Path(file).is_file():
+        return f"GOOGLE_APPLICATION_CREDENTIALS names {file}, which is not there; correct it, or unset it to use gcloud's login"
+    return LOGIN
 
 
 @contextlib.contextmanager
@@ -51,7 +61,7 @@ def _made(
     message = words(error)
     kind: type[StorageError] = StorageError
     if isinstance(error, auth.DefaultCredentialsError):
-        kind, cause = StorageRefused, LOGIN
+        kind, cause = StorageRefused, no_login()
     elif isinstance(error, auth.RefreshError):
         kind, cause = StorageRefused, expired(message)
     elif isinstance(error, (exceptions.Unauthorized, exceptions.Forbidden)):
