@@ -100,23 +100,19 @@ def _ask(targets: Sequence[Finding]) -> None:
 def _show(project: str, found: Audit) -> None:
     now = time.time()
     title = f"{project}: {found.zones} zones looked at"
-    if found.findings:
-        rows = [
-            (
-                item.resource.name,
-                item.resource.zone,
-                f"{item.resource.accelerator}{' spot' * item.resource.spot}",
-                f"{item.resource.state}{' (queued)' * (item.resource.kind != 'node')}",
-                "?" if (age := item.age(now)) is None else duration(age),
-                dollars(item.dollars_per_hour),
-                _VERDICTS[item.verdict],
-                item.why,
-            )
-            for item in found.findings
-        ]
-        print_table(title, rows, header=("name", "zone", "type", "state", "age", "an hour", "", "why"))
-    else:
-        console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+    console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+    for item in found.findings:
+        resource, age = item.resource, item.age(now)
+        told = (
+            f"{'spot ' * resource.spot}{resource.accelerator}",
+            f"{resource.state}{', queued' * (resource.kind != 'node')}",
+            "of unknown age" if age is None else f"{duration(age)} old",
+            f"{dollars(item.dollars_per_hour)} an hour",
+        )
+        console.print(
+            f"{_VERDICTS[item.verdict]}  {escape(resource.name)} in {resource.zone}: {', '.join(told)}", soft_wrap=True
+        )
+        console.print(f"    {escape(item.why)}", soft_wrap=True)
     for zone, why in found.silent.items():
         console.print(f"[bold yellow]{zone} could not be looked at:[/] {escape(why)}", soft_wrap=True)
     if found.others:
