@@ -58,6 +58,7 @@ class CleaningConfig(Settings):
     min_characters: NonNegative = 1
     max_characters: Positive | None = None  # longer documents are left out
     max_repeats: Annotated[int, Field(ge=2)] | None = None  # "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ" with 3
+    replace: tuple[Literal["email", "phone"], ...] = ()  # what looks like one becomes "<email>" or "<phone>"
 
 
 class CorpusConfig(Settings):

@@ -2,8 +2,9 @@
 
 A line end is "\\n" or "\\r\\n"; every other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank.
 With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run of blanks becomes one space, and blanks around line ends and
-white space around documents go. Then runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a
-number), and documents are left out by length. Cleaning a second time changes nothing.
+white space around documents go. Then personal data are replaced, if asked for (personal.py), runs of more than `max_repeats`
+equal characters are cut, digits aside (1000000 is a number), and documents are left out by length. Cleaning a second time
+changes nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from tpulm.config import CleaningConfig
 from tpulm.corpus.faults import Reason
+from tpulm.corpus.personal import replaced
 from tpulm.corpus.records import Batch
 
 # What str.isspace() accepts, but for the space and "\n". Written out: a class is searched four times as fast as [^\S \n].
@@ -40,6 +42,7 @@ class Cleaner:
         self._config = config
         repeats = config.max_repeats
         self._keep = repeats or 0
+        self.replaced: Counter[str] = Counter()  # of all batches, by kind
         self._repeats = {mark: re.compile(rf"([^\d{mark}])\1{{{repeats},}}") for mark in "\n\0"} if repeats else {}
 
     def clean(self, batch: Batch, skipped: Counter[str]) -> Cleaned:
@@ -47,6 +50,8 @@ class Cleaner:
         text = self._normalize(text, separator)
         if self._config.whitespace == "collapse":
             text = _collapse(text, separator)
+        if self._config.replace:
+            text = replaced(text, self._config.replace, self.replaced)
         if self._keep:
             text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
         lengths = np.fromiter(map(len, text.split(separator)), np.int64)

@@ -39,21 +39,26 @@ class InputRecord(Record):
 
 
 class Counts(Record):
-    """Of documents kept, exact duplicates included; and of those left out, by reason."""
+    """Of documents kept, exact duplicates included; of those left out, by reason; and of what was replaced in all, by kind."""
 
     documents: int = 0
     bytes: int = 0
     characters: int = 0
     skipped: dict[str, int] = {}
+    replaced: dict[str, int] = {}
 
     def __add__(self, other: Counts) -> Counts:
-        reasons = sorted({*self.skipped, *other.skipped})
         return Counts(
             documents=self.documents + other.documents,
             bytes=self.bytes + other.bytes,
             characters=self.characters + other.characters,
-            skipped={reason: self.skipped.get(reason, 0) + other.skipped.get(reason, 0) for reason in reasons},
+            skipped=_sum(self.skipped, other.skipped),
+            replaced=_sum(self.replaced, other.replaced),
         )
+
+
+def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in sorted({*first, *second})}
 
 
 class PieceRecord(Record):

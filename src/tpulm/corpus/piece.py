@@ -211,7 +211,7 @@ class _Keeper:
         return PieceRecord(
             settings=self._piece.settings(),
             inputs=inputs,
-            counts=self._counts + Counts(skipped=dict(self._faults.skipped)),
+            counts=self._counts + Counts(skipped=dict(self._faults.skipped), replaced=dict(self._cleaner.replaced)),
             runs=tuple(self._spill.runs),
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],

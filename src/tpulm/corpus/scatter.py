@@ -194,6 +194,9 @@ def _report(counts: Counts, progress: Progress) -> None:
     if counts.skipped:
         reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
         progress.note(f"{counts.documents:,} documents kept; left out: {reasons}")
+    if counts.replaced:
+        kinds = ", ".join(f"{count:,} of the kind '{kind}'" for kind, count in counts.replaced.items())
+        progress.note(f"replaced by placeholders: {kinds}")
 
 
 def _empty(config: CorpusConfig, counts: Counts) -> str:
