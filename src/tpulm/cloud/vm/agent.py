@@ -85,7 +85,7 @@ class Agent:
     def train(self):
         """How the trainer ended; None where the attempt does not count any more."""
         try:
-            python = environment()
+            python = environment(self.is_alive)
             secrets = self.fetch_secrets()
         except (OSError, subprocess.SubprocessError, RuntimeError) as error:
             return {"exit_code": 1, "failure": None, "message": f"cannot prepare the VM: {error}"}
@@ -203,6 +203,11 @@ class Agent:
     def beat(self, state, patience=PATIENCE_SECONDS):
         beat = {"time": time.time(), "state": state}
         self.bucket.put(self.folder + f"beat-{self.worker}.json", json.dumps(beat).encode(), patience)
+
+    def is_alive(self):
+        """While something is installed, which may take longer than a worker may be silent."""
+        with contextlib.suppress(Unreachable):
+            self.beat("installing", patience=10)
 
     def end(self, outcome):
         say(f"the trainer has ended: {outcome}")

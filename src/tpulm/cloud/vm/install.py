@@ -1,17 +1,21 @@
 """An interpreter that has the bundle's tpulm: one that is there, or one that is made. For Python 3.8 on."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 from services import say
 
 HERE = Path(__file__).resolve().parent
-INSTALL_SECONDS = 1800.0  # that one step may take
+STEP_SECONDS = 1800.0  # that one step may take
+ALIVE_SECONDS = 10.0  # between signs of life
 
 
-def environment():
+def environment(alive):
     """Its path: the VM's own, if that has it, else one made from the bundle. Raises RuntimeError, OSError, SubprocessError."""
     bundle = json.loads((HERE / "bundle.json").read_text())
     own = HERE / "env" / "bin" / "python"
@@ -24,19 +28,31 @@ def environment():
         base = str(HERE / "interpreter" / "bin" / ("python" + base))
         source = ["--offline", "--no-index", "--find-links", str(HERE / "wheels")]
     install = [str(HERE / "uv"), "pip", "install", "--quiet", "--python", str(own)]
-    run([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")])
-    run([*install, *source, "-r", str(HERE / "pins.txt")])
-    run([*install, *source[:1], "--no-deps", str(HERE / bundle["wheel"])])
+    run([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")], alive)
+    run([*install, *source, "-r", str(HERE / "pins.txt")], alive)
+    run([*install, *source[:1], "--no-deps", str(HERE / bundle["wheel"])], alive)
     if digest_of(own) != bundle["digest"]:
         raise RuntimeError("what was installed is not the tpulm that was launched")
     return str(own)
 
 
-def run(command):
-    """Raises RuntimeError with the end of what it said."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=INSTALL_SECONDS)
-    if done.returncode:
-        raise RuntimeError("{}: exit code {}: {}".format(" ".join(command[:3]), done.returncode, done.stdout[-1000:]))
+def run(command, alive):
+    """Raises RuntimeError with the end of what it said, or when it takes too long. `alive` is called all the while."""
+    until = time.time() + STEP_SECONDS
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        while process.poll() is None and time.time() < until:
+            alive()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ALIVE_SECONDS)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        said.seek(0)
+        if process.returncode:
+            raise RuntimeError(
+                "{}: exit code {}: {}".format(" ".join(command[:3]), process.returncode, said.read()[-1000:].strip())
+            )
 
 
 def digest_of(python):
