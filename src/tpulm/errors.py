@@ -89,7 +89,7 @@ class StorageUnavailable(StorageError, Unavailable):
 class InUse(StorageError):
     """Another process, `owner`, has the folder to itself."""
 
-    def __init__(self, message: str, *, owner: str):
+    def __init__(self, message: str, *, owner: str = ""):
         super().__init__(message)
         self.owner = owner
 

@@ -103,6 +103,7 @@ def test_links(folder: Path):
         ("a.txt", ("text", None)), ("wiki_00", ("text", None)), ("part.0001", ("text", None)), ("README.MD", ("text", None)),
         ("a.json.GZ", ("jsonl", "gzip")), ("a.jsonl.bz2", ("jsonl", "bzip2")), ("a.csv.xz", ("csv", "xz")),
         ("a.tsv.zst", ("tsv", "zstd")), ("a.parquet", ("parquet", None)), ("a.gz", ("text", "gzip")),
+        ("kowiki-pages-articles.xml.bz2", ("wikipedia", "bzip2")), ("enwiki1.xml-p10p30302.bz2", ("wikipedia", "bzip2")),
     ],
 )  # fmt: skip
 def test_format_by_name(write: Callable, name: str, expected: tuple[str, str | None]):
@@ -113,7 +114,7 @@ def test_format_by_name(write: Callable, name: str, expected: tuple[str, str | N
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("photo.png", "suffix '.png' does not tell its format"), ("a.xml.bz2", "suffix '.xml'"),
+        ("photo.png", "suffix '.png' does not tell its format"), ("a.pdf.bz2", "suffix '.pdf'"),
         ("a.zip", "an archive; unpack"),
         ("a.tar.gz", "an archive; unpack"), ("a.parquet.gz", "not read through gzip"),
     ],

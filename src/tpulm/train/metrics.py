@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from tensorboardX import SummaryWriter
-
 from tpulm import storage
 from tpulm.errors import StorageError
+from tpulm.train.board import Board
 
 # Fields that say when or how fast, not what: they differ between attempts.
 VOLATILE = ("time", "tokens_per_second", "mfu", "seconds")
@@ -46,7 +45,7 @@ class MetricsLog:
             board.mkdir(parents=True, exist_ok=True)
             self._stream = self._path.open("ab")
             # TensorBoard drops the purged step itself, too, which the attempt before has drawn for good.
-            self._board = SummaryWriter(str(board), purge_step=first_step + 1, filename_suffix=f".attempt-{self.attempt}")
+            self._board = Board(board, purge_step=first_step + 1, suffix=f".attempt-{self.attempt}")
 
     def __enter__(self) -> MetricsLog:
         return self
@@ -66,7 +65,7 @@ class MetricsLog:
             self._stream.write(json.dumps(record).encode() + b"\n")
             self._stream.flush()
             for name, value in values.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+                self._board.add(f"{kind}/{name}", value, step)
 
     def sync(self) -> None:
         """Make all that was written durable: called before a checkpoint, so that no step is ever past its metrics."""
