@@ -19,7 +19,7 @@ from tpulm.cloud import job as jobs
 from tpulm.cloud import launch as launching
 from tpulm.cloud import tpu_api
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import AskToStop, Condemn, Note, Outcome, recorded
+from tpulm.cloud.decide import AskToStop, Condemn, Note, Outcome, decide, recorded
 from tpulm.config import load as load_run
 from tpulm.errors import CloudRefused, ConfigError, StorageError
 
@@ -84,15 +84,11 @@ def test_a_run_that_is_launched_while_it_stops_goes_on():
     job = recorded(working().model_copy(update={"wanted": "stopped"}), AskToStop("stopped"), WORKING, NOW)
     job = jobs.reopened(job)
     saved = dataclasses.replace(WORKING, outcome=Outcome(75, None, ""))
-    from tpulm.cloud.decide import decide
-
     action = decide(job, saved, NOW + 5, POLICY)
     assert isinstance(action, Condemn) and action.why == "again"
 
 
 def test_a_failure_without_a_record_says_so():
-    from tpulm.cloud.decide import decide
-
     action = decide(working(), dataclasses.replace(WORKING, outcome=Outcome(2, None, "")), NOW, POLICY)
     assert action == Condemn("failed", "the trainer ended with exit code 2 and said nothing; see 'tpulm cloud logs'")
 

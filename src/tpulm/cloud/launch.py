@@ -43,8 +43,7 @@ def launch(
 
     The work folder's tokenizer and dataset should be there: workers prepare what is missing, on a TPU that is paid for.
     `python`: an interpreter on the VM's image that has this tpulm. Raises ConfigError for a folder that is not in a bucket, and
-    for settings that do not go with the node that there is; StorageError where somebody supervises the run. Then nothing was
-    changed.
+    for a run that has a node (see `take_up`); InUse where somebody supervises the run. Then nothing was changed.
     """
     check_folder(workdir)
     control = Control(workdir)

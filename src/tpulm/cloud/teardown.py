@@ -19,9 +19,9 @@ from tpulm.cloud.provider import LABEL, Provider, Resource
 from tpulm.cloud.supervise import Supervisor
 from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError
 from tpulm.progress import SILENT, Progress
+from tpulm.storage.lease import LEASE
 from tpulm.storage.paths import bucket_and_name
 
-LEASE = "cloud/.lease.json"
 DATA = ("corpus", "dataset")  # of a work folder: made from the text, and made anew from it when they are missing
 
 
@@ -117,7 +117,7 @@ class Files:
 def work_files(workdir: PurePath) -> Files:
     """All of a work folder; the job last, so that what was begun can be gone on with."""
     found = storage.walk(workdir)
-    found.pop(LEASE, None)  # see `unused`
+    found.pop(f"cloud/{LEASE}", None)  # see `unused`
     names = sorted(found, key=lambda name: (name.startswith("cloud/"), name == "cloud/job.json", name))
     return Files(workdir, tuple(names), sum(file.size for file in found.values()))
 
