@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_up import troublesome_text
 from tokenizers import AddedToken, Regex, Tokenizer, models
 from tokenizers import normalizers as norm
@@ -13,7 +15,7 @@ from tokenizers import pre_tokenizers as pre
 
 from tpulm.config import TokenizerConfig
 from tpulm.tokenization import pipelines
-from tpulm.tokenization.chunks import cutter
+from tpulm.tokenization.chunks import Cutter, cutter
 
 
 def pipeline(pre_tokenizer: pre.PreTokenizer | None, *steps: norm.Normalizer) -> Tokenizer:
@@ -72,6 +74,12 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized) if word]
 
 
+def chunks_of(cut: Cutter, text: str) -> list[str]:
+    found = cut.cut([text])
+    assert len(set(found.distinct)) == len(found.distinct) and found.ends.tolist() == [len(found.which)]
+    return [found.distinct[index] for index in found.which.tolist()]
+
+
 @pytest.mark.parametrize("name", CUT)
 def test_words_of_the_chunks_are_the_words_of_the_text(name: str):
     tokenizer = CUT[name]()
@@ -81,8 +89,7 @@ def test_words_of_the_chunks_are_the_words_of_the_text(name: str):
     @settings(max_examples=100)
     @given(troublesome_text)
     def check(text: str):
-        chunks = cut(text)
-        assert [word for chunk in chunks for word in words(tokenizer, chunk)] == words(tokenizer, text)
+        assert [word for chunk in chunks_of(cut, text) for word in words(tokenizer, chunk)] == words(tokenizer, text)
 
     check()
 
@@ -104,9 +111,24 @@ def test_text_falls_apart_where_it_should():
     def cut(tokenizer: Tokenizer, text: str) -> list[str]:
         function = cutter(tokenizer)
         assert function is not None
-        return function(text)
+        return chunks_of(function, text)
 
     assert cut(CUT["our wordpiece"](), " 영화 good...「日本語」") == ["영화", "good", "...「", "日", "本", "語", "」"]
     assert cut(CUT["our wordpiece, CJK together"](), "日本語 だ") == ["日本語", "だ"]
     assert cut(CUT["our bpe"](), "a b  c\td e ") == ["a", " b  c\td", " e "]
     assert cut(CUT["our unigram"](), "a  b") == ["a", " ", " b"]
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_texts_are_cut_together_as_they_are_alone(name: str):
+    cut = cutter(CUT[name]())
+    assert cut is not None
+
+    @settings(max_examples=50)
+    @given(st.lists(troublesome_text, max_size=5))
+    def check(texts: list[str]):
+        found = cut.cut(texts)
+        each = [[found.distinct[index] for index in part.tolist()] for part in np.split(found.which, found.ends)][:-1]
+        assert each == [chunks_of(cut, text) for text in texts]
+
+    check()

@@ -1,7 +1,7 @@
 """From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
 
-from tpulm.tokenization.bulk import Encoded
 from tpulm.tokenization.causal import CausalTokenization, load_causal
+from tpulm.tokenization.encoded import Encoded
 from tpulm.tokenization.loading import Vocabulary, expected, load, vocab_size_of
 from tpulm.tokenization.report import TokenizerReport, report
 from tpulm.tokenization.saving import load_manifest, save

@@ -7,12 +7,14 @@ of whose characters pass unchanged and unsplit needs only the WordPiece model. T
 from __future__ import annotations
 
 import json
-from itertools import chain
 
 import numpy as np
 from tokenizers import Tokenizer, pre_tokenizers
 
+from tpulm.tokenization.encoded import Encoded
+
 _JOINED_WORDS = 1024  # handed to the tokenizer as one string
+_UNSEEN, _UNCHANGED, _CHANGED = range(3)
 
 
 class BareWords:
@@ -28,30 +30,25 @@ class BareWords:
         vocabulary = tokenizer.get_vocab()
         self._begins_word = np.ones(1 + max(vocabulary.values()), bool)
         self._begins_word[[index for token, index in vocabulary.items() if token.startswith(prefix)]] = False
-        self._unchanged: set[str] = set()
-        self._changed: set[str] = set()
+        self._character = np.full(0x110000, _UNSEEN, np.uint8)
 
-    def divide(self, chunks: list[str]) -> tuple[list[str], list[str]]:
-        """The chunks that are bare words, and the others."""
-        for character in set(chain.from_iterable(chunks)) - self._unchanged - self._changed:
-            (self._unchanged if self._passes(character) else self._changed).add(character)
-        bare: list[str] = []
-        others: list[str] = []
-        is_bare = self._unchanged.issuperset
-        for chunk in chunks:
-            (bare if is_bare(chunk) else others).append(chunk)
-        return bare, others
+    def are_bare(self, chunks: list[str]) -> np.ndarray:
+        """Which of the chunks, none of them empty, are bare words; bool [N]."""
+        points = np.frombuffer("".join(chunks).encode("utf-32-le"), "<u4")
+        new = np.unique(points[self._character[points] == _UNSEEN])
+        self._character[new] = [_UNCHANGED if self._passes(chr(point)) else _CHANGED for point in new.tolist()]
+        sizes = np.fromiter(map(len, chunks), np.int64, len(chunks))
+        changes = np.concatenate([[0], np.cumsum(self._character[points] == _CHANGED)])
+        ends = np.cumsum(sizes)
+        return changes[ends] == changes[ends - sizes]
 
-    def encode(self, words: list[str]) -> list[bytes]:
-        """The ids (uint32) of each bare word. Words are told apart by the sign that all their tokens but the first have."""
-        found: list[bytes] = []
+    def encode(self, words: list[str]) -> Encoded:
+        """The ids of bare words. Words are told apart by the sign that all their tokens but the first have."""
         groups = [words[start : start + _JOINED_WORDS] for start in range(0, len(words), _JOINED_WORDS)]
-        for encoding in self._model.encode_batch_fast([" ".join(group) for group in groups], add_special_tokens=False):
-            ids = np.array(encoding.ids, np.uint32)
-            starts = (4 * np.flatnonzero(self._begins_word[ids])).tolist()
-            data = ids.tobytes()
-            found += [data[start:end] for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]
-        return found
+        encodings = self._model.encode_batch_fast([" ".join(group) for group in groups], add_special_tokens=False)
+        ids = np.concatenate([np.zeros(0, np.uint32), *(np.array(encoding.ids, np.uint32) for encoding in encodings)])
+        starts = np.flatnonzero(self._begins_word[ids])
+        return Encoded(ids, np.diff(starts, append=len(ids)).astype(np.int32))
 
     def _passes(self, character: str) -> bool:
         surrounded = f"a{character}a"

@@ -1,40 +1,32 @@
 """Encoding text in bulk: the hot loop of dataset preparation.
 
 Natural text repeats its words, so most of it needs no tokenizer: each distinct chunk (see chunks.py) is encoded once, its ids
-are kept as bytes, and a text's ids are the bytes of its chunks joined. Text that cannot be cut, or that repeats nothing, goes
+are kept in one long array, and those of a text are gathered from there. Text that cannot be cut, or that repeats nothing, goes
 to the tokenizer whole; the ids are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
-from typing import NamedTuple
+from itertools import repeat
+from typing import Final
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from tpulm.tokenization import bare_words
 from tpulm.tokenization.bare_words import BareWords
-from tpulm.tokenization.chunks import cutter
+from tpulm.tokenization.chunks import Chunks, cutter, slices
+from tpulm.tokenization.encoded import NOTHING, Encoded, gather, joined
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.special import SpecialTokens
 
-_SLICE_CHARACTERS = 1 << 18  # handled at a time
 _JOINED_CHUNKS = 128  # handed to the tokenizer as one string; the longer it is, the more a character costs
 _LONGEST_KEPT = 48  # characters; longer chunks hardly ever return
-_MOST_KEPT = 1 << 20  # chunks, about 200 MB; then all are forgotten and learnt anew
+_MOST_KEPT = 1 << 20  # chunks, about 150 MB; then all are forgotten and learnt anew
 _USELESS_SHARE = 0.8  # of a slice's characters had to be encoded: cutting gained nothing
-_USELESS_SLICES = 15  # so the next ones go to the tokenizer whole
+_USELESS_SLICES = 7  # so the next ones go to the tokenizer whole
 
-_MARK = "\U0010fffd"  # between two chunks; a text that has this private character is encoded whole
-
-
-class Encoded(NamedTuple):
-    """The ids of several texts one after another: `ids` uint32 [T], and how many each text has: `lengths` int32 [N]."""
-
-    ids: np.ndarray
-    lengths: np.ndarray
+_MARK: Final = "\U0010fffd"  # between two chunks; a text that has this private character is encoded whole
 
 
 class BulkEncoder:
@@ -42,74 +34,82 @@ class BulkEncoder:
 
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
         self._tokenizer = without_special_names(tokenizer, specials)
-        self._cut = cutter(self._tokenizer)
+        self._cutter = cutter(self._tokenizer)
         self._marked = without_special_names(tokenizer, specials)
         self._marked.add_tokens([AddedToken(_MARK, normalized=False)])
         self._mark = self._marked.token_to_id(_MARK)
         self._bare_words = BareWords(self._tokenizer) if bare_words.possible(self._tokenizer) else None
-        self._known: dict[str, bytes] = {}
+        self._forget()
         self._slices_to_skip = 0
 
+    def _forget(self) -> None:
+        self._known: dict[str, int] = {}  # its place in the arrays
+        self._ids, self._lengths = NOTHING
+
     def encode(self, texts: list[str]) -> Encoded:
-        parts = [Encoded(np.zeros(0, np.uint32), np.zeros(0, np.int32))]
-        for part in _slices(texts):
+        parts = [NOTHING]
+        for part in slices(texts):
             try:
                 parts.append(self._encode(part))
             except (UnicodeEncodeError, TypeError):  # what the library makes of a lone surrogate
                 parts.append(self._encode([without_surrogates(text) for text in part]))
-        return Encoded(np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts]))
+        return joined(parts)
 
     def _encode(self, texts: list[str]) -> Encoded:
-        if self._cut is None or any(_MARK in text for text in texts):
+        if self._cutter is None or any(_MARK in text for text in texts):
             return self._encode_whole(texts)
         if self._slices_to_skip:
             self._slices_to_skip -= 1
             return self._encode_whole(texts)
-        if len(self._known) > _MOST_KEPT:
-            self._known.clear()
-        cut = list(map(self._cut, texts))
-        missing = list(set(chain.from_iterable(cut)).difference(self._known))
-        self._learn(missing)
-        if sum(map(len, missing)) > _USELESS_SHARE * sum(map(len, texts)):
-            self._slices_to_skip = _USELESS_SLICES
-        ids_of = self._known.__getitem__
-        per_text = [b"".join(map(ids_of, pieces)) for pieces in cut]
-        for chunk in missing:
-            if len(chunk) > _LONGEST_KEPT:
-                del self._known[chunk]
-        return _encoded(per_text)
+        return self._from_chunks(self._cutter.cut(texts))
 
-    def _learn(self, missing: list[str]) -> None:
+    def _from_chunks(self, chunks: Chunks) -> Encoded:
+        if len(self._known) > _MOST_KEPT:
+            self._forget()
+        number = len(chunks.distinct)
+        place = np.fromiter(map(self._known.get, chunks.distinct, repeat(-1)), np.int64, number)
+        missing = np.flatnonzero(place < 0)
+        sizes = np.fromiter(map(len, chunks.distinct), np.int64, number)
+        kept = missing[sizes[missing] <= _LONGEST_KEPT]
+        passing = missing[sizes[missing] > _LONGEST_KEPT]
+        place[np.concatenate([kept, passing])] = len(self._known) + np.arange(len(missing))
+
+        learnt = [chunks.distinct[index] for index in kept.tolist()]
+        self._ids, self._lengths = joined([Encoded(self._ids, self._lengths), self._learn(learnt)])
+        self._known.update(zip(learnt, range(len(self._known), len(self._known) + len(learnt)), strict=True))
+        some = self._learn([chunks.distinct[index] for index in passing.tolist()])
+        found = gather(joined([Encoded(self._ids, self._lengths), some]), place[chunks.which])
+
+        if sizes[missing].sum() > _USELESS_SHARE * sizes[chunks.which].sum():
+            self._slices_to_skip = _USELESS_SLICES
+        ends = np.concatenate([[0], np.cumsum(found.lengths, dtype=np.int64)])[chunks.ends]
+        return Encoded(found.ids, np.diff(ends, prepend=0).astype(np.int32))
+
+    def _learn(self, chunks: list[str]) -> Encoded:
         """Encode chunks, many at a time because a call costs more than a word."""
-        if self._bare_words is not None:
-            bare, missing = self._bare_words.divide(missing)
-            self._known.update(zip(bare, self._bare_words.encode(bare), strict=True))
-        groups = [missing[start : start + _JOINED_CHUNKS] for start in range(0, len(missing), _JOINED_CHUNKS)]
-        joined = self._marked.encode_batch_fast([_MARK.join(group) for group in groups], add_special_tokens=False)
-        for group, encoding in zip(groups, joined, strict=True):
+        if self._bare_words is None:
+            return self._encode_marked(chunks)
+        bare = self._bare_words.are_bare(chunks)
+        others = np.flatnonzero(~bare)
+        if not len(others):
+            return self._bare_words.encode(chunks)
+        whole = self._encode_marked([chunks[index] for index in others.tolist()])
+        words = self._bare_words.encode([chunks[index] for index in np.flatnonzero(bare).tolist()])
+        back = np.empty(len(chunks), np.int64)
+        back[np.concatenate([np.flatnonzero(bare), others])] = np.arange(len(chunks))
+        return gather(joined([words, whole]), back)
+
+    def _encode_marked(self, chunks: list[str]) -> Encoded:
+        groups = [chunks[start : start + _JOINED_CHUNKS] for start in range(0, len(chunks), _JOINED_CHUNKS)]
+        found = [NOTHING]
+        encodings = self._marked.encode_batch_fast([_MARK.join(group) for group in groups], add_special_tokens=False)
+        for encoding in encodings:
             ids = np.array(encoding.ids, np.uint32)
-            ends = [*(4 * np.flatnonzero(ids == self._mark)).tolist(), 4 * len(ids)]
-            data, start = ids.tobytes(), 0
-            for chunk, end in zip(group, ends, strict=True):
-                self._known[chunk] = data[start:end]
-                start = end + 4
+            is_mark = ids == self._mark
+            ends = np.append(np.flatnonzero(is_mark), len(ids))
+            found.append(Encoded(ids[~is_mark], np.diff(ends, prepend=-1).astype(np.int32) - 1))
+        return joined(found)
 
     def _encode_whole(self, texts: list[str]) -> Encoded:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return _encoded([np.array(encoding.ids, np.uint32).tobytes() for encoding in encodings])
-
-
-def _encoded(per_text: list[bytes]) -> Encoded:
-    lengths = np.fromiter(map(len, per_text), np.int64, len(per_text)) // 4
-    return Encoded(np.frombuffer(b"".join(per_text), np.uint32), lengths.astype(np.int32))
-
-
-def _slices(texts: list[str]) -> Iterator[list[str]]:
-    start = characters = 0
-    for index, text in enumerate(texts):
-        characters += len(text)
-        if characters >= _SLICE_CHARACTERS:
-            yield texts[start : index + 1]
-            start, characters = index + 1, 0
-    if start < len(texts):
-        yield texts[start:]
+        return joined([Encoded(ids := np.array(found.ids, np.uint32), np.array([len(ids)], np.int32)) for found in encodings])

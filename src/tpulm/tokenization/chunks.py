@@ -1,16 +1,16 @@
 """Where a text may be cut so that the pieces, tokenized one by one, give the tokens of the whole.
 
-`cutter` returns a function only for pipelines for which this can be shown; other text goes to the tokenizer whole.
+`cutter` returns a `Cutter` only for pipelines for which this can be shown; other text goes to the tokenizer whole.
 
 Normalisers are safe at a space when they treat characters one by one (lower-casing, cleaning, padding Chinese characters) or
 are one of Unicode's forms: a space has combining class 0 and composes with nothing before it, so nothing moves or merges across
 the point in front of it.
 
-BERT's pre-tokenizer throws blanks away and makes each punctuation mark, and with the normaliser's help each Chinese character,
-a word of its own. So text falls apart at every space, mark and Chinese character. Only marks and characters are used here
-that have been such in every version of Unicode; the rest stay inside their chunk, where the tokenizer splits them. "=" and a
-following U+0338 could compose, so marks are used only with BERT's own normaliser, which composes nothing before it has
-removed those.
+BERT's pre-tokenizer throws blanks away and makes each punctuation mark, and with the normaliser's help each Chinese
+character, a word of its own. So text falls apart at every space, line end, mark and Chinese character. Only marks and
+characters are used here that have been such in every version of Unicode; the rest stay inside their chunk, where the
+tokenizer splits them. "=" and a following U+0338 could compose, so marks are used only with BERT's own normaliser, which
+composes nothing before it has removed those.
 
 Byte-level BPE (GPT-2's expression) begins a word at a space between two characters that are not blank: no alternative of the
 expression crosses from a visible character into a blank, and its look-ahead concerns runs of blanks alone. Any other blank
@@ -18,29 +18,30 @@ stays inside its chunk.
 
 Metaspace turns each space into "▁", adds one at the very start, and begins a word at each. A chunk with the space before it is
 treated alone as it is in the text. What follows Metaspace in a sequence sees one such word at a time.
+
+A cut looks at a block of texts as an array of characters: a table says what kind each is, and where the kind changes a chunk
+begins. Equal chunks are found by Arrow's hash table. So a character costs nanoseconds, and only distinct chunks become strings.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer
 
-Cutter = Callable[[str], list[str]]
-
-_MARKS = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~、。「」『』（）！？…"
-_CHINESE = "㐀-䶿一-鿿"
-
-_BLANK = r"[\s\x1c-\x1f\x85\u180e\u200b\u2060\ufeff]"  # to some library in some version
-_VISIBLE = _BLANK.replace("[", "[^", 1)
-_LONE_SPACES = re.compile(
-    rf"(?: ?{_VISIBLE}++|{_BLANK}++{_VISIBLE}*+)(?:(?! {_VISIBLE}){_BLANK}++{_VISIBLE}*+)*+", re.DOTALL
-).findall
-_SPACES_DROPPED = re.compile(r"[^ ]+").findall
-_SPACES_LEADING = re.compile(r" ?[^ ]+| ").findall
+_MARKS: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~、。「」『』（）！？…"
+_CHINESE: Final = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF))
+# Blank to some library in some version:
+_BLANK: Final = (
+    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u180e"
+    + "".join(map(chr, range(0x2000, 0x200C)))
+    + ("\u2028\u2029\u202f\u205f\u2060\u3000\ufeff")
+)
+_SPACE: Final = ord(" ")
+_SLICE_CHARACTERS = 4 << 20  # cut at a time, in some 100 MB of memory
 
 _BY_CHARACTER = {"BertNormalizer", "Lowercase", "StripAccents", "NFC", "NFD", "NFKC", "NFKD"}
 _KEEPS_BLANKS_APART = {"Lowercase", "NFC", "NFD"}  # neither makes a blank of something visible nor deletes anything
@@ -54,12 +55,65 @@ _WITHIN_A_WORD = {
     "WhitespaceSplit",
 }
 
+Points = np.ndarray  # the characters of a block of texts: uint8 [T] where all are ASCII, else uint32 [T]
+Starts = Callable[[Points, np.ndarray], np.ndarray]  # bool [T]: where a chunk begins, given where the texts do
+
+
+class Chunks(NamedTuple):
+    """The chunks of N texts in order: C in all, of which many are equal. What lies between two chunks has no tokens."""
+
+    distinct: list[str]
+    which: np.ndarray  # int32 [C], into `distinct`
+    ends: np.ndarray  # int64 [N], the chunks up to and with each text
+
+
+class Cutter:
+    """Cuts texts where `starts` says; the characters in `dropped` stand between chunks and are in none."""
+
+    def __init__(self, starts: Starts, dropped: str = ""):
+        self._starts = starts
+        self._dropped = dropped
+
+    def cut(self, texts: Sequence[str]) -> Chunks:
+        """Raises UnicodeEncodeError for a lone surrogate. Memory: about 20 bytes a character."""
+        import pyarrow as pa  # a fifth of a second to import, which whoever encodes nothing in bulk does without
+
+        text = "".join(texts)
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        begins = np.cumsum(sizes) - sizes
+        is_ascii = text.isascii()
+        points = np.frombuffer(text.encode("ascii"), np.uint8) if is_ascii else np.frombuffer(text.encode("utf-32-le"), "<u4")
+        is_start = self._starts(points, begins[sizes > 0])
+        starts = np.flatnonzero(is_start)
+        kept = None
+        for character in self._dropped:
+            text = text.replace(character, "")
+            here = points == ord(character)
+            kept = here if kept is None else kept | here
+        offsets = _utf8_offsets(points, starts, None if kept is None else ~kept)
+        data = text.encode()
+        array = pa.LargeStringArray.from_buffers(
+            len(starts), pa.py_buffer(np.append(offsets, len(data)).astype(np.int64)), pa.py_buffer(data)
+        )
+        found = array.dictionary_encode()
+        ends = np.searchsorted(starts, begins + sizes)
+        return Chunks(found.dictionary.to_pylist(), found.indices.to_numpy(), ends)
+
+
+def slices(texts: list[str]) -> Iterator[list[str]]:
+    """The texts in order, in lists that are worth cutting at once."""
+    start = characters = 0
+    for index, text in enumerate(texts):
+        characters += len(text)
+        if characters >= _SLICE_CHARACTERS:
+            yield texts[start : index + 1]
+            start, characters = index + 1, 0
+    if start < len(texts):
+        yield texts[start:]
+
 
 def cutter(tokenizer: Tokenizer) -> Cutter | None:
-    """The function that cuts for this tokenizer, or None when nothing can be promised.
-
-    It returns chunks in the order of the text; whatever lies between two chunks has no tokens.
-    """
+    """What cuts for this tokenizer, or None when nothing can be promised."""
     specification = json.loads(tokenizer.to_str())
     if any(not token["special"] for token in specification["added_tokens"]):
         return None  # these are found anywhere in the text, before anything else happens
@@ -73,26 +127,24 @@ def cutter(tokenizer: Tokenizer) -> Cutter | None:
         return None
     match first["type"]:
         case "BertPreTokenizer":
-            return _bert(normalizers)
+            return _at_kinds(*_bert(normalizers))
         case "Whitespace" | "WhitespaceSplit":
-            return _SPACES_DROPPED
+            return _at_kinds()
         case "ByteLevel" if first.get("use_regex", True) and names <= _KEEPS_BLANKS_APART:
-            return _LONE_SPACES
+            return Cutter(_lone_spaces)
         case "Metaspace" if first.get("split", True) and first["prepend_scheme"] in ("always", "never"):
-            return _SPACES_LEADING
+            return Cutter(_every_space)
     return None
 
 
-def _bert(normalizers: list[dict[str, Any]]) -> Cutter:
+def _bert(normalizers: list[dict[str, Any]]) -> tuple[str, Sequence[tuple[int, int]]]:
+    """The marks, and the ranges of characters that are words of their own."""
     if [step["type"] for step in normalizers[:1]] != ["BertNormalizer"]:
-        return _SPACES_DROPPED
+        return "", ()
     bert, others = normalizers[0], [step["type"] for step in normalizers[1:]]
     if others and not (others == ["NFC"] and bert["strip_accents"]):
-        return _SPACES_DROPPED
-    chinese = _CHINESE if bert["handle_chinese_chars"] else ""
-    marks = re.escape(_MARKS)
-    single = f"|[{chinese}]" if chinese else ""
-    return re.compile(f"[^ {marks}{chinese}]+|[{marks}]+{single}").findall
+        return "", ()
+    return _MARKS, _CHINESE if bert["handle_chinese_chars"] else ()
 
 
 def _steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
@@ -102,3 +154,68 @@ def _steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     if component["type"] == "Sequence":
         return [step for part in component[key] for step in _steps(part, key)]
     return [component]
+
+
+_DROPPED, _WORD, _MARK, _SINGLE = range(4)
+
+
+def _at_kinds(marks: str = "", singles: Sequence[tuple[int, int]] = ()) -> Cutter:
+    """Runs of marks and runs of other characters, without spaces and line ends; each of `singles` alone."""
+    table = np.full(0x110000, _WORD, np.uint8)
+    table[list(map(ord, marks))] = _MARK
+    for first, last in singles:
+        table[first : last + 1] = _SINGLE
+    table[[_SPACE, ord("\n")]] = _DROPPED
+
+    def starts(points: Points, begins: np.ndarray) -> np.ndarray:
+        kinds = table[points]
+        found = _changes(kinds)
+        found[begins] = True
+        if singles:
+            found |= kinds == _SINGLE
+        found &= kinds != _DROPPED
+        return found
+
+    return Cutter(starts, dropped=" \n")
+
+
+def _every_space(points: Points, begins: np.ndarray) -> np.ndarray:
+    found = points == _SPACE
+    found[begins] = True
+    return found
+
+
+def _lone_spaces(points: Points, begins: np.ndarray) -> np.ndarray:
+    """Spaces between two visible characters."""
+    is_blank = _IS_BLANK[points]
+    found = points == _SPACE
+    found[1:] &= ~is_blank[:-1]
+    found[:-1] &= ~is_blank[1:]
+    found[-1:] = False
+    found[begins[1:] - 1] = False  # the last character of a text
+    found[begins] = True
+    return found
+
+
+_IS_BLANK: Final = np.zeros(0x110000, bool)
+_IS_BLANK[list(map(ord, _BLANK))] = True
+
+
+def _changes(values: np.ndarray) -> np.ndarray:
+    found = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=found[1:])
+    return found
+
+
+def _utf8_offsets(points: Points, starts: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
+    """Where each of `starts` lies in the UTF-8 of the kept characters."""
+    if points.dtype == np.uint8 and kept is None:
+        return starts
+    widths = np.ones(len(points), np.uint8) if kept is None else kept.astype(np.uint8)
+    if points.dtype != np.uint8:
+        widths += points >= 0x80
+        widths += points >= 0x800
+        widths += points >= 0x10000
+        if kept is not None:
+            widths *= kept
+    return np.cumsum(widths, dtype=np.int64)[starts] - widths[starts]

@@ -12,7 +12,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tpulm.errors import DataError
-from tpulm.tokenization.bulk import BulkEncoder, Encoded
+from tpulm.tokenization.bulk import BulkEncoder
+from tpulm.tokenization.encoded import Encoded
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.special import SpecialTokens

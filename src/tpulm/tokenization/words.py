@@ -10,12 +10,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization.chunks import cutter
+from tpulm.tokenization.chunks import Cutter, cutter, slices
 from tpulm.tokenization.plain import without_surrogates
 
 _CHARACTERS_HELD = 32_000_000  # of distinct chunks, before they are turned into words
@@ -26,7 +27,7 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
 
     Raises DataError when there is nothing but blanks.
     """
-    cut = cutter(pipeline) or (lambda text: [text])
+    cut = cutter(pipeline)
     words: Counter[str] = Counter()
     chunks: Counter[str] = Counter()
     held = num_texts = 0
@@ -35,8 +36,7 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
     for batch in texts:
         interrupt.check("no tokenizer was written yet")
         characters = sum(map(len, batch))
-        for text in batch:
-            chunks.update(cut(text))
+        chunks.update(_counted(cut, batch))
         num_texts += len(batch)
         is_blank = is_blank and not any(text and not text.isspace() for text in batch)
         held += characters
@@ -49,6 +49,21 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
     if is_blank or not words:
         raise DataError(f"there is no text to train a tokenizer on: {num_texts} documents without a single word")
     return words
+
+
+def _counted(cut: Cutter | None, texts: list[str]) -> Counter[str]:
+    """How often each chunk of the texts occurs."""
+    if cut is None:
+        return Counter(map(without_surrogates, texts))
+    counted: Counter[str] = Counter()
+    for part in slices(texts):
+        try:
+            chunks = cut.cut(part)
+        except UnicodeEncodeError:
+            chunks = cut.cut(list(map(without_surrogates, part)))
+        counts = np.bincount(chunks.which, minlength=len(chunks.distinct)).tolist()
+        counted.update(dict(zip(chunks.distinct, counts, strict=True)))
+    return counted
 
 
 def most_frequent(words: Mapping[str, int], max_characters: int, progress: Progress = SILENT) -> Mapping[str, int]:
@@ -72,10 +87,6 @@ def _add_words(words: Counter[str], chunks: Counter[str], pipeline: Tokenizer) -
     normalizer, pre_tokenizer = pipeline.normalizer, pipeline.pre_tokenizer
     assert pre_tokenizer is not None, "every pipeline of ours has one"
     for chunk, count in chunks.items():
-        try:
-            chunk.encode()
-        except UnicodeEncodeError:
-            chunk = without_surrogates(chunk)
         normalized = normalizer.normalize_str(chunk) if normalizer else chunk
         for word, _ in pre_tokenizer.pre_tokenize_str(normalized):
             words[word] += count
