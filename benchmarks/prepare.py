@@ -106,7 +106,7 @@ def measure_bare(contender: str, reviews: Path, tokenizer_folder: Path, argument
         lines = stream.read().splitlines()
     started_at = time.perf_counter()
     for first in range(0, len(lines), 10_000):
-        tokenizer.encode_batch(lines[first : first + 10_000], add_special_tokens=False)
+        tokenizer.encode_batch_fast(lines[first : first + 10_000], add_special_tokens=False)
     seconds = time.perf_counter() - started_at
     return {"seconds": seconds, "megabytes_per_second": uncompressed_bytes(reviews) / 1e6 / seconds}
 

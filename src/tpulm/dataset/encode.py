@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from tpulm.dataset.manifest import Counts
 from tpulm.dataset.rows import Tokens
 from tpulm.tokenization import Tokenization
 
-_CHARACTERS_AT_ONCE = 1_000_000
+_AT_ONCE = 10_000  # documents
 
 
 class EncodedDocuments(NamedTuple):
@@ -23,25 +22,21 @@ class EncodedDocuments(NamedTuple):
 
 def encode_documents(documents: list[str], tokenization: Tokenization, *, sentences: bool, dtype: np.dtype) -> EncodedDocuments:
     """The documents in their order; with `sentences` each is split into sentences, else it counts as one."""
-    ids: list[np.ndarray] = [np.empty(0, dtype)]
-    lengths: list[np.ndarray] = [np.empty(0, np.int64)]
-    sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
-    num_bytes = 0
-    for batch in _batches(documents):
-        split = [_sentences(document) for document in batch] if sentences else [[document] for document in batch]
+    if sentences:
+        split = list(map(_sentences, documents))
         encoded = tokenization.encode(list(chain.from_iterable(split)))
-        ids.append(encoded.ids.astype(dtype))
-        lengths.append(encoded.lengths.astype(np.int64))
-        sentence_counts.append(np.fromiter(map(len, split), np.int64, len(split)))
-        num_bytes += len("".join(batch).encode())
-    all_ids = np.concatenate(ids)
-    ends = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
+        document_sentences = np.cumsum(np.fromiter(map(len, split), np.int64, len(split)))
+    else:
+        encoded = tokenization.encode(documents)
+        document_sentences = np.arange(1, len(documents) + 1)
+    all_ids = encoded.ids.astype(dtype)
+    ends = np.concatenate([[0], np.cumsum(encoded.lengths, dtype=np.int64)])
+    document_ends = ends[document_sentences]
     tokens = Tokens(all_ids, _rising(ends), _rising(document_ends))
     counts = Counts(
         documents=len(documents),
         empty_documents=len(documents) - tokens.document_ends.size,
-        bytes=num_bytes,
+        bytes=_utf8_bytes(documents),
         characters=sum(map(len, documents)),
         tokens=all_ids.size,
         unknown_tokens=int(np.count_nonzero(all_ids == tokenization.special.unknown)),
@@ -63,18 +58,8 @@ def _sentences(document: str) -> list[str]:
     return sentences
 
 
-def _batches(documents: list[str]) -> Iterator[list[str]]:
-    """Consecutive documents, about `_CHARACTERS_AT_ONCE` a batch."""
-    batch: list[str] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document)
-        if characters >= _CHARACTERS_AT_ONCE:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+def _utf8_bytes(documents: list[str]) -> int:
+    return sum(len("".join(documents[first : first + _AT_ONCE]).encode()) for first in range(0, len(documents), _AT_ONCE))
 
 
 def _rising(ends: np.ndarray) -> np.ndarray:

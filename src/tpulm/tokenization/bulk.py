@@ -7,6 +7,7 @@ to the tokenizer whole; the ids are the same.
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import repeat
 from typing import Final
 
@@ -35,9 +36,6 @@ class BulkEncoder:
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
         self._tokenizer = without_special_names(tokenizer, specials)
         self._cutter = cutter(self._tokenizer)
-        self._marked = without_special_names(tokenizer, specials)
-        self._marked.add_tokens([AddedToken(_MARK, normalized=False)])
-        self._mark = self._marked.token_to_id(_MARK)
         self._bare_words = BareWords(self._tokenizer) if bare_words.possible(self._tokenizer) else None
         self._forget()
         self._slices_to_skip = 0
@@ -102,13 +100,22 @@ class BulkEncoder:
     def _encode_marked(self, chunks: list[str]) -> Encoded:
         groups = [chunks[start : start + _JOINED_CHUNKS] for start in range(0, len(chunks), _JOINED_CHUNKS)]
         found = [NOTHING]
-        encodings = self._marked.encode_batch_fast([_MARK.join(group) for group in groups], add_special_tokens=False)
-        for encoding in encodings:
+        tokenizer = self._marked
+        mark = tokenizer.token_to_id(_MARK)
+        for encoding in tokenizer.encode_batch_fast([_MARK.join(group) for group in groups], add_special_tokens=False):
             ids = np.array(encoding.ids, np.uint32)
-            is_mark = ids == self._mark
+            is_mark = ids == mark
             ends = np.append(np.flatnonzero(is_mark), len(ids))
             found.append(Encoded(ids[~is_mark], np.diff(ends, prepend=-1).astype(np.int32) - 1))
         return joined(found)
+
+    @cached_property
+    def _marked(self) -> Tokenizer:
+        """The same tokenizer, but that it finds the mark between chunks."""
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.encode_special_tokens = True
+        tokenizer.add_tokens([AddedToken(_MARK, normalized=False)])
+        return tokenizer
 
     def _encode_whole(self, texts: list[str]) -> Encoded:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
