@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made_up import make_texts, troublesome_text
 from tokenizers import Tokenizer
 
-from tpulm.tokenization import Encoded, Tokenization, bulk, chunks
+from tpulm.tokenization import Encoded, Tokenization, bulk
 
 
 def stock_ids(made: Tokenization, texts: list[str]) -> list[list[int]]:
@@ -53,14 +53,14 @@ def test_natural_text_however_it_is_cut_into_calls(made: Tokenization):
 @pytest.mark.parametrize("most_kept", [0, 10, 200])
 def test_forgetting_changes_nothing(made: Tokenization, monkeypatch: pytest.MonkeyPatch, most_kept: int):
     monkeypatch.setattr(bulk, "_MOST_KEPT", most_kept)
-    monkeypatch.setattr(chunks, "_SLICE_CHARACTERS", 500)
+    monkeypatch.setattr(bulk, "SLICE_CHARACTERS", 500)
     monkeypatch.setattr(bulk, "_LONGEST_KEPT", 3)
     fresh, texts = pickle.loads(pickle.dumps(made)), make_texts(300, seed=2)
     assert lists(fresh.encode(texts)) == stock_ids(made, texts)
 
 
 def test_text_that_repeats_nothing_goes_whole_with_the_same_ids(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chunks, "_SLICE_CHARACTERS", 2_000)
+    monkeypatch.setattr(bulk, "SLICE_CHARACTERS", 2_000)
     rng = random.Random(3)
     texts = ["".join(chr(rng.randrange(0x3041, 0x3097)) for _ in range(60)) for _ in range(1_000)]
     fresh = pickle.loads(pickle.dumps(made))

@@ -11,7 +11,7 @@ import json
 import numpy as np
 from tokenizers import Tokenizer, pre_tokenizers
 
-from tpulm.tokenization.encoded import Encoded
+from tpulm.tokenization.encoded import NOTHING, Encoded, ids_of
 
 _JOINED_WORDS = 1024  # handed to the tokenizer as one string
 _UNSEEN, _UNCHANGED, _CHANGED = range(3)
@@ -45,8 +45,7 @@ class BareWords:
     def encode(self, words: list[str]) -> Encoded:
         """The ids of bare words. Words are told apart by the sign that all their tokens but the first have."""
         groups = [words[start : start + _JOINED_WORDS] for start in range(0, len(words), _JOINED_WORDS)]
-        encodings = self._model.encode_batch_fast([" ".join(group) for group in groups], add_special_tokens=False)
-        ids = np.concatenate([np.zeros(0, np.uint32), *(np.array(encoding.ids, np.uint32) for encoding in encodings)])
+        ids = np.concatenate([NOTHING.ids, *ids_of(self._model, [" ".join(group) for group in groups])])
         starts = np.flatnonzero(self._begins_word[ids])
         return Encoded(ids, np.diff(starts, append=len(ids)).astype(np.int32))
 

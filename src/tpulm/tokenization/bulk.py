@@ -16,8 +16,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from tpulm.tokenization import bare_words
 from tpulm.tokenization.bare_words import BareWords
-from tpulm.tokenization.chunks import Chunks, cutter, slices
-from tpulm.tokenization.encoded import NOTHING, Encoded, gather, joined
+from tpulm.tokenization.chunks import SLICE_CHARACTERS, Chunks, cutter
+from tpulm.tokenization.encoded import NOTHING, Encoded, gather, ids_of, joined, slices
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.special import SpecialTokens
 
@@ -46,7 +46,7 @@ class BulkEncoder:
 
     def encode(self, texts: list[str]) -> Encoded:
         parts = [NOTHING]
-        for part in slices(texts):
+        for part in slices(texts, SLICE_CHARACTERS):
             try:
                 parts.append(self._encode(part))
             except (UnicodeEncodeError, TypeError):  # what the library makes of a lone surrogate
@@ -100,10 +100,8 @@ class BulkEncoder:
     def _encode_marked(self, chunks: list[str]) -> Encoded:
         groups = [chunks[start : start + _JOINED_CHUNKS] for start in range(0, len(chunks), _JOINED_CHUNKS)]
         found = [NOTHING]
-        tokenizer = self._marked
-        mark = tokenizer.token_to_id(_MARK)
-        for encoding in tokenizer.encode_batch_fast([_MARK.join(group) for group in groups], add_special_tokens=False):
-            ids = np.array(encoding.ids, np.uint32)
+        mark = self._marked.token_to_id(_MARK)
+        for ids in ids_of(self._marked, [_MARK.join(group) for group in groups]):
             is_mark = ids == mark
             ends = np.append(np.flatnonzero(is_mark), len(ids))
             found.append(Encoded(ids[~is_mark], np.diff(ends, prepend=-1).astype(np.int32) - 1))
@@ -118,5 +116,5 @@ class BulkEncoder:
         return tokenizer
 
     def _encode_whole(self, texts: list[str]) -> Encoded:
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return joined([Encoded(ids := np.array(found.ids, np.uint32), np.array([len(ids)], np.int32)) for found in encodings])
+        found = list(ids_of(self._tokenizer, texts))
+        return Encoded(np.concatenate([NOTHING.ids, *found]), np.fromiter(map(len, found), np.int32, len(found)))

@@ -26,7 +26,7 @@ begins. Equal chunks are found by Arrow's hash table. So a character costs nanos
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ _BLANK: Final = (
     + ("\u2028\u2029\u202f\u205f\u2060\u3000\ufeff")
 )
 _SPACE: Final = ord(" ")
-_SLICE_CHARACTERS = 3 << 20  # cut at a time, in some 60 MB of memory
+SLICE_CHARACTERS = 3 << 19  # worth cutting at once, in some 60 MB of memory
 
 _BY_CHARACTER = {"BertNormalizer", "Lowercase", "StripAccents", "NFC", "NFD", "NFKC", "NFKD"}
 _KEEPS_BLANKS_APART = {"Lowercase", "NFC", "NFD"}  # neither makes a blank of something visible nor deletes anything
@@ -99,16 +99,6 @@ class Cutter:
         ends = np.searchsorted(starts, begins + sizes)
         which = np.frombuffer(found.indices.buffers()[1], np.int32, len(starts))  # `to_numpy` would import pandas
         return Chunks(found.dictionary.to_pylist(), which, ends)
-
-
-def slices(texts: list[str]) -> Iterator[list[str]]:
-    """The texts in order, in lists that are worth cutting at once."""
-    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-    first = done = 0
-    while first < len(texts):
-        last = min(int(np.searchsorted(ends, done + _SLICE_CHARACTERS)) + 1, len(texts))
-        yield texts[first:last]
-        first, done = last, int(ends[last - 1])
 
 
 def cutter(tokenizer: Tokenizer) -> Cutter | None:
@@ -217,4 +207,4 @@ def _utf8_offsets(points: Points, starts: np.ndarray, kept: np.ndarray | None) -
         widths += points >= 0x10000
         if kept is not None:
             widths *= kept
-    return np.cumsum(widths, dtype=np.int64)[starts] - widths[starts]
+    return np.cumsum(widths, dtype=np.int32)[starts] - widths[starts]

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization.chunks import Cutter, cutter, slices
+from tpulm.tokenization.chunks import SLICE_CHARACTERS, Cutter, cutter
+from tpulm.tokenization.encoded import slices
 from tpulm.tokenization.plain import without_surrogates
 
 _CHARACTERS_HELD = 32_000_000  # of distinct chunks, before they are turned into words
@@ -56,7 +57,7 @@ def _counted(cut: Cutter | None, texts: list[str]) -> Counter[str]:
     if cut is None:
         return Counter(map(without_surrogates, texts))
     counted: Counter[str] = Counter()
-    for part in slices(texts):
+    for part in slices(texts, SLICE_CHARACTERS):
         try:
             chunks = cut.cut(part)
         except UnicodeEncodeError:
