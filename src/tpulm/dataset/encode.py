@@ -12,7 +12,7 @@ from tpulm.dataset.manifest import Counts
 from tpulm.dataset.rows import Tokens
 from tpulm.tokenization import Tokenization
 
-_AT_ONCE = 10_000  # documents
+_AT_ONCE = 50_000  # documents
 
 
 class EncodedDocuments(NamedTuple):
@@ -22,21 +22,26 @@ class EncodedDocuments(NamedTuple):
 
 def encode_documents(documents: list[str], tokenization: Tokenization, *, sentences: bool, dtype: np.dtype) -> EncodedDocuments:
     """The documents in their order; with `sentences` each is split into sentences, else it counts as one."""
-    if sentences:
-        split = list(map(_sentences, documents))
+    ids: list[np.ndarray] = [np.empty(0, dtype)]
+    lengths: list[np.ndarray] = [np.zeros(1, np.int64)]
+    sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
+    num_bytes = 0
+    for first in range(0, len(documents), _AT_ONCE):
+        some = documents[first : first + _AT_ONCE]
+        split = list(map(_sentences, some)) if sentences else [[document] for document in some]
         encoded = tokenization.encode(list(chain.from_iterable(split)))
-        document_sentences = np.cumsum(np.fromiter(map(len, split), np.int64, len(split)))
-    else:
-        encoded = tokenization.encode(documents)
-        document_sentences = np.arange(1, len(documents) + 1)
-    all_ids = encoded.ids.astype(dtype)
-    ends = np.concatenate([[0], np.cumsum(encoded.lengths, dtype=np.int64)])
-    document_ends = ends[document_sentences]
+        ids.append(encoded.ids.astype(dtype))
+        lengths.append(encoded.lengths.astype(np.int64))
+        sentence_counts.append(np.fromiter(map(len, split), np.int64, len(split)))
+        num_bytes += len("".join(some).encode())
+    all_ids = np.concatenate(ids)
+    ends = np.cumsum(np.concatenate(lengths))
+    document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
     tokens = Tokens(all_ids, _rising(ends), _rising(document_ends))
     counts = Counts(
         documents=len(documents),
         empty_documents=len(documents) - tokens.document_ends.size,
-        bytes=_utf8_bytes(documents),
+        bytes=num_bytes,
         characters=sum(map(len, documents)),
         tokens=all_ids.size,
         unknown_tokens=int(np.count_nonzero(all_ids == tokenization.special.unknown)),
@@ -56,10 +61,6 @@ def _sentences(document: str) -> list[str]:
         sentences.append(document[position:end])
         position = end
     return sentences
-
-
-def _utf8_bytes(documents: list[str]) -> int:
-    return sum(len("".join(documents[first : first + _AT_ONCE]).encode()) for first in range(0, len(documents), _AT_ONCE))
 
 
 def _rising(ends: np.ndarray) -> np.ndarray:
