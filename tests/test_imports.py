@@ -27,11 +27,20 @@ BASE = {
     "protos",
     "interrupt",
     "workers",
+    "beam",
     "hosts",
 }
 TEXT = {"corpus", "tokenization", "dataset", "labelled"}
 MODEL = {"nn", "models", "objectives"}
-PURE = BASE - {"storage", "failures", "workfolder", "interrupt", "workers", "hosts"}  # the model's side does no input or output
+PURE = BASE - {
+    "storage",
+    "failures",
+    "workfolder",
+    "interrupt",
+    "workers",
+    "beam",
+    "hosts",
+}  # the model's side does no input or output
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "emulator": {"errors", "progress", "accelerators"},

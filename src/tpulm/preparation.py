@@ -12,11 +12,12 @@ from tpulm.config.starting import OPTIMIZER_FILE
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
+from tpulm.workers import Runner
 from tpulm.workfolder import is_imported
 
 
 def prepare_corpus(
-    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT
+    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, runner: Runner | None = None, progress: Progress = SILENT
 ) -> corpus.CorpusManifest:
     if not config.corpus.sources:
         raise ConfigError(
@@ -25,7 +26,9 @@ def prepare_corpus(
         )
     if corpus.load_manifest(workdir) is None:
         _check_named_inputs(config)
-    return corpus.scatter(config.corpus, workdir, part_bytes=config.data.part_bytes, hosts=hosts, progress=progress)
+    return corpus.scatter(
+        config.corpus, workdir, part_bytes=config.data.part_bytes, runner=runner, hosts=hosts, progress=progress
+    )
 
 
 def _check_named_inputs(config: RunConfig) -> None:
@@ -42,13 +45,13 @@ def _check_named_inputs(config: RunConfig) -> None:
 
 
 def prepare_tokenizer(
-    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT
+    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, runner: Runner | None = None, progress: Progress = SILENT
 ) -> tokenization.Tokenization:
     """Trained on a sample of the corpus, or taken from `tokenizer.path`; saved to W/tokenizer."""
     folder = workdir / "tokenizer"
     if is_imported(workdir):
         return tokenization.load(folder)
-    manifest = prepare_corpus(config, workdir, hosts=hosts, progress=progress)
+    manifest = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
     wanted = config.tokenizer
     inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude={"path"})}
     if wanted.path is None:
@@ -69,7 +72,7 @@ def prepare_tokenizer(
 
 
 def prepare_dataset(
-    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT
+    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, runner: Runner | None = None, progress: Progress = SILENT
 ) -> dataset.DatasetManifest:
     """The rows of W/dataset, and of the later phases' own; the corpus' spill is deleted when all are complete.
 
@@ -77,8 +80,8 @@ def prepare_dataset(
     """
     if is_imported(workdir) and (imported := dataset.load_manifest(workdir)) is not None:
         return imported  # `workfolder.begin` has compared it with the settings
-    prepare_tokenizer(config, workdir, hosts=hosts, progress=progress)
-    text = prepare_corpus(config, workdir, hosts=hosts, progress=progress)
+    prepare_tokenizer(config, workdir, hosts=hosts, runner=runner, progress=progress)
+    text = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
     made = [
         dataset.prepare(
             phase.config.data,
@@ -86,6 +89,7 @@ def prepare_dataset(
             tokenization_path=workdir / "tokenizer",
             corpus_manifest=text,
             corpus_workdir=workdir,
+            runner=runner,
             hosts=hosts,
             progress=progress,
         )

@@ -14,12 +14,20 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tpulm import interrupt
 from tpulm.errors import TpulmError
 
 Result = TypeVar("Result")
+
+
+class Runner(Protocol):
+    """Where restartable tasks are computed: by a pool here (`run_tasks`), or by a cluster (`tpulm.beam`)."""
+
+    def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+        """Yield function(*task) for each task, in any order. The function must be importable, its results picklable."""
+        ...
 
 
 def count_cores() -> int:

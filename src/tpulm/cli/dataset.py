@@ -11,6 +11,7 @@ import typer
 from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ def prepare(
     workdir: WorkDir,
     overrides: Overrides = None,
     init: Init = None,
+    runner: Annotated[
+        Literal["local", "beam"], typer.Option(help="Who computes: processes of this machine, or a cluster by Apache Beam.")
+    ] = "local",
+    beam_options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- BEAM_OPTIONS...]", help="Beam's own options: `-- --runner=DataflowRunner --region=…`."),
+    ] = None,
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
@@ -36,17 +44,22 @@ def prepare(
 ) -> None:
     """Read the corpus, train or take the tokenizer, and write the rows to W/dataset. Needs no accelerator.
 
-    Can be killed and run again at any time: finished parts are kept.
+    Can be killed and run again at any time, with either runner: finished parts are kept, and the result is the same.
     """
+    if beam_options and runner != "beam":
+        raise ConfigError(f"{' '.join(beam_options)}: options after the run are Beam's own; give --runner beam with them")
     config = load_run(reference, overrides, init)
-    from tpulm import hosts, preparation, workfolder
+    from tpulm import beam, hosts, preparation, workfolder
 
     member = hosts.membership(coordinator, num_hosts, host_index)
+    if runner == "beam" and member is not None:
+        raise ConfigError("--runner beam and --num-hosts are two ways to use several machines; choose one")
+    tasks = beam.BeamRunner(beam_options or [], workdir) if runner == "beam" else None
     with (
         drawn_progress() as progress,
         workfolder.working_in(config, workdir, stage="dataset", member=member, progress=progress) as folder,
     ):
-        preparation.prepare_dataset(config, folder.path, hosts=folder.hosts, progress=progress)
+        preparation.prepare_dataset(config, folder.path, hosts=folder.hosts, runner=tasks, progress=progress)
     _show_counts(workdir)
     if as_json:
         print_json(_counts(workdir))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Final
 
@@ -31,7 +32,7 @@ from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
-from tpulm.workers import count_cores, run_tasks
+from tpulm.workers import Runner, count_cores, run_tasks
 
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; a second's work on one core, as long as starting a pool takes
 
@@ -42,6 +43,7 @@ def scatter(
     *,
     part_bytes: int,
     workers: int | None = None,
+    runner: Runner | None = None,
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> CorpusManifest:
@@ -49,8 +51,8 @@ def scatter(
 
     What was finished may have lost its documents to `remove_spill` (see `has_spill`): they are not read again, since the
     dataset has them. Raises ConfigError for sources that are not there, DataError for input that cannot be used or an empty
-    corpus, and WorkFolderMismatch if the folder holds another corpus. `workers` and `hosts`, which share the pieces, do not
-    change the result.
+    corpus, and WorkFolderMismatch if the folder holds another corpus. `workers`, `runner` (by default a pool of so many
+    processes) and `hosts`, which share the pieces, do not change the result.
     """
     manifest = load_manifest(workdir)
     if manifest is not None:
@@ -64,7 +66,7 @@ def scatter(
     limited = config.max_documents is not None or config.max_bytes is not None
     mine = hosts.share(pieces) if not limited else pieces if hosts.is_first else []
     progress.start("Reading the corpus", sum(map(_raw_bytes, mine)), "B")
-    records = _one_after_another(mine, config, progress) if limited else _all(mine, workers, progress)
+    records = _one_after_another(mine, config, progress) if limited else _all(mine, workers, runner, progress)
     hosts.barrier("corpus read")
     if hosts.is_first:
         if len(records) < len(pieces) and hosts.are_several:
@@ -142,7 +144,7 @@ def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
             storage.remove(path)
 
 
-def _all(pieces: Sequence[Piece], workers: int | None, progress: Progress) -> list[PieceRecord]:
+def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, progress: Progress) -> list[PieceRecord]:
     records: dict[int, PieceRecord] = {}
     waiting: list[Piece] = []
     for piece in pieces:
@@ -153,9 +155,11 @@ def _all(pieces: Sequence[Piece], workers: int | None, progress: Progress) -> li
             records[piece.number] = record
             progress.advance(_raw_bytes(piece))
     workers = min(workers or count_cores(), len(waiting))
-    if workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES:
+    if runner is None and workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES:
+        runner = partial(run_tasks, workers=workers)
+    if runner is not None:
         largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
-        for number, record in run_tasks(_numbered, [(piece,) for piece in largest_first], workers=workers):
+        for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
             records[number] = record
             progress.advance(sum(file.bytes for file in record.inputs))
     else:

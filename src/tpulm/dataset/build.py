@@ -39,8 +39,8 @@ def build_part(task: PartTask) -> dict[str, PartRecord]:
 
 
 def _build_part(task: PartTask) -> dict[str, PartRecord]:
-    part = corpus.read_part(task.corpus_workdir, _corpus_manifest(task.corpus_workdir), task.number)
-    tokenizer = _tokenization(task.tokenization_path)
+    part = corpus.read_part(task.corpus_workdir, _corpus_manifest(task.corpus_workdir, task.inputs), task.number)
+    tokenizer = _tokenization(task.tokenization_path, task.inputs)
     folder = dataset_folder(task.workdir)
     by_weight = {"left_out_by_weight": part.left_out, "added_by_weight": part.added}
     of_part = {"train": {"duplicates": part.duplicates, **by_weight}, "holdout": {}}
@@ -93,13 +93,14 @@ def _without_cycle_search() -> Iterator[None]:
             gc.enable()
 
 
+# Of these inputs: a process may live on, and find something else at the same place.
 @lru_cache(maxsize=1)
-def _tokenization(path: str) -> Tokenization:
+def _tokenization(path: str, inputs: str) -> Tokenization:
     return tokenization.load(path)
 
 
 @lru_cache(maxsize=1)
-def _corpus_manifest(workdir: str) -> CorpusManifest:
+def _corpus_manifest(workdir: str, inputs: str) -> CorpusManifest:
     manifest = corpus.load_manifest(workdir)
     assert manifest is not None, "prepare() got the manifest from this folder"
     return manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -31,7 +32,7 @@ from tpulm.errors import DataError, StorageError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import Tokenization
-from tpulm.workers import run_tasks
+from tpulm.workers import Runner, run_tasks
 
 _MOSTLY_RANDOM = 0.6
 
@@ -44,6 +45,7 @@ def prepare(
     corpus_manifest: CorpusManifest,
     corpus_workdir: str | PurePath | None = None,
     workers: int | None = None,
+    runner: Runner | None = None,
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> DatasetManifest:
@@ -76,7 +78,8 @@ def prepare(
         )
         for number in hosts.share(numbers)
     ]
-    records = _build(tasks, corpus_manifest.counts.bytes / len(numbers), workers, progress)
+    runner = runner or partial(run_tasks, workers=workers)
+    records = _build(tasks, corpus_manifest.counts.bytes / len(numbers), runner, progress)
     hosts.barrier("dataset parts")
     if hosts.is_first:
         for number in set(numbers) - {task.number for task in tasks}:
@@ -168,7 +171,7 @@ def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
     )
 
 
-def _build(tasks: list[PartTask], bytes_of_part: float, workers: int | None, progress: Progress) -> dict[str, list[PartRecord]]:
+def _build(tasks: list[PartTask], bytes_of_part: float, runner: Runner, progress: Progress) -> dict[str, list[PartRecord]]:
     """The records of these parts by split, after building those that are not there yet."""
     records: dict[str, list[PartRecord]] = {split: [] for split in SPLITS}
     missing = []
@@ -182,7 +185,7 @@ def _build(tasks: list[PartTask], bytes_of_part: float, workers: int | None, pro
     if kept := len(tasks) - len(missing):
         progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
     progress.start("Building the dataset", total=bytes_of_part * len(missing), unit="B")
-    for built in run_tasks(build_part, ((task,) for task in missing), workers=workers):
+    for built in runner(build_part, ((task,) for task in missing)):
         for split, record in built.items():
             records[split].append(record)
         progress.advance(sum(record.counts.bytes for record in built.values()))
