@@ -8,6 +8,7 @@ import math
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tpulm.tokenization.comparison_tables import contrast_tables, shortened, tab
 EVIL = "</style></section><script>alert('x')</script> & \"quoted\" \x1b[31m \u202e the 龘 was"
 
 
-def compared(trained: dict[str, Tokenization], folder: Path, texts: list[str], **settings: int) -> Comparison:
+def compared(trained: dict[str, Tokenization], folder: Path, texts: list[str], **settings: Any) -> Comparison:
     (folder / "text.txt").write_text("\n".join(texts), encoding="utf-8")
     candidates = [Candidate(name, f"path/of/{name}", made) for name, made in trained.items()]
     sample = TextSample([SourceConfig(path=str(folder / "text.txt"))], 10**7)
