@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tpulm.tokenization import Tokenization
-from tpulm.tokenization.tally import TextTally, TokenTally, script_coverage
+from tpulm.tokenization.tally import TextTally, TokenTally, _words_hit, script_coverage
 
 
 def tallied(made: Tokenization, texts: list[str]) -> tuple[TextTally, TokenTally]:
@@ -31,6 +35,15 @@ def test_a_word_is_unknown_that_has_an_unknown_token(
 ):
     _, found = tallied(trained["wordpiece"], [text])
     assert (found.unknown_words, found.unknown_tokens, found.unknown_characters.total()) == (words, tokens, characters)
+
+
+@given(st.text("ab \u3000\n", max_size=20), st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=4))
+def test_spans_hit_the_words_they_have_a_character_of(text: str, given_spans: list[tuple[int, int]]):
+    """Spans may begin, end or lie in blanks: SentencePiece's tokens take the space before a word along."""
+    spans = [(min(start, len(text)), min(start + length, len(text))) for start, length in given_spans]
+    covered = {place for start, stop in spans for place in range(start, stop)}
+    words = [set(range(*match.span())) for match in re.finditer(r"\S+", text)]
+    assert _words_hit(text, spans) == sum(bool(word & covered) for word in words)
 
 
 def test_texts_are_counted_once_for_all(trained: dict[str, Tokenization]):
