@@ -1,4 +1,4 @@
-"""`tpulm tokenizer train` and `report`."""
+"""`tpulm tokenizer train`, `report` and `compare`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import typer
 from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
-app = Commands(help="Vocabularies: train one, or see how well one fits a text.", no_args_is_help=True)
+app = Commands(help="Vocabularies: train one, see how well one fits a text, compare several.", no_args_is_help=True)
 
 
 @app.command()
@@ -60,3 +61,58 @@ def report(
     if as_json:
         rates = {name: getattr(found, name) for name in ("unknown_rate", "tokens_per_word", "tokens_per_character")}
         print_json({**asdict(found), **rates})
+
+
+@app.command()
+def compare(
+    tokenizers: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]TOKENIZER[:SETTINGS]...",
+            help="Work folders, exports, tokenizer.json, .model or vocab.txt files. NAME is what to call one. SETTINGS are for "
+            "a vocab.txt, which says nothing of its text: uncased, lowercase, strip_accents, whole_cjk, separated by commas.",
+        ),
+    ],
+    corpus: Annotated[list[str], typer.Option(metavar="PATH", help="A file, folder or glob of text. Repeatable.")],
+    text_field: Annotated[str, typer.Option(help="The field or column of jsonl, csv, tsv and parquet files.")] = "text",
+    encoding: Annotated[str, typer.Option(help="Of the files.")] = "utf-8",
+    max_bytes: Annotated[int, typer.Option(min=1, help="How much text to read: of each file the beginning.")] = 20_000_000,
+    sequence_length: Annotated[
+        int | None, typer.Option(min=1, help="Tell how many documents are longer than this, beside 128 and 512.")
+    ] = None,
+    contrasts: Annotated[int, typer.Option(min=0, help="How many passages to show on which they differ.")] = 6,
+    html: Annotated[
+        PurePath | None, typer.Option(metavar="FILE", parser=as_path, help="Write a page with plots, in one file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Several vocabularies on the same text: unknown words, tokens, lengths, speed, what they share and where they differ.
+
+    tpulm tokenizer compare w/ko kcbert/vocab.txt bert=uncased/vocab.txt:uncased --corpus new.txt --html comparison.html
+    """
+    from tpulm import storage, tokenization
+    from tpulm.config import SourceConfig
+    from tpulm.tokenization import comparison_page, comparison_tables
+
+    if html is not None:
+        if storage.is_folder(html):
+            raise ConfigError(f"--html {html} is a folder: name a file in it, such as {html / 'comparison.html'}")
+        storage.check_writable(html.parent)
+    sources = tuple(SourceConfig(path=path, text_field=text_field, encoding=encoding) for path in corpus)
+    sample = tokenization.TextSample(sources, max_bytes)
+    with drawn_progress() as progress:
+        candidates = tokenization.load_candidates(tokenizers, progress=progress)
+        found = tokenization.compare(
+            candidates, sample, sequence_length=sequence_length, contrasts=contrasts, progress=progress
+        )
+    counts = f"{found.documents:,} documents, {found.words:,} words, {found.characters:,} characters"
+    console.print(f"On {found.sample}: {counts}.", markup=False, soft_wrap=True)
+    for table in comparison_tables.tables(found):
+        print_table(table.title, table.rows, header=table.header)
+    for table in comparison_tables.contrast_tables(found):
+        print_table(table.title, table.rows, header=table.header)
+    if html is not None:
+        storage.write_atomic(html, comparison_page.page(found))
+        console.print(f"The same with plots: {html}", markup=False, soft_wrap=True)
+    if as_json:
+        print_json(found.as_json())

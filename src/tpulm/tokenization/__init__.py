@@ -1,24 +1,31 @@
 """From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
 
+from tpulm.tokenization.candidates import load_candidates
 from tpulm.tokenization.causal import CausalTokenization, load_causal
+from tpulm.tokenization.comparison import Comparison, compare
 from tpulm.tokenization.encoded import Encoded
 from tpulm.tokenization.loading import Vocabulary, expected, load, vocab_size_of
 from tpulm.tokenization.report import TokenizerReport, report
 from tpulm.tokenization.saving import load_manifest, save
 from tpulm.tokenization.special import TRAINED_SPECIAL_IDS, SpecialTokens
+from tpulm.tokenization.text_sample import TextSample
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
 
 __all__ = [
     "TRAINED_SPECIAL_IDS",
     "CausalTokenization",
+    "Comparison",
     "Encoded",
     "SpecialTokens",
+    "TextSample",
     "Tokenization",
     "TokenizerReport",
     "Vocabulary",
+    "compare",
     "expected",
     "load",
+    "load_candidates",
     "load_causal",
     "load_manifest",
     "report",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,26 +9,11 @@ from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.plain import without_surrogates
-from tpulm.tokenization.scripts import script_of
+from tpulm.tokenization.tally import ScriptCoverage, TextTally, TokenTally, script_coverage
 from tpulm.tokenization.tokenization import Tokenization
 
 _EXCERPT_CHARACTERS = 60
 _ENOUGH_CHARACTERS = 20  # shorter documents are not ranked by tokens per character
-
-
-@dataclass(frozen=True)
-class ScriptCoverage:
-    """How the characters of one script are written. `whole`: within one token; `split`: over several tokens, as bytes."""
-
-    script: str
-    characters: int
-    whole: int
-    split: int
-    unknown: int
-
-    @property
-    def coverage(self) -> float:
-        return self.whole / self.characters
 
 
 @dataclass(frozen=True)
@@ -115,73 +99,35 @@ def report(
     tokenization: Tokenization, texts: Iterable[list[str]], *, worst: int = 5, progress: Progress = SILENT
 ) -> TokenizerReport:
     """Encode batches of texts and count. `worst`: how many documents and unknown texts to show. DataError without any text."""
-    tokenizer, unknown_id = tokenization.plain(), tokenization.special.unknown
-    all_characters: Counter[str] = Counter()
-    unknown_characters: Counter[str] = Counter()
-    split_characters: Counter[str] = Counter()
-    unknown_texts: Counter[str] = Counter()
-    used: set[int] = set()
+    tokenizer = tokenization.plain()
+    counted_texts, counted_tokens = TextTally(), TokenTally(tokenization)
     documents: list[DocumentReport] = []
-    num_documents = words = tokens = unknown_tokens = 0
     progress.start("tokenizer: report", unit="documents")
     for given in texts:
         interrupt.check()
         batch = [without_surrogates(text) for text in given]
         for text, encoding in zip(batch, tokenizer.encode_batch(batch, add_special_tokens=False), strict=True):
-            ids = encoding.ids
-            used.update(ids)
-            parts = text.split()
-            here = Counter("".join(parts))
-            all_characters.update(here)
-            num_unknown = ids.count(unknown_id)
-            end = split_until = 0
-            for index, (start, stop) in zip(ids, encoding.offsets, strict=True):
-                if index == unknown_id:
-                    unknown_texts[text[start:stop]] += 1
-                    unknown_characters.update(text[start:stop])
-                else:  # what the tokens before it have begun already is split over several
-                    overlap = text[max(start, split_until) : min(stop, end)]
-                    split_characters.update(overlap)
-                    split_until = max(split_until, min(stop, end)) if overlap else split_until
-                end = max(end, stop)
-            excerpt = " ".join(parts)[:_EXCERPT_CHARACTERS]
-            documents.append(DocumentReport(num_documents, excerpt, here.total(), len(ids), num_unknown))
-            num_documents, words = num_documents + 1, words + len(parts)
-            tokens, unknown_tokens = tokens + len(ids), unknown_tokens + num_unknown
+            number = counted_texts.documents
+            words, characters = counted_texts.add(text)
+            found = counted_tokens.add(text, encoding)
+            excerpt = " ".join(words)[:_EXCERPT_CHARACTERS]
+            documents.append(DocumentReport(number, excerpt, characters, found.tokens, found.unknown_tokens))
         documents = list({*_most_unknown(documents, worst), *_most_tokens(documents, worst)})
         progress.advance(len(batch))
-    if not all_characters:
-        raise DataError(f"there is no text to report on: {num_documents} documents without a single word")
+    if not counted_texts.words:
+        raise DataError(f"there is no text to report on: {counted_texts.documents} documents without a single word")
     return TokenizerReport(
         vocab_size=tokenization.vocab_size,
-        documents=num_documents,
-        words=words,
-        characters=all_characters.total(),
-        tokens=tokens,
-        unknown_tokens=unknown_tokens,
-        tokens_used=len(used),
-        scripts=_scripts(all_characters, split_characters, unknown_characters),
-        unknown_texts=tuple(unknown_texts.most_common(worst)),
+        documents=counted_texts.documents,
+        words=counted_texts.words,
+        characters=counted_texts.characters.total(),
+        tokens=counted_tokens.tokens,
+        unknown_tokens=counted_tokens.unknown_tokens,
+        tokens_used=len(counted_tokens.used),
+        scripts=script_coverage(counted_texts, counted_tokens),
+        unknown_texts=tuple(counted_tokens.unknown_texts.most_common(worst)),
         most_unknown=tuple(_most_unknown(documents, worst)),
         most_tokens=tuple(_most_tokens(documents, worst)),
-    )
-
-
-def _scripts(everything: Counter[str], split: Counter[str], unknown: Counter[str]) -> tuple[ScriptCoverage, ...]:
-    totals = [Counter[str](), Counter[str](), Counter[str]()]
-    for total, characters in zip(totals, (everything, split, unknown), strict=True):
-        for character, count in characters.items():
-            total[script_of(character)] += count
-    characters, split_by_script, unknown_by_script = totals
-    return tuple(
-        ScriptCoverage(
-            script=script,
-            characters=count,
-            whole=count - split_by_script[script] - unknown_by_script[script],
-            split=split_by_script[script],
-            unknown=unknown_by_script[script],
-        )
-        for script, count in sorted(characters.items(), key=lambda item: (-item[1], item[0]))
     )
 
 

@@ -1,0 +1,51 @@
+"""Speed is measured cold, in turns, on one thread."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tpulm.tokenization import Tokenization, speed
+
+
+def test_the_median_of_what_the_clock_says(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
+    now, steps = 0.0, iter([1.0, 2.0, 5.0, 4.0, 3.0, 9.0])  # bulk and library in turns: 1, 5, 3 and 2, 4, 9 seconds
+    reads = 0
+
+    def clock() -> float:
+        nonlocal now, reads
+        reads += 1
+        now += next(steps) if reads % 2 == 0 else 100.0
+        return now
+
+    monkeypatch.setattr(speed.time, "perf_counter", clock)
+    [found] = speed.measure_speed([made], ["xyz" * 1_000], repetitions=3)
+    assert found == pytest.approx((0.003 / 3.0, 0.003 / 4.0))
+
+
+def test_every_repetition_is_cold_in_turns_and_on_one_thread(trained: dict[str, Tokenization], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    seen: list[tuple[str, int, str]] = []
+    encode = Tokenization.encode
+
+    def spy(self: Tokenization, texts: list[str]) -> object:
+        if texts:
+            seen.append((self.algorithm, id(self), os.environ["TOKENIZERS_PARALLELISM"]))
+            kept.append(self)
+            assert not self._bulk._known  # it has seen no text
+        return encode(self, texts)
+
+    kept: list[Tokenization] = []  # so that no id is given twice
+    monkeypatch.setattr(Tokenization, "encode", spy)
+    found = speed.measure_speed([trained["wordpiece"], trained["bpe"]], ["some text"] * 10, repetitions=3)
+    assert [name for name, _, _ in seen] == ["WordPiece", "BPE", "BPE", "WordPiece", "WordPiece", "BPE"]
+    assert len({one for _, one, _ in seen}) == 6 and {threads for _, _, threads in seen} == {"false"}
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+    assert all(value > 0 for one in found for value in one)
+
+
+def test_the_environment_is_left_as_it_was(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    speed.measure_speed([made], ["a"], repetitions=1)
+    assert "TOKENIZERS_PARALLELISM" not in os.environ
