@@ -65,10 +65,18 @@ class CorpusConfig(Settings):
     sources: tuple[SourceConfig, ...] = ()
     cleaning: CleaningConfig = CleaningConfig()
     deduplicate: bool = True  # exact duplicates of the cleaned text
+    # of documents this alike only the first stays: the Jaccard similarity of their stretches of five words; 0.8 is usual
+    near_duplicates: Annotated[float, Field(ge=0.3, le=0.95)] | None = None
     max_documents: Positive | None = None  # demo mode: the first documents, and no further reading
     max_bytes: Positive | None = None  # demo mode: the first bytes of text (UTF-8, after decoding)
     sample_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # a random share, chosen by hash
     holdout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01  # kept from training, chosen by hash
+
+    @model_validator(mode="after")
+    def _near_needs_exact(self) -> Self:
+        if self.near_duplicates is not None and not self.deduplicate:
+            raise ValueError("near_duplicates removes exact duplicates, too: leave deduplicate = true with it")
+        return self
 
     @field_validator("sources", mode="before")
     @classmethod

@@ -81,9 +81,9 @@ def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     word_ends = np.cumsum(counts)
     hashes = np.zeros(len(words), np.uint64)
     for place in range(SHINGLE_WORDS):
-        rest = len(words) - place
-        same = document[place:] == document[:rest]
-        hashes[:rest][same] += _mix(words[place:][same] + np.uint64(place + 1))
+        rest = max(0, len(words) - place)
+        same = document[place : place + rest] == document[:rest]
+        hashes[:rest][same] += _mix(words[place : place + rest][same] + np.uint64(place + 1))
     # A shingle is full, or the only one of a short document.
     position = np.arange(len(words)) - (word_ends - counts)[document]
     kept = (position == 0) | (position + SHINGLE_WORDS <= counts[document])

@@ -12,6 +12,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
+from tpulm.corpus.near import contains, keys_between
 from tpulm.corpus.spill import Slice, SpillReader
 from tpulm.errors import DataError
 
@@ -27,6 +28,7 @@ class Part(NamedTuple):
     train: list[str]  # with weights applied: all first copies, then all second copies, …
     holdout: list[str]
     duplicates: int  # documents that were exact copies of one before them
+    near_duplicates: int  # that were nearly a copy of one before them
     left_out: int  # training documents that a weight below one dropped
     added: int  # copies that weights above one added
 
@@ -37,7 +39,8 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     Of exact duplicates the first in the order of the sources counts, and with it that source's weight. A weight of 2.3 gives
     two copies of each training document and a third of those that their hash chooses; held-out documents are never copied.
     """
-    slices, weights = _slices(workdir, manifest, *part_range(part, manifest.num_parts))
+    low, high = part_range(part, manifest.num_parts)
+    slices, weights = _slices(workdir, manifest, low, high)
     documents = [document for found in _each(Slice.documents, slices, workdir) for document in found]
     keys, order, repeat = _merged([item.keys for item in slices])
     duplicates = 0
@@ -45,6 +48,8 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
         first = repeat == 0
         duplicates = len(order) - int(first.sum())
         keys, order, repeat = keys.take(first), order[first], repeat[first]
+    near = _near(keys, workdir, manifest, low, high)
+    keys, order, repeat = keys.take(~near), order[~near], repeat[~near]
     held = below(draw(keys, Purpose.HOLDOUT), manifest.holdout_below)
     holdout = [documents[index] for index in order[held].tolist()]
     keys, order, repeat = keys.take(~held), order[~held], repeat[~held]
@@ -58,6 +63,7 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
         train=[documents[index] for index in chosen.tolist()],
         holdout=holdout,
         duplicates=duplicates,
+        near_duplicates=int(near.sum()),
         left_out=int((copies == 0).sum()),
         added=int(np.maximum(copies - 1, 0).sum()),
     )
@@ -70,12 +76,21 @@ def sample_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_
     """
     threshold = _sample_threshold(workdir, manifest, max_bytes)
     for part in range(manifest.num_parts):
-        slices, _ = _slices(workdir, manifest, *part_range(part, manifest.num_parts))
+        low, high = part_range(part, manifest.num_parts)
+        slices, _ = _slices(workdir, manifest, low, high)
         chosen = [np.flatnonzero(_in_sample(item.keys, manifest, threshold)) for item in slices]
-        _, order, repeat = _merged([item.keys.take(index) for item, index in zip(slices, chosen, strict=True)])
+        keys, order, repeat = _merged([item.keys.take(index) for item, index in zip(slices, chosen, strict=True)])
         documents = [text for item, index in zip(slices, chosen, strict=True) for text in item.some_documents(index)]
-        if documents:
-            yield [documents[index] for index in order[repeat == 0].tolist()]
+        kept = (repeat == 0) & ~_near(keys, workdir, manifest, low, high)
+        if kept.any():
+            yield [documents[index] for index in order[kept].tolist()]
+
+
+def _near(keys: Keys, workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int, high: int) -> np.ndarray:
+    """Which of these keys, of a range, are of near-duplicates; bool [N]."""
+    if manifest.config.near_duplicates is None:
+        return np.zeros(len(keys.high), bool)
+    return contains(keys_between(workdir, low, high), keys)
 
 
 def _slices(

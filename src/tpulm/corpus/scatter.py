@@ -27,6 +27,7 @@ from tpulm.corpus.manifest import (
     pieces_folder,
     spill_path,
 )
+from tpulm.corpus.near import mark_near_duplicates, near_folder
 from tpulm.corpus.piece import Limits, Piece, cut_into_pieces, finished, scatter_piece
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
@@ -68,9 +69,13 @@ def scatter(
     progress.start("Reading the corpus", sum(map(_raw_bytes, mine)), "B")
     records = _one_after_another(mine, config, progress) if limited else _all(mine, workers, runner, progress)
     hosts.barrier("corpus read")
+    if hosts.are_several and len(records) < len(pieces):
+        records = _of_all_hosts(pieces, records)
+    if config.near_duplicates is not None:
+        mark_near_duplicates(
+            records, workdir, config.near_duplicates, runner=runner, workers=workers, hosts=hosts, progress=progress
+        )
     if hosts.is_first:
-        if len(records) < len(pieces) and hosts.are_several:
-            records = _of_all_hosts(pieces, records)
         _write_manifest(config, workdir, part_bytes, records, progress)
     hosts.barrier("corpus")
     manifest = load_manifest(workdir)
@@ -138,7 +143,7 @@ def remove_spill(workdir: str | os.PathLike[str]) -> None:
 
 def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
     """Half-written files of a killed attempt, and pieces that this corpus does not have."""
-    expected = {path.name for piece in pieces for path in (piece.spill, piece.record)}
+    expected = {near_folder("").name, *(path.name for piece in pieces for path in (piece.spill, piece.record))}
     for path in storage.list_folder(folder):
         if path.name not in expected:
             storage.remove(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import BinaryIO, Final, NamedTuple
 
@@ -117,26 +117,29 @@ class SpillReader:
                 yield Slice(keys, ends - np.uint64(start), self._bytes, run.offset + start)
 
     def _place(self, run: Run, key: int) -> int:
-        """How many documents of the run have a first half below `key`.
-
-        Keys are uniform, so that the place is about a share of the whole; a window around it is read, and a larger one if it
-        is not in there.
-        """
-        if key <= 0 or key >= RANGE:
-            return run.documents if key > 0 else 0
-        guess, reach = run.documents * key // RANGE, 64 + 4 * math.isqrt(run.documents)
-        while True:
-            first, last = max(0, guess - reach), min(run.documents, guess + reach)
-            keys = self._column(run, 0, first, last)
-            place = int(np.searchsorted(keys, np.uint64(key)))
-            if (place > 0 or first == 0) and (place < len(keys) or last == run.documents):
-                return first + place
-            reach *= 4
+        return place_of(key, run.documents, lambda first, last: self._column(run, 0, first, last))
 
     def _column(self, run: Run, number: int, first: int, last: int) -> np.ndarray:
         """Entries [first, last) of one of the run's three arrays, uint64."""
         start = run.arrays_offset + 8 * number * run.documents
         return np.frombuffer(self._bytes.read(start + 8 * first, start + 8 * last), "<u8")
+
+
+def place_of(key: int, count: int, read: Callable[[int, int], np.ndarray]) -> int:
+    """How many of `count` ascending numbers lie below `key`; `read` gives those at [first, last), uint64.
+
+    Keys are uniform, so that the place is about a share of the whole; a window around it is read, and a larger one if it is
+    not in there.
+    """
+    if key <= 0 or key >= RANGE or not count:
+        return count if key > 0 else 0
+    guess, reach = count * key // RANGE, 64 + 4 * math.isqrt(count)
+    while True:
+        first, last = max(0, guess - reach), min(count, guess + reach)
+        place = int(np.searchsorted(read(first, last), np.uint64(key)))
+        if (place > 0 or first == 0) and (place < last - first or last == count):
+            return first + place
+        reach *= 4
 
 
 class Slice(NamedTuple):
@@ -168,3 +171,13 @@ class Slice(NamedTuple):
         text = self.text()
         pairs = zip(starts.tolist(), ends.tolist(), strict=True)
         return b"".join([text[start:end] for start, end in pairs]).decode().split("\0")[:-1]
+
+    def blocks(self, max_bytes: int) -> Iterator[list[str]]:
+        """All documents in order, some at a time: about so many bytes of text, or one document."""
+        ends = self.ends.astype(np.int64)
+        first = start = 0
+        while first < len(ends):
+            last = max(first + 1, int(np.searchsorted(ends, start + max_bytes, "right")))
+            text = self.spill.read(self.offset + start, self.offset + int(ends[last - 1]))
+            yield str(text, "utf-8").split("\0")[:-1]
+            first, start = last, int(ends[last - 1])

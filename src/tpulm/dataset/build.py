@@ -43,7 +43,8 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
     tokenizer = _tokenization(task.tokenization_path, task.inputs)
     folder = dataset_folder(task.workdir)
     by_weight = {"left_out_by_weight": part.left_out, "added_by_weight": part.added}
-    of_part = {"train": {"duplicates": part.duplicates, **by_weight}, "holdout": {}}
+    copies = {"duplicates": part.duplicates, "near_duplicates": part.near_duplicates}
+    of_part = {"train": {**copies, **by_weight}, "holdout": {}}
     records = {}
     for place, (split, documents) in enumerate(zip(SPLITS, (part.train, part.holdout), strict=True)):
         numbers = (task.number, place)

@@ -34,6 +34,7 @@ class Counts(Record):
 
     documents: int = 0  # without exact duplicates; copies by weight included; 0 where rows were imported
     duplicates: int = 0  # documents, or imported rows, left out; those of the holdout are counted with train
+    near_duplicates: int = 0  # the same of documents that were nearly a copy
     left_out_by_weight: int = 0
     added_by_weight: int = 0
     empty_documents: int = 0  # nothing in them is a token; among `documents`, in no row

@@ -1,0 +1,205 @@
+"""Near-duplicates: of documents that share a band (minhash.py) only the first in the order of the corpus stays.
+
+Two passes over what `scatter` left, of independent, restartable tasks. The first writes the band hashes of each piece:
+
+    W/corpus/pieces/near/000000.….bands    for each run of the spill, a row of hashes for each band; uint64
+
+The second sorts one band of the whole corpus, a range of hashes at a time, and writes the keys of the documents that are not
+the first with their hash. Their union is what `keys_between` reads:
+
+    W/corpus/pieces/near/003.….keys        of one band
+    W/corpus/pieces/near/duplicates.keys   of all; keys in ascending order, uint64 pairs
+
+A document whose first copy goes is gone with all its copies, so a key says all. The rule needs no clusters: if A is like B and
+B like C, B goes because of A, and C because of B, though B is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import PurePath
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tpulm import interrupt, storage
+from tpulm.corpus.identity import RANGE, Keys
+from tpulm.corpus.manifest import PieceRecord, hash_json, pieces_folder, spill_path
+from tpulm.corpus.minhash import Banding, band_hashes, banding
+from tpulm.corpus.spill import Run, SpillReader, place_of
+from tpulm.hosts import Hosts
+from tpulm.progress import Progress
+from tpulm.workers import Runner, run_tasks
+
+_DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at once
+_MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and as much for the sorting
+_RANGES_WRITTEN: Final = 64  # of the union of all bands
+
+
+class _Piece(NamedTuple):
+    number: int
+    runs: tuple[Run, ...]
+    digest: str  # of what its documents are
+
+    def bands_path(self, workdir: str, bands: Banding) -> PurePath:
+        return near_folder(workdir) / f"{self.number:06d}.{bands.bands}x{bands.rows}.{self.digest}.bands"
+
+    @property
+    def documents(self) -> int:
+        return sum(run.documents for run in self.runs)
+
+
+def near_folder(workdir: str | os.PathLike[str]) -> PurePath:
+    return pieces_folder(workdir) / "near"
+
+
+def mark_near_duplicates(
+    records: Sequence[PieceRecord],
+    workdir: str | os.PathLike[str],
+    threshold: float,
+    *,
+    runner: Runner | None,
+    workers: int | None,
+    hosts: Hosts,
+    progress: Progress,
+) -> None:
+    """Find them all, from the spill of every piece. Killed and run again, it repeats at most a task of each worker."""
+    runner = runner or partial(run_tasks, workers=workers)
+    bands, place = banding(threshold), os.fspath(workdir)
+    pieces = [
+        _Piece(number, record.runs, hash_json(record.model_dump(mode="json"))[:16]) for number, record in enumerate(records)
+    ]
+    whole = hash_json([piece.digest for piece in pieces])[:16]
+    band_files = [near_folder(place) / f"{band:03d}.{bands.bands}x{bands.rows}.{whole}.keys" for band in range(bands.bands)]
+    if hosts.is_first:
+        expected = {path.name for path in (*band_files, *(piece.bands_path(place, bands) for piece in pieces))}
+        for path in storage.list_folder(storage.make_folder(near_folder(place))):
+            if path.name not in expected:
+                storage.remove(path)
+    hosts.barrier("near-duplicates begun")
+    mine = [piece for piece in hosts.share(pieces) if not _is_whole(piece, bands, place)]
+    progress.start("Hashing for near-duplicates", sum(piece.documents for piece in mine), "document")
+    for documents in runner(_hash_piece, [(piece, bands, place) for piece in mine]):
+        progress.advance(documents)
+    hosts.barrier("near-duplicates hashed")
+    tasks = [(band, pieces, bands, place, str(path)) for band, path in enumerate(band_files) if not storage.exists(path)]
+    progress.start("Comparing for near-duplicates", len(tasks), "band")
+    for _ in runner(_compare_band, hosts.share(tasks)):
+        progress.advance(1)
+    hosts.barrier("near-duplicates compared")
+    if hosts.is_first:
+        _unite(band_files, _union_path(place))
+    hosts.barrier("near-duplicates")
+
+
+def keys_between(workdir: str | os.PathLike[str], low: int = 0, high: int = RANGE) -> Keys:
+    """The keys of the near-duplicates with low <= first half < high, ascending."""
+    return _keys_between(_union_path(workdir), low, high)
+
+
+def contains(sorted_keys: Keys, keys: Keys) -> np.ndarray:
+    """Which of `keys` are among those of `sorted_keys`; bool [N]."""
+    known = _as_pairs(sorted_keys)
+    wanted = _as_pairs(keys)
+    place = np.searchsorted(known, wanted)
+    found = np.zeros(len(wanted), bool)
+    inside = place < len(known)
+    found[inside] = known[place[inside]] == wanted[inside]
+    return found
+
+
+def _union_path(workdir: str | os.PathLike[str]) -> PurePath:
+    return near_folder(workdir) / "duplicates.keys"
+
+
+def _is_whole(piece: _Piece, bands: Banding, workdir: str) -> bool:
+    info = storage.info(piece.bands_path(workdir, bands))
+    return info is not None and info.size == 8 * bands.bands * piece.documents
+
+
+def _hash_piece(piece: _Piece, bands: Banding, workdir: str) -> int:
+    path = piece.bands_path(workdir, bands)
+    with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
+        for run in SpillReader(spill_path(workdir, piece.number), piece.runs).slices():
+            hashes = np.empty((bands.bands, len(run.ends)), np.uint64)
+            done = 0
+            for documents in run.blocks(_DOCUMENT_BYTES):
+                interrupt.check("finished parts are kept")
+                hashes[:, done : done + len(documents)] = band_hashes(documents, bands)
+                done += len(documents)
+            stream.write(hashes.astype("<u8").tobytes())
+        stream.flush()
+        os.fsync(stream.fileno())
+    return piece.documents
+
+
+def _compare_band(band: int, pieces: Sequence[_Piece], bands: Banding, workdir: str, path: str) -> int:
+    """Write the keys of the documents that are not the first with their hash; how many."""
+    total = sum(piece.documents for piece in pieces)
+    ranges = max(1, -(-total // _MOST_ENTRIES))
+    found = []
+    for number in range(ranges):
+        first, last = number * RANGE // ranges, (number + 1) * RANGE // ranges
+        entries = [_entries(piece, band, bands, workdir, first, last) for piece in pieces]
+        hashes = np.concatenate([entry[0] for entry in entries])
+        keys = np.concatenate([entry[1] for entry in entries])
+        order = np.argsort(hashes, kind="stable")
+        hashes, keys = hashes[order], keys[order]
+        new = np.ones(len(hashes), bool)
+        new[1:] = hashes[1:] != hashes[:-1]
+        leader = keys[np.maximum.accumulate(np.where(new, np.arange(len(keys)), 0))]
+        found.append(np.unique(keys[keys != leader]))
+    united = np.unique(np.concatenate(found))
+    storage.write_atomic(storage.as_path(path), united.tobytes())
+    return len(united)
+
+
+def _entries(piece: _Piece, band: int, bands: Banding, workdir: str, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes of a band that lie in [first, last), and the keys of their documents, in the order of the piece."""
+    ranges = storage.open_ranges(piece.bands_path(workdir, bands))
+    hashes, keys, before = [np.zeros(0, np.uint64)], [np.zeros(0, _PAIR)], 0
+    for run, item in zip(piece.runs, SpillReader(spill_path(workdir, piece.number), piece.runs).slices(), strict=True):
+        start = 8 * (bands.bands * before + band * run.documents)
+        some = np.frombuffer(ranges.read(start, start + 8 * run.documents), "<u8")
+        chosen = (some >= np.uint64(first)) & (some <= np.uint64(last - 1))
+        hashes.append(some[chosen])
+        keys.append(_as_pairs(item.keys.take(chosen)))
+        before += run.documents
+    return np.concatenate(hashes), np.concatenate(keys)
+
+
+def _unite(band_files: Sequence[PurePath], path: PurePath) -> None:
+    with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
+        for number in range(_RANGES_WRITTEN):
+            low, high = number * RANGE // _RANGES_WRITTEN, (number + 1) * RANGE // _RANGES_WRITTEN
+            found = [_as_pairs(_keys_between(band, low, high)) for band in band_files]
+            stream.write(np.unique(np.concatenate(found)).tobytes())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+# Ordered as the pair of its halves is.
+_PAIR: Final = np.dtype([("high", "<u8"), ("low", "<u8")])
+
+
+def _as_pairs(keys: Keys) -> np.ndarray:
+    pairs = np.empty(len(keys.high), _PAIR)
+    pairs["high"], pairs["low"] = keys
+    return pairs
+
+
+def _keys_between(path: PurePath, low: int, high: int) -> Keys:
+    """Of a file of ascending keys."""
+    info = storage.info(path)
+    size = 0 if info is None else info.size // _PAIR.itemsize
+    ranges = storage.open_ranges(path)
+
+    def highs(first: int, last: int) -> np.ndarray:
+        pairs = ranges.read(first * _PAIR.itemsize, last * _PAIR.itemsize)
+        return np.ascontiguousarray(np.frombuffer(pairs, _PAIR)["high"])
+
+    first, last = place_of(low, size, highs), place_of(high, size, highs)
+    pairs = np.frombuffer(ranges.read(first * _PAIR.itemsize, last * _PAIR.itemsize), _PAIR)
+    return Keys(np.ascontiguousarray(pairs["high"]), np.ascontiguousarray(pairs["low"]))
