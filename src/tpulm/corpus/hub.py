@@ -20,7 +20,9 @@ from tpulm.errors import ConfigError, MissingExtra, suggest
 
 _ON_THE_HUB: Final = re.compile(r"hf://datasets/[^@]+@[^/]+/")
 _ANSWER_SECONDS: Final = 10.0
-_RETRIES: Final = 6  # of a read, 5 seconds apart, 20 for a server that is not available, 60 for one that is asked too often
+# Of a read, 5 seconds apart, 20 for a server that is not available, 60 for one that is asked too often; within each the
+# client's own, half a minute of them.
+_RETRIES: Final = 3
 _PATHS_A_REQUEST: Final = 500
 
 
@@ -70,18 +72,27 @@ def open_builder(source: SourceConfig, commit: str) -> Any:
     try:
         if folder is not None:
             return library().load_dataset_builder(str(folder), source.config)
-        return _builder_on_the_hub(_name(source), source.config, commit)
+        builder = _builder_on_the_hub(_name(source), source.config, commit)
+        if not isinstance(builder.config.data_files, Mapping):  # one of the library's cache, where the Hub refused
+            _check_access(source)
+        return builder
     except Exception as error:
         if isinstance(error, ValueError) and (message := _wrong_config(source, commit)):
             raise ConfigError(message) from error
         raise explained(source, error) from error
 
 
+def _check_access(source: SourceConfig) -> None:
+    from huggingface_hub import HfApi
+
+    HfApi().auth_check(_name(source), repo_type="dataset")
+
+
 def split_of(builder: Any, source: SourceConfig) -> str:
     """The name of the split. Raises ConfigError where there is none of it."""
     files = builder.config.data_files
     if not isinstance(files, Mapping):
-        raise ConfigError(f"{source.path} has no data files of its own; download it and name its files as sources")
+        raise ConfigError(f"{source.path} has no data files that can be read one by one; download it and name its files as sources")
     split = source.split or "train"
     if split not in files:
         names = ", ".join(str(name) for name in files)

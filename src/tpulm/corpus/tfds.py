@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
@@ -133,7 +135,8 @@ def described(folder: PurePath) -> Iterator[Any]:
         if not isinstance(folder, Path):  # its descriptions alone, with this package's patience and credentials
             here = stack.enter_context(_descriptions(folder))
         try:
-            builder = library.builder_from_directory(str(here))
+            with deprecations_ignored():
+                builder = library.builder_from_directory(str(here))
         except Exception as error:
             raise ConfigError(
                 f"{folder} is no dataset that TensorFlow Datasets can read ({type(error).__name__}: {error}); delete it and "
@@ -143,9 +146,15 @@ def described(folder: PurePath) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _descriptions(folder: PurePath) -> Iterator[Path]:
-    import tempfile
+def deprecations_ignored() -> Iterator[None]:
+    """The library uses old names of protobuf's, which is not the user's concern."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
+
+@contextlib.contextmanager
+def _descriptions(folder: PurePath) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tpulm-") as temporary:
         for path in storage.list_folder(folder):
             if path.suffix == ".json":
@@ -158,7 +167,8 @@ def parts_of(builder: Any, source: SourceConfig) -> list[Any]:
     names = list(builder.info.splits)
     split = source.split or "train"
     try:
-        return list(builder.info.splits[split].file_instructions)
+        with deprecations_ignored():
+            return list(builder.info.splits[split].file_instructions)
     except Exception as error:  # of several types, by what is wrong with it
         near = suggest(split, names)
         raise ConfigError(

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from tpulm.config import SourceConfig
-from tpulm.corpus.tfds import command, data_dir_of, library_, parse
+from tpulm.corpus.tfds import command, data_dir_of, deprecations_ignored, library_, parse
 from tpulm.errors import ConfigError
 from tpulm.storage import is_remote
 
@@ -24,7 +24,7 @@ def prepare(source: SourceConfig) -> None:
     try:
         with _silence():
             builder = library.builder(str(name), data_dir=str(folder), file_format="array_record")
-            _check_network(builder.url_infos)
+            _check_network(builder.url_infos or ())
             builder.download_and_prepare()
     except Exception as error:  # downloads, generators of 200 datasets and what they import raise all kinds
         raise ConfigError(
@@ -56,7 +56,7 @@ def _silence() -> Iterator[None]:
     level = retries.level
     retries.setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), deprecations_ignored():
             yield
     finally:
         retries.setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -79,7 +80,8 @@ def _records(stream: ByteStream, first: int, last: int, faults: Faults) -> Itera
             )
         finally:
             if reader is not None:
-                reader.close()
+                with contextlib.suppress(RuntimeError):  # said above, and again by a broken file's reader
+                    reader.close()
 
 
 def _parser(features: Any, text_field: str, faults: Faults) -> tuple[Any, list[str]]:
