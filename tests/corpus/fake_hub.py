@@ -17,6 +17,7 @@ class FakeHub:
     def __init__(self, folder: Path, name: str = "owner/texts"):
         self.folder, self.name = folder, name
         self.gated = False
+        self.silent = False  # every connection is dropped
         self.requests: list[str] = []
         hub = self
 
@@ -26,13 +27,13 @@ class FakeHub:
             def log_message(self, *args: Any) -> None:
                 pass
 
-            def do_GET(self) -> None:  # noqa: N802
+            def do_GET(self) -> None:
                 hub.answer(self, body=True)
 
-            def do_HEAD(self) -> None:  # noqa: N802
+            def do_HEAD(self) -> None:
                 hub.answer(self, body=False)
 
-            def do_POST(self) -> None:  # noqa: N802
+            def do_POST(self) -> None:
                 hub.answer(self, body=True)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -59,6 +60,9 @@ class FakeHub:
         return digest.hexdigest()
 
     def answer(self, request: BaseHTTPRequestHandler, *, body: bool) -> None:
+        if self.silent:
+            request.close_connection = True
+            return
         length = int(request.headers.get("Content-Length") or 0)
         posted = request.rfile.read(length).decode()
         path = unquote(urlsplit(request.path).path)
@@ -114,9 +118,7 @@ def _send_json(request: BaseHTTPRequestHandler, value: Any) -> None:
     _send(request, 200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
 
-def _send(
-    request: BaseHTTPRequestHandler, status: int, content: bytes, headers: dict[str, str], *, body: bool = True
-) -> None:
+def _send(request: BaseHTTPRequestHandler, status: int, content: bytes, headers: dict[str, str], *, body: bool = True) -> None:
     request.send_response(status)
     for name, value in {**headers, "Content-Length": str(len(content))}.items():
         request.send_header(name, value)

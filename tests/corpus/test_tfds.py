@@ -161,7 +161,7 @@ def test_broken_shards(data_dir: Path):
 def test_tfrecords_are_refused_with_the_way_out(data_dir: Path):
     described = data_dir / "tiny_texts/ja/1.2.0/dataset_info.json"
     described.write_text(described.read_text().replace("array_record", "tfrecord"))
-    with pytest.raises(ConfigError, match="as tfrecord, which is read with TensorFlow alone(?s:.*)--file_format=array_record"):
+    with pytest.raises(ConfigError, match=r"as tfrecord, which is read with TensorFlow alone(?s:.*)--file_format=array_record"):
         find_files([source(data_dir)])
 
 

@@ -92,7 +92,9 @@ def split_of(builder: Any, source: SourceConfig) -> str:
     """The name of the split. Raises ConfigError where there is none of it."""
     files = builder.config.data_files
     if not isinstance(files, Mapping):
-        raise ConfigError(f"{source.path} has no data files that can be read one by one; download it and name its files as sources")
+        raise ConfigError(
+            f"{source.path} has no data files that can be read one by one; download it and name its files as sources"
+        )
     split = source.split or "train"
     if split not in files:
         names = ", ".join(str(name) for name in files)
@@ -144,10 +146,11 @@ def _commit(source: SourceConfig) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
+    name = _name(source)
     if HF_HUB_OFFLINE or library().config.HF_HUB_OFFLINE:
         raise unavailable(source, "HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set in the environment")
     try:
-        return str(HfApi().dataset_info(_name(source), revision=source.revision, timeout=_ANSWER_SECONDS).sha)
+        return str(HfApi().dataset_info(name, revision=source.revision, timeout=_ANSWER_SECONDS).sha)
     except Exception as error:
         raise explained(source, error) from error
 
