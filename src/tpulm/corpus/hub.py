@@ -7,6 +7,8 @@ their bytes, as all other files on this machine are.
 from __future__ import annotations
 
 import functools
+import importlib
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -162,7 +164,7 @@ def _sizes(source: SourceConfig, names: Sequence[str], commit: str) -> dict[str,
     for first in range(0, len(names), _PATHS_A_REQUEST):
         some = list(names[first : first + _PATHS_A_REQUEST])
         items = HfApi().get_paths_info(_name(source), some, revision=commit, repo_type="dataset")
-        found.update({item.path: item.size for item in items if hasattr(item, "size")})
+        found.update({item.path: int(getattr(item, "size", 0)) for item in items})
     return found
 
 
@@ -197,8 +199,8 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtra(f"datasets of the Hugging Face Hub need {error.name}: pip install 'tpulm[hub]'") from error
     datasets.disable_progress_bars()
-    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
-    huggingface_hub.utils.logging.set_verbosity(huggingface_hub.utils.logging.CRITICAL)
-    datasets.config.STREAMING_READ_MAX_RETRIES = _RETRIES
-    datasets.config.STREAMING_OPEN_MAX_RETRIES = _RETRIES
+    datasets.utils.logging.set_verbosity(logging.CRITICAL)
+    huggingface_hub.utils.logging.set_verbosity(logging.CRITICAL)
+    for name in ("STREAMING_READ_MAX_RETRIES", "STREAMING_OPEN_MAX_RETRIES"):
+        setattr(importlib.import_module("datasets.config"), name, _RETRIES)
     return datasets

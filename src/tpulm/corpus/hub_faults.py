@@ -20,6 +20,13 @@ def unavailable(source: SourceConfig, why: str) -> Unavailable:
     )
 
 
+def interrupted(source: SourceConfig, name: str, error: BaseException) -> Unavailable:
+    return Unavailable(
+        f"{source.path}: the Hugging Face Hub stopped answering while {name} was read ({error}); run the same command again "
+        "when it does, files that were read to their end need not be read again"
+    )
+
+
 def explained(source: SourceConfig, error: BaseException) -> TpulmError:
     """The error to raise instead of one of the libraries'."""
     if isinstance(error, TpulmError):

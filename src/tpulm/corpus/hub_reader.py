@@ -9,7 +9,7 @@ from tpulm.config import SourceConfig
 from tpulm.corpus.bytestream import ByteStream
 from tpulm.corpus.faults import Faults
 from tpulm.corpus.hub import names_of, open_builder, split_of
-from tpulm.corpus.hub_faults import explained, is_network, unavailable
+from tpulm.corpus.hub_faults import explained, interrupted, is_network
 from tpulm.corpus.parquet import add_texts, check_column
 from tpulm.corpus.records import Batch, Batcher
 
@@ -51,7 +51,7 @@ def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults)
             yield table
     except Exception as error:  # of parsers, of Arrow and of the network
         if file.sha256 and is_network(error):
-            raise unavailable(source, f"it stopped answering while {file.within} was read ({error})") from error
+            raise interrupted(source, file.within, error) from error
         if file.sha256:
             raise explained(source, error) from error
         cause = error.__cause__ or error

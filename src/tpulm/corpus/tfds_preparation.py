@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import logging
 import socket
+import sys
 from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -24,6 +26,7 @@ def prepare(source: SourceConfig) -> None:
     try:
         with _silence():
             builder = library.builder(str(name), data_dir=str(folder), file_format="array_record")
+            _check_generator(type(builder).__module__)
             _check_network(builder.url_infos or ())
             builder.download_and_prepare()
     except Exception as error:  # downloads, generators of 200 datasets and what they import raise all kinds
@@ -32,6 +35,12 @@ def prepare(source: SourceConfig) -> None:
             "Prepare it on a machine with a network and TensorFlow, in a folder or bucket that this one reads, and name that "
             f"with data_dir:\n  {command(source, folder=folder if is_remote(folder) else None)}"
         ) from error
+
+
+def _check_generator(module: str) -> None:
+    """Raise ModuleNotFoundError for one that uses TensorFlow, before anything is downloaded, where that is not installed."""
+    if hasattr(sys.modules[module], "tf") and importlib.util.find_spec("tensorflow") is None:
+        raise ModuleNotFoundError("its generator imports it", name="tensorflow")
 
 
 def _check_network(urls: Iterable[str]) -> None:
