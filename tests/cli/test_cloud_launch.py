@@ -119,6 +119,11 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
         ((*WHERE, "--workdir", "here"), 2, "is on this machine"),
         ((*WHERE, "--project", "somebody-elses"), 4, "somebody-elses"),
         ((*WHERE, "--prepare-on-tpu"), 2, "corpus.txt.gz is on this machine"),
+        (
+            (*WHERE, "--prepare-on-tpu", "--set", "corpus.sources=hub:a/b"),
+            2,
+            "hub:a/b is read with packages that workers do not",
+        ),
         ((*WHERE, "--bucket", "nowhere-to-be-found"), 2, "--bucket is given 2 times"),
         ((*WHERE[:2], "--bucket", "nowhere-to-be-found", *WHERE[4:]), 4, "tpulm cloud setup"),
         ((*WHERE, "--no-check", "--zone", "us-central9-q"), 4, "no zone with TPUs is named us-central9-q"),

@@ -212,9 +212,16 @@ def _agree(config: RunConfig, settings: CloudSettings, folder: PurePath, estimat
 def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
     """Raises ConfigError for a corpus that is not there, before anything that takes long."""
     from tpulm import storage
+    from tpulm.config.source import DATASETS
     from tpulm.corpus import find_files
 
+    datasets = [source.path for source in config.corpus.sources if source.format in DATASETS]
     local = [source.path for source in config.corpus.sources if source.path and not storage.is_remote(source.path)]
+    if on_tpu and datasets:
+        raise ConfigError(
+            f"--prepare-on-tpu: {datasets[0]} is read with packages that workers do not have; leave the option out, and the "
+            "dataset is prepared from here"
+        )
     if on_tpu and local:
         raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
     if not storage.exists(folder / "dataset" / "manifest.json"):

@@ -80,9 +80,10 @@ def rehearse(
 
 def _shortened(config: RunConfig, preempt: int) -> RunConfig:
     """To a length that can be watched, with checkpoints often enough that every interruption comes after a new one."""
-    local = [source.path for source in config.corpus.sources if source.path.startswith("gs://")]
-    if local:
-        raise ConfigError(f"the emulated cloud does not have {local[0]}; rehearse with text of this machine")
+    places = [place for source in config.corpus.sources for place in (source.path, source.data_dir or "")]
+    remote = [place for place in places if place.startswith("gs://")]
+    if remote:
+        raise ConfigError(f"the emulated cloud does not have {remote[0]}; rehearse with text of this machine")
     train = config.train
     steps = min(train.steps, _MOST_STEPS)
     warmup = train.optimizer.warmup_steps

@@ -172,8 +172,11 @@ def _absolute_paths(values: dict[str, Any], folder: PurePath | None) -> None:
     """Make relative paths in a file relative to that file."""
 
     def absolute(path: Any) -> Any:
-        if not isinstance(path, str) or not path or "://" in path:
+        if not isinstance(path, str) or path in ("", "none") or "://" in path or path.startswith("tfds:"):
             return path
+        if path.startswith("hub:"):  # a name on the Hub, or a folder that is written as one
+            name = path.removeprefix("hub:")
+            return f"hub:{absolute(name)}" if name.startswith((".", "/", "~")) else path
         return str((folder or Path.cwd()) / Path(path).expanduser())
 
     corpus = values.get("corpus")
@@ -182,7 +185,8 @@ def _absolute_paths(values: dict[str, Any], folder: PurePath | None) -> None:
         sources = [sources] if isinstance(sources, str) else sources
         if isinstance(sources, list):
             corpus["sources"] = [
-                {**item, "path": absolute(item["path"])} if isinstance(item, dict) and "path" in item
+                {**item, **{name: absolute(item[name]) for name in ("path", "data_dir") if name in item}}
+                if isinstance(item, dict)
                 else absolute(item)
                 for item in sources
             ]  # fmt: skip

@@ -5,49 +5,19 @@ Counts are whole numbers, fractions lie in [0, 1], and units are in the names. "
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tpulm.config.layouts import layout_of
+from tpulm.config.settings import Settings
+from tpulm.config.source import SourceConfig
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-
-
-class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _none_by_name(cls, values: Any) -> Any:
-        """TOML has no null: "none" unsets a setting that may be unset."""
-        if not isinstance(values, dict):
-            return values
-        may_be_unset = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
-        return {name: None if value == "none" and name in may_be_unset else value for name, value in values.items()}
-
-
-class SourceConfig(Settings):
-    """One place text comes from: a file, a folder, or a glob (`**` descends)."""
-
-    path: str = ""  # relative to the run file; may stay empty only for format "python"
-    # auto: by the file's name
-    format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python"] = "auto"
-    documents: Literal["line", "paragraph", "file"] = "line"  # text only: a document a line, between blank lines, or a file
-    text_field: str = "text"  # jsonl key (dots descend) or csv/tsv/parquet column
-    encoding: str = "utf-8"
-    on_error: Literal["stop", "skip"] = "stop"  # bad bytes or records: an error, or left out and counted
-    weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # copies of each training document; 0.5 keeps half of them
-
-    @model_validator(mode="after")
-    def _path_given(self) -> Self:
-        if not self.path and self.format != "python":
-            raise ValueError("path is missing: name a file, a folder or a glob such as 'reviews/*.txt.gz'")
-        return self
 
 
 class CleaningConfig(Settings):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences
-from tpulm.corpus.manifest import CorpusManifest, reading_settings
+from tpulm.corpus.hub import is_folder
+from tpulm.corpus.manifest import CorpusManifest, InputRecord, reading_settings
 from tpulm.corpus.piece import is_unchanged
 from tpulm.corpus.sources import InputFile, find_files
 from tpulm.errors import ConfigError, WorkFolderMismatch
@@ -16,17 +17,19 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
     """Raise WorkFolderMismatch if the settings or the files differ from those that made the manifest.
 
     A corpus none of whose files can be found any more is no mismatch: the work folder may have moved to another machine.
-    Nor is another version of Python, with other text of its own. Paths are not compared, contents are.
+    Nor is another version of Python, with other text of its own, nor a dataset that cannot be looked at from here and now.
+    Paths are not compared, contents are.
     """
+    away: set[int] = set()
     try:
-        files = find_files(config.sources)
+        files = find_files(config.sources, away=away)
     except ConfigError:
         if any(_is_there(source) for source in config.sources):
             raise
         files = None
     found = list(_settings_changes(manifest, config, part_bytes))
     if files is not None:
-        found.extend(_file_changes(manifest, config, files))
+        found.extend(_file_changes(manifest, config, files, away))
     if found:
         shown = [*found[:10], f"and {len(found) - 10} more"] if len(found) > 10 else found
         raise WorkFolderMismatch(
@@ -37,8 +40,11 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
 
 
 def _is_there(source: SourceConfig) -> bool:
+    """Whether this machine has the source's files; what any machine can reach says nothing of that."""
+    if source.format == "hub" and not is_folder(source.path):
+        return False
     try:
-        return bool(find_files([source]))
+        return bool(find_files([source], away=set()))
     except ConfigError:
         return False
 
@@ -51,8 +57,10 @@ def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes
         yield f"data.part_bytes: {manifest.part_bytes} -> {part_bytes}"
 
 
-def _file_changes(manifest: CorpusManifest, config: CorpusConfig, files: Sequence[InputFile]) -> Iterator[str]:
-    records = manifest.inputs
+def _file_changes(
+    manifest: CorpusManifest, config: CorpusConfig, files: Sequence[InputFile], away: Collection[int]
+) -> Iterator[str]:
+    records = [record for record in manifest.inputs if record.source not in away]
     if manifest.limit_reached:
         files = files[: len(records)]
     if len(files) != len(records):
@@ -67,4 +75,12 @@ def _file_changes(manifest: CorpusManifest, config: CorpusConfig, files: Sequenc
         name = file.name if file.within == record.within else f"{file.name} (was {record.within})"
         yield from (f"{name}, {key}: {theirs.get(key)} -> {ours.get(key)}" for key in ours if theirs.get(key) != ours.get(key))
         if theirs == ours and file.format != "python" and not is_unchanged(record, file):
-            yield f"{file.name}: its content is not what it was (was {record.bytes} bytes, is {file.bytes})"
+            yield f"{file.name}: {_difference(record, file)}"
+
+
+def _difference(record: InputRecord, file: InputFile) -> str:
+    if file.format == "hub" and file.sha256:
+        return (
+            f"its dataset changed on the Hub, {record.sha256} -> {file.sha256}; revision = '{record.sha256}' reads the former"
+        )
+    return f"its content is not what it was (was {record.bytes} bytes, is {file.bytes})"

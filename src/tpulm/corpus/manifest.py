@@ -134,9 +134,18 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
     return hash_json(value)
 
 
+_READING: Final[dict[str, set[str]]] = {
+    "text": {"documents"},
+    "python": set(),
+    "wikipedia": set(),
+    "tfds": {"text_field", "split"},
+    "hub": {"text_field", "split", "config", "streaming"},
+}
+
+
 def reading_settings(config: CorpusConfig, source: int, file: InputFile | InputRecord) -> dict[str, Any]:
     """What decides how the bytes of a file become documents, and how often they count."""
-    names = {"text": {"documents"}, "python": set(), "wikipedia": set()}.get(file.format, {"text_field"})
+    names = _READING.get(file.format, {"text_field"})
     settings = config.sources[source].model_dump(mode="json", include={*names, "on_error", "weight"})
     return {**settings, "format": file.format, "compression": file.compression, "encoding": file.encoding}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpulm import storage
@@ -19,28 +19,32 @@ _ROWS = 1024  # decoded at once
 
 def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterator[Batch]:
     """Raises DataError for a file without the column, or whose column holds no strings, whatever `on_error` says."""
-    import pyarrow.compute as compute  # half a second to import, and few corpora need it
-
     path: list[str] = []
 
     def choose(schema: pa.Schema) -> list[str]:
-        path.extend(_check_column(schema, text_field, faults))
+        path.extend(check_column(schema, text_field, faults))
         return [text_field]
 
     batcher = Batcher(faults, place=lambda row: f"row {row}")
     for first, rows in read_stretches(stream, choose, faults):
-        column = rows.column(0)
-        if len(path) > 1:
-            column = compute.call_function("struct_field", [column], compute.StructFieldOptions(path[1:]))
-        for number, value in enumerate(values_of(column), first):
-            if isinstance(value, str):
-                batcher.add(value, number)
-            elif value is None:
-                faults.add("not_text", f"'{text_field}' is null; leave such rows out of the file.", f"row {number}")
-            else:
-                faults.add("undecodable", not_utf8(text_field, value), f"row {number}")
+        add_texts(rows.column(0), path[1:], first, text_field, batcher, faults)
         yield from batcher.full()
     yield from batcher.flush()
+
+
+def add_texts(column: Any, within: Sequence[str], first: int, text_field: str, batcher: Batcher, faults: Faults) -> None:
+    """The strings of an Arrow column, of rows from the number `first` on; `within` are the fields below it."""
+    import pyarrow.compute as compute  # half a second to import, and few corpora need it
+
+    if within:
+        column = compute.call_function("struct_field", [column], compute.StructFieldOptions(list(within)))
+    for number, value in enumerate(values_of(column), first):
+        if isinstance(value, str):
+            batcher.add(value, number)
+        elif value is None:
+            faults.add("not_text", f"'{text_field}' is null; leave such rows out of the file.", f"row {number}")
+        else:
+            faults.add("undecodable", not_utf8(text_field, value), f"row {number}")
 
 
 def read_stretches(
@@ -63,7 +67,7 @@ def read_stretches(
             faults.add("broken_file", f"not a whole Parquet file ({error}). Copy it again.", f"after row {row}")
 
 
-def _check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str]:
+def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str]:
     """The names from a top-level column down to the strings."""
     import pyarrow as pa
 

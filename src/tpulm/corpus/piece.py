@@ -104,7 +104,7 @@ def finished(piece: Piece) -> PieceRecord | None:
 
 def is_unchanged(record: InputRecord, file: InputFile) -> bool:
     """Whether a file still has the bytes that were read: by size and time if they are the same, else by its hash."""
-    if file.format == "python":
+    if file.sha256:
         return record.sha256 == file.sha256
     if record.offset != file.offset:
         return False
@@ -150,7 +150,7 @@ def scatter_piece(piece: Piece, advance: Callable[[float], None] = lambda amount
 
 
 def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> InputRecord:
-    if file.format == "python":
+    if file.sha256:
         read_bytes, sha256 = file.bytes, file.sha256
     else:
         read_bytes, sha256 = stream.read_bytes, stream.sha256()

@@ -8,6 +8,7 @@ from tpulm.config import SourceConfig
 from tpulm.corpus.bytestream import ByteStream
 from tpulm.corpus.codec import find_codec
 from tpulm.corpus.faults import Faults
+from tpulm.corpus.hub_reader import read_hub
 from tpulm.corpus.jsonl import read_jsonl
 from tpulm.corpus.lines import read_lines
 from tpulm.corpus.parquet import read_parquet
@@ -16,6 +17,7 @@ from tpulm.corpus.records import Batch
 from tpulm.corpus.sources import InputFile
 from tpulm.corpus.tables import read_table
 from tpulm.corpus.text import read_text
+from tpulm.corpus.tfds_reader import read_tfds
 from tpulm.corpus.wikipedia import read_wikipedia
 
 
@@ -37,6 +39,10 @@ def read_documents(
         return read_parquet(stream, source.text_field, faults)
     if file.format == "wikipedia":
         return read_wikipedia(stream, faults)
+    if file.format == "tfds":
+        return read_tfds(stream, source, faults)
+    if file.format == "hub":
+        return read_hub(file, source, stream, faults, advance)
     lines = read_lines(stream, find_codec(file.encoding), faults)
     match file.format:
         case "text":

@@ -1,7 +1,8 @@
 """From the sources of a configuration to the files they mean, in an order that depends on names alone.
 
-A folder stands for all files below it, a glob for what it matches (`**` descends); hidden files are ignored. Files of one
-source come in the order of their names, sources in the order they are written. A file that is reached twice is refused:
+A folder stands for all files below it, a glob for what it matches (`**` descends), a dataset for the files of its split;
+hidden files are ignored. Files of one source come in the order of their names, or in the dataset's own, sources in the order
+they are written. A file that is reached twice is refused:
 which weight and format it should have would be a guess.
 """
 
@@ -9,20 +10,24 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Final, Literal, NamedTuple
 
 from tpulm import storage
 from tpulm.config import SourceConfig
+from tpulm.config.source import DATASETS
 from tpulm.corpus.bytestream import Compression
 from tpulm.corpus.codec import find_codec
+from tpulm.corpus.hub import find_data_files
 from tpulm.corpus.multistream import cuts
 from tpulm.corpus.paths import find_paths, name_within
 from tpulm.corpus.python_text import hash_python_files, list_python_files
-from tpulm.errors import ConfigError
+from tpulm.corpus.tfds import NotPrepared, data_dir_of, find_shards
+from tpulm.corpus.tfds_preparation import prepare
+from tpulm.errors import ConfigError, MissingExtra, Unavailable
 
-Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python"]
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", "tfds", "hub"]
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 FORMATS: Final[dict[str, Format]] = {
@@ -37,7 +42,7 @@ _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 class InputFile(NamedTuple):
     """One file to read, and how."""
 
-    path: str  # "" for the text that ships with Python
+    path: str  # "" for the text that ships with Python; "hub:…" for a file of the Hub
     within: str  # its name within the folder or glob of its source: what is written down of where it lies
     source: int  # index in the configuration
     format: Format
@@ -45,7 +50,8 @@ class InputFile(NamedTuple):
     encoding: str  # Python's name for it
     bytes: int
     modified_ns: int
-    sha256: str = ""  # known beforehand for Python's text only
+    # What it is known by beforehand, instead of a hash of what is read: of Python's text, or the commit of the Hub it is of.
+    sha256: str = ""
     # A large dump of Wikipedia is read in several stretches, each a file of its own here:
     offset: int = 0  # where it begins
     length: int | None = None  # None: up to the end
@@ -56,8 +62,13 @@ class InputFile(NamedTuple):
         return f"{self.path}{where}" or "the text that ships with Python"
 
 
-def find_files(sources: Sequence[SourceConfig]) -> list[InputFile]:
-    """Every file of every source. Raises ConfigError for what is missing, matches nothing, or is reached twice."""
+def find_files(sources: Sequence[SourceConfig], *, away: set[int] | None = None) -> list[InputFile]:
+    """Every file of every source, datasets prepared where they are not yet.
+
+    With `away`, for a corpus that was read before, nothing is prepared or downloaded, and sources that this machine cannot
+    look at now (no network, no package for it) are left out, and their indices added to the set. Raises ConfigError for what
+    is missing, matches nothing, or is reached twice; and Unavailable where the Hub does not answer.
+    """
     if not sources:
         raise ConfigError(
             "corpus.sources is empty: name at least one file, folder or glob, for instance sources = ['text/*.txt']"
@@ -65,19 +76,55 @@ def find_files(sources: Sequence[SourceConfig]) -> list[InputFile]:
     files: list[InputFile] = []
     reached: dict[str, InputFile] = {}
     for index, source in enumerate(sources):
-        codec = find_codec(source.encoding)
-        if source.format == "python":
-            files.append(_python_text(source, index))
+        try:
+            found = list(_files_of(source, index, again=away is not None))
+        except (Unavailable, MissingExtra):
+            if away is None or source.format not in DATASETS:
+                raise
+            away.add(index)
             continue
-        for path, found in find_paths(source.path).items():
-            file = InputFile(
-                path, name_within(path, source.path), index, *_kind(path, source), codec.name, found.size, found.modified_ns
-            )
-            other = reached.setdefault(path if storage.is_remote(path) else os.path.realpath(path), file)
-            if other is not file:
-                raise ConfigError(_reached_twice(other, file, sources))
+        for file in found:
+            if file.format != "python":
+                where = file.path if _is_elsewhere(file.path) else os.path.realpath(file.path)
+                other = reached.setdefault(f"{where} {source.split}" if source.format in DATASETS else where, file)
+                if other is not file:
+                    raise ConfigError(_reached_twice(other, file, sources))
             files.extend(_stretches(file))
     return files
+
+
+def _is_elsewhere(path: str) -> bool:
+    return storage.is_remote(path) or path.startswith("hub:")
+
+
+def _files_of(source: SourceConfig, index: int, *, again: bool) -> Iterator[InputFile]:
+    codec = find_codec(source.encoding)
+    match source.format:
+        case "python":
+            yield _python_text(source, index)
+        case "tfds":
+            for path, found in _prepared(source, again=again).items():
+                name = name_within(path, str(data_dir_of(source)))
+                yield InputFile(path, name, index, "tfds", None, codec.name, found.size, found.modified_ns)
+        case "hub":
+            for file in find_data_files(source, download=not again):
+                yield InputFile(
+                    file.path, file.within, index, "hub", None, codec.name, file.bytes, file.modified_ns, file.commit
+                )
+        case _:
+            for path, found in find_paths(source.path).items():
+                name = name_within(path, source.path)
+                yield InputFile(path, name, index, *_kind(path, source), codec.name, found.size, found.modified_ns)
+
+
+def _prepared(source: SourceConfig, *, again: bool) -> dict[str, storage.FileInfo]:
+    try:
+        return find_shards(source)
+    except NotPrepared:
+        if again:
+            raise
+    prepare(source)
+    return find_shards(source)
 
 
 def _stretches(file: InputFile) -> list[InputFile]:

@@ -1,0 +1,20 @@
+"""What all settings have in common."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_by_name(cls, values: Any) -> Any:
+        """TOML has no null: "none" unsets a setting that may be unset."""
+        if not isinstance(values, dict):
+            return values
+        may_be_unset = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
+        return {name: None if value == "none" and name in may_be_unset else value for name, value in values.items()}

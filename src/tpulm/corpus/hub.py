@@ -1,0 +1,206 @@
+"""Datasets of the Hugging Face Hub, "hub:NAME", and folders in the same form, "hub:./folder": their data files, and access.
+
+A dataset is a repository at a commit: its files are known by that commit, and read from there. Files of a folder are known by
+their bytes, as all other files on this machine are.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tpulm import storage
+from tpulm.config import SourceConfig
+from tpulm.corpus.hub_faults import explained, unavailable
+from tpulm.errors import ConfigError, MissingExtra, suggest
+
+_ON_THE_HUB: Final = re.compile(r"hf://datasets/[^@]+@[^/]+/")
+_ANSWER_SECONDS: Final = 10.0
+# Of a read, 5 seconds apart, 20 for a server that is not available, 60 for one that is asked too often; within each the
+# client's own, half a minute of them.
+_RETRIES: Final = 3
+_PATHS_A_REQUEST: Final = 500
+
+
+class DataFile(NamedTuple):
+    path: str  # on this machine, or "hub:NAME/…"
+    within: str  # its name in the dataset
+    bytes: int  # 0 where the Hub does not say
+    modified_ns: int
+    commit: str  # of the Hub; "" for a folder
+
+
+def is_folder(path: str) -> bool:
+    """Whether "hub:…" is a folder in the form of a dataset of the Hub, not a name there."""
+    return path.removeprefix("hub:").startswith((".", "/", "~"))
+
+
+def find_data_files(source: SourceConfig, *, download: bool) -> list[DataFile]:
+    """The files of the source's split, in the dataset's order; `download` brings them here if it is not to be streamed.
+
+    Raises ConfigError for what the dataset does not have or is no dataset, Unavailable where the Hub does not answer, and
+    MissingExtra.
+    """
+    library()
+    commit = "" if is_folder(source.path) else _commit(source)
+    builder = open_builder(source, commit)
+    names = names_of(builder, source)
+    if not commit:
+        return [_on_this_machine(name, source) for name in names]
+    try:
+        sizes = _sizes(source, names, commit)
+        if download and not source.streaming:
+            builder.download_and_prepare()
+    except Exception as error:
+        raise explained(source, error) from error
+    place = f"hub:{_name(source)}"
+    return [DataFile(f"{place}/{name}", name, sizes.get(name, 0), 0, commit) for name in names]
+
+
+def open_builder(source: SourceConfig, commit: str) -> Any:
+    """The library's own view of the dataset, at a commit."""
+    folder = _folder(source)
+    if folder is not None and (folder / "state.json").is_file():
+        raise ConfigError(
+            f"{folder} was written by save_to_disk, which is no form of a dataset on the Hub; write it with "
+            "Dataset.to_parquet('…/train.parquet') and name that folder, or that file without hub:"
+        )
+    try:
+        if folder is not None:
+            return library().load_dataset_builder(str(folder), source.config)
+        builder = _builder_on_the_hub(_name(source), source.config, commit)
+        if not isinstance(builder.config.data_files, Mapping):  # one of the library's cache, where the Hub refused
+            _check_access(source)
+        return builder
+    except Exception as error:
+        if isinstance(error, ValueError) and (message := _wrong_config(source, commit)):
+            raise ConfigError(message) from error
+        raise explained(source, error) from error
+
+
+def _check_access(source: SourceConfig) -> None:
+    from huggingface_hub import HfApi
+
+    HfApi().auth_check(_name(source), repo_type="dataset")
+
+
+def split_of(builder: Any, source: SourceConfig) -> str:
+    """The name of the split. Raises ConfigError where there is none of it."""
+    files = builder.config.data_files
+    if not isinstance(files, Mapping):
+        raise ConfigError(
+            f"{source.path} has no data files that can be read one by one; download it and name its files as sources"
+        )
+    split = source.split or "train"
+    if split not in files:
+        names = ", ".join(str(name) for name in files)
+        also = " A part of a split cannot be named; corpus.max_documents limits what is read." if "[" in split else ""
+        raise ConfigError(f"{source.path} has no split '{split}'.{suggest(split, map(str, files))} Its splits: {names}.{also}")
+    return split
+
+
+def names_of(builder: Any, source: SourceConfig) -> list[str]:
+    """The split's data files in the dataset's order, by their names in it."""
+    urls = [str(url) for url in builder.config.data_files[split_of(builder, source)]]
+    folder = _folder(source)
+    return [os.path.relpath(url, folder) if folder is not None else _ON_THE_HUB.sub("", url) for url in urls]
+
+
+@functools.lru_cache(maxsize=16)
+def _builder_on_the_hub(name: str, config: str | None, commit: str) -> Any:
+    return library().load_dataset_builder(name, config, revision=commit)
+
+
+def _wrong_config(source: SourceConfig, commit: str) -> str | None:
+    """What to choose instead, if it is the configuration that is wrong."""
+    folder = _folder(source)
+    place = str(folder) if folder is not None else _name(source)
+    try:
+        known = list(library().get_dataset_config_names(place, revision=commit or None))
+    except Exception:  # then it is something else that is wrong
+        return None
+    if source.config is not None and source.config not in known:
+        return (
+            f"{source.path} has no config '{source.config}'.{suggest(source.config, known)} Choose one of {', '.join(known)}."
+        )
+    if source.config is None and len(known) > 1:
+        return f"{source.path} has several configurations; set config to one of {', '.join(known)}"
+    return None
+
+
+def _on_this_machine(name: str, source: SourceConfig) -> DataFile:
+    folder = _folder(source)
+    assert folder is not None
+    found = storage.info(folder / name)
+    if found is None:
+        raise ConfigError(f"{source.path} names {name}, which is not a file of this machine; download it and name that")
+    return DataFile(str(folder / name), name, found.size, found.modified_ns, "")
+
+
+def _commit(source: SourceConfig) -> str:
+    """The commit that the revision is now: the first request, so that no network is noticed at once."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    name = _name(source)
+    if HF_HUB_OFFLINE or library().config.HF_HUB_OFFLINE:
+        raise unavailable(source, "HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set in the environment")
+    try:
+        return str(HfApi().dataset_info(name, revision=source.revision, timeout=_ANSWER_SECONDS).sha)
+    except Exception as error:
+        raise explained(source, error) from error
+
+
+def _sizes(source: SourceConfig, names: Sequence[str], commit: str) -> dict[str, int]:
+    from huggingface_hub import HfApi
+
+    found: dict[str, int] = {}
+    for first in range(0, len(names), _PATHS_A_REQUEST):
+        some = list(names[first : first + _PATHS_A_REQUEST])
+        items = HfApi().get_paths_info(_name(source), some, revision=commit, repo_type="dataset")
+        found.update({item.path: int(getattr(item, "size", 0)) for item in items})
+    return found
+
+
+def _name(source: SourceConfig) -> str:
+    name = source.path.removeprefix("hub:")
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise ConfigError(
+            f"'{source.path}' is no name of a dataset; write hub:NAME, hub:OWNER/NAME as in 'hub:wikimedia/wikipedia', or "
+            "hub:./folder; what else its page shows goes into config, split and revision"
+        )
+    return name
+
+
+def _folder(source: SourceConfig) -> Path | None:
+    if not is_folder(source.path):
+        return None
+    folder = Path(source.path.removeprefix("hub:")).expanduser().resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}; 'hub:…' names a folder with the files of a dataset, or one on the Hub")
+    if source.revision is not None or not source.streaming:
+        name = "revision" if source.revision is not None else "streaming = false"
+        raise ConfigError(f"{name} is for datasets on the Hub, and {folder} is a folder; leave it out")
+    return folder
+
+
+@functools.cache
+def library() -> Any:
+    """The package datasets, silent and with bounded patience. Raises MissingExtra."""
+    try:
+        import datasets
+        import huggingface_hub
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"datasets of the Hugging Face Hub need {error.name}: pip install 'tpulm[hub]'") from error
+    datasets.disable_progress_bars()
+    datasets.utils.logging.set_verbosity(logging.CRITICAL)
+    huggingface_hub.utils.logging.set_verbosity(logging.CRITICAL)
+    for name in ("STREAMING_READ_MAX_RETRIES", "STREAMING_OPEN_MAX_RETRIES"):
+        setattr(importlib.import_module("datasets.config"), name, _RETRIES)
+    return datasets

@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from fake_hub import FakeHub
+
+from tpulm.config import CorpusConfig, SourceConfig, load
+from tpulm.corpus import find_files, read_texts, verify
+from tpulm.corpus.hub_faults import explained
+from tpulm.errors import ConfigError, DataError, MissingExtra, Unavailable, WorkFolderMismatch
+
+pytest.importorskip("datasets", reason="pip install 'tpulm[hub]'")
+
+TEXTS = [f"document {number}: 한국어\nand a line" for number in range(60)]
+CARD = """---
+configs:
+- config_name: plain
+  data_files:
+  - {split: train, path: "plain/train-*.jsonl"}
+  - {split: test, path: "plain/test.jsonl"}
+- config_name: again
+  data_files: "plain/*.jsonl"
+---
+"""
+
+
+def jsonl(texts: list[str]) -> str:
+    return "".join(json.dumps({"text": text, "n": len(text), "in": {"title": text[:5]}}) + "\n" for text in texts)
+
+
+@pytest.fixture
+def folder(write: Callable[[str, str], Path], tmp_path: Path) -> Path:
+    write("ds/README.md", CARD)
+    for shard in range(3):
+        write(f"ds/plain/train-{shard}.jsonl", jsonl(TEXTS[shard * 20 : shard * 20 + 20]))
+    write("ds/plain/test.jsonl", jsonl(TEXTS[:5]))
+    return tmp_path / "ds"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Without a card: every file belongs to the split "train"."""
+    (tmp_path / "tables/data").mkdir(parents=True)
+    for shard in range(2):
+        table = pa.table({"id": list(range(30)), "text": TEXTS[shard * 30 : shard * 30 + 30]})
+        parquet.write_table(table, tmp_path / f"tables/data/{shard}.parquet", row_group_size=7)
+    return tmp_path / "tables"
+
+
+def source(folder: Path, **settings: Any) -> SourceConfig:
+    return SourceConfig.model_validate({"path": f"hub:{folder}", "config": "plain"} | settings)
+
+
+def texts(given: SourceConfig) -> list[str]:
+    return [text for batch in read_texts([given]) for text in batch]
+
+
+def test_it_gives_what_the_same_text_in_files_gives(scattered: Callable, write: Callable, folder: Path, tables: Path):
+    files = scattered(write("a.jsonl", jsonl(TEXTS)), holdout_fraction=0.2)
+    for given, names in (
+        (source(folder), [f"plain/train-{shard}.jsonl" for shard in range(3)]),
+        (source(tables, config=None), ["data/0.parquet", "data/1.parquet"]),
+    ):
+        corpus = scattered([given.model_dump()], holdout_fraction=0.2)
+        assert corpus.manifest.counts == files.manifest.counts
+        assert [item.within for item in corpus.manifest.inputs] == names
+        assert corpus.train() == files.train() and corpus.holdout() == files.holdout()
+    both = scattered([source(folder), source(tables, config=None)])
+    assert both.documents() == files.documents() and both.manifest.counts.documents == 120
+
+
+def test_splits_and_columns(folder: Path):
+    assert texts(source(folder)) == TEXTS
+    assert texts(source(folder, split="test")) == TEXTS[:5]
+    assert texts(source(folder, split="test", text_field="in.title")) == ["docum"] * 5
+
+
+def test_a_folder_relative_to_the_run_file(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    run = folder.parent / "run.toml"
+    run.write_text(
+        'extends = "bert-tiny"\n[corpus]\nsources = ["hub:./ds", "tfds:lm1b", "hub:owner/name", '
+        '{path = "tfds:wiki40b/ja", data_dir = "prepared"}]\n'
+    )
+    sources = load(str(run)).corpus.sources
+    assert [given.path for given in sources] == [f"hub:{folder}", "tfds:lm1b", "hub:owner/name", "tfds:wiki40b/ja"]
+    assert sources[3].data_dir == str(folder.parent / "prepared")
+    monkeypatch.chdir(folder.parent)
+    assert load("bert-tiny", ["corpus.sources=hub:./ds"]).corpus.sources[0].path == f"hub:{folder}"
+    assert texts(SourceConfig(path="hub:./ds", config="plain")) == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"config": None}, "has several configurations; set config to one of plain, again"),
+        ({"config": "plane"}, r"no config 'plane'\. Did you mean 'plain'\? Choose one of plain, again"),
+        ({"split": "tst"}, r"no split 'tst'\. Did you mean 'test'\? Its splits: train, test"),
+        ({"split": "train[:10%]"}, r"A part of a split cannot be named; corpus\.max_documents limits"),
+        ({"revision": "main"}, "revision is for datasets on the Hub"),
+        ({"streaming": False}, "streaming = false is for datasets on the Hub"),
+        ({"path": "hub:/nowhere/at/all"}, "there is no folder /nowhere/at/all"),
+        ({"path": "hub:a/b/c"}, r"'hub:a/b/c' is no name of a dataset; write hub:NAME, hub:OWNER/NAME"),
+        ({"path": "hub:a"}, None),
+    ],
+)
+def test_what_is_not_there(folder: Path, settings: dict[str, Any], message: str | None):
+    with pytest.raises(ConfigError if message else Unavailable, match=message or "HF_HUB_OFFLINE .*is set(?s:.*)hf download a"):
+        find_files([source(folder, **settings)])
+
+
+def test_folders_that_are_no_dataset(folder: Path, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="holds no files of text or tables"):
+        find_files([source(tmp_path / "empty", config=None)])
+    (folder / "state.json").write_text("{}")
+    with pytest.raises(ConfigError, match="written by save_to_disk"):
+        find_files([source(folder)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"path": "a.txt", "split": "test"}, r"split is for datasets \(tfds:NAME and hub:NAME\), and 'a\.txt' is none"),
+        ({"path": "a.txt", "data_dir": "x"}, "data_dir is for datasets"),
+        ({"format": "python", "revision": "x"}, "revision is for datasets"),
+        ({"path": "tfds:lm1b", "revision": "x"}, r"revision is for datasets \(hub:NAME\), and 'tfds:lm1b'"),
+        ({"path": "hub:x", "data_dir": "x"}, "data_dir is for datasets"),
+        ({"path": "hub:x", "documents": "file"}, "documents is for files, and 'hub:x' is a dataset"),
+        ({"path": "tfds:x", "encoding": "cp949"}, "encoding is for files"),
+        ({"path": "hub:x", "format": "jsonl"}, "has no format 'jsonl'; leave format out"),
+    ],
+)
+def test_settings_of_other_kinds_are_refused(settings: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        SourceConfig.model_validate(settings)
+
+
+def test_missing_and_unusable_columns(folder: Path):
+    with pytest.raises(DataError, match=r"no column 'txt'\. Did you mean 'text'\? The columns: text, n, in"):
+        texts(source(folder, text_field="txt", on_error="skip"))
+    with pytest.raises(DataError, match="holds int64, not strings"):
+        texts(source(folder, text_field="n"))
+
+
+def test_null_and_broken_files(folder: Path, tables: Path, scattered: Callable):
+    path = tables / "data/0.parquet"
+    parquet.write_table(pa.table({"id": [1, 2], "text": [None, "x"]}), path)
+    with pytest.raises(DataError, match=r"0\.parquet, row 0: 'text' is null"):
+        texts(source(tables, config=None))
+    corpus = scattered([source(tables, config=None, on_error="skip")])
+    assert corpus.manifest.counts.skipped == {"not_text": 1} and corpus.manifest.counts.documents == 31
+    path = folder / "plain/train-1.jsonl"
+    path.write_text(path.read_text()[:500] + "nonsense")
+    with pytest.raises(DataError, match=r"train-1\.jsonl, after row \d+: it cannot be read"):
+        texts(source(folder))
+    assert {*TEXTS[:20], *TEXTS[40:]} <= set(texts(source(folder, on_error="skip")))
+
+
+def test_killed_and_run_again(scattered: Callable, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tpulm.corpus.piece._PIECE_BYTES", 1)
+    whole = scattered([source(folder)]).manifest
+    third = folder / "plain/train-2.jsonl"
+    content = third.read_text()
+    third.write_text(content[:-10])
+    with pytest.raises(DataError, match="train-2"):
+        scattered([source(folder)], workdir=tmp_path / "work")
+    third.write_text(content)
+    begun = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "work/corpus/pieces").glob("*.json")}
+    assert scattered([source(folder)], workdir=tmp_path / "work").manifest.fingerprint == whole.fingerprint
+    for name, when in begun.items():
+        assert (tmp_path / "work/corpus/pieces" / name).stat().st_mtime_ns == when
+    assert len(begun) == 2
+
+
+def test_a_folder_that_changed_is_refused(scattered: Callable, folder: Path, tmp_path: Path):
+    work = scattered([source(folder)]).workdir
+    scattered([source(shutil.copytree(folder, tmp_path / "moved"))], workdir=work)
+    with pytest.raises(WorkFolderMismatch, match="number of files: 3 -> 1"):
+        scattered([source(folder, split="test")], workdir=work)
+    with pytest.raises(WorkFolderMismatch, match=r"train-0\.jsonl, text_field: text -> in\.title"):
+        scattered([source(folder, text_field="in.title")], workdir=work)
+    path = folder / "plain/train-1.jsonl"
+    path.write_text(path.read_text().replace("document 21", "document 99"))
+    with pytest.raises(WorkFolderMismatch, match=r"train-1\.jsonl: its content is not what it was"):
+        scattered([source(folder)], workdir=work)
+    shutil.rmtree(folder)
+    scattered([source(folder)], workdir=work)  # elsewhere
+
+
+def test_without_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch, scattered: Callable):
+    from tpulm.corpus.hub import library
+
+    corpus = scattered([source(folder)])
+    library.cache_clear()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'tpulm\[hub\]'"):
+        find_files([source(folder)])
+    verify(corpus.manifest, CorpusConfig(sources=(source(folder),)), corpus.workdir, part_bytes=32_000_000)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (RuntimeError("Dataset scripts are no longer supported, but found x.py"), ConfigError, "refs/convert/parquet"),
+        (ConnectionError("Couldn't reach 'x'"), Unavailable, "does not answer"),
+        (ValueError("something else\nand more"), DataError, "hub:x: ValueError: something else$"),
+    ],
+)
+def test_errors_of_the_libraries(error: Exception, kind: type, message: str):
+    found = explained(SourceConfig(path="hub:x"), error)
+    assert isinstance(found, kind) and re.search(message, str(found))
+
+
+class Client:
+    def __init__(self, hub: FakeHub, home: Path):
+        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
+        program = str(Path(__file__).with_name("hub_client.py"))
+        self.errors = home.with_suffix(".stderr")
+        with self.errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+            )
+
+    def __call__(self, workdir: Path, *, path: str = "hub:owner/texts", limit: int | None = None, **settings: Any) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        asked = {"sources": [{"path": path, "config": "plain", **settings}], "workdir": str(workdir), "max_documents": limit}
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline() or f'{{"error": {json.dumps(self.errors.read_text())}}}')
+
+    def close(self) -> None:
+        self._process.communicate(timeout=20)
+
+
+@pytest.fixture
+def hub(folder: Path) -> Iterator[FakeHub]:
+    served = FakeHub(folder)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def client(hub: FakeHub, tmp_path: Path) -> Iterator[Client]:
+    made = Client(hub, tmp_path / "home")
+    yield made
+    made.close()
+
+
+def test_on_the_hub(hub: FakeHub, client: Client, folder: Path, tmp_path: Path, scattered: Callable):
+    work, first = tmp_path / "work", hub.commit
+    found = client(work)
+    files = scattered([source(folder)])
+    assert (found["train"], found["holdout"]) == (files.train(), files.holdout())
+    assert [item["within"] for item in found["inputs"]] == [f"plain/train-{shard}.jsonl" for shard in range(3)]
+    assert {item["sha256"] for item in found["inputs"]} == {first}
+    assert found["bytes"] == sum(path.stat().st_size for path in folder.glob("plain/train*"))
+    before = len(hub.requests)
+    assert client(work)["fingerprint"] == found["fingerprint"]
+    assert not any("jsonl" in request for request in hub.requests[before:])  # nothing is read again
+    assert client(tmp_path / "downloaded", streaming=False)["train"] == found["train"]
+    (folder / "plain/test.jsonl").write_text(jsonl(TEXTS[:4]))
+    message = client(work)["error"]
+    assert message.startswith("WorkFolderMismatch") and f"{first} -> {hub.commit}; revision = '{first}' reads" in message
+    hub.silent = True
+    assert client(work)["fingerprint"] == found["fingerprint"]
+    again = client(tmp_path / "new")
+    assert again["error"].startswith("Unavailable: hub:owner/texts cannot be read") and again["seconds"] < 30
+    assert client.errors.read_text() == ""
+
+
+def test_on_the_hub_with_a_limit_and_refusals(hub: FakeHub, client: Client, folder: Path, tmp_path: Path):
+    many = jsonl([f"document {number} {'word ' * 50}" for number in range(200_000)])
+    with gzip.open(folder / "plain/train-3.jsonl.gz", "wt", compresslevel=1) as stream:
+        stream.write(many)
+    (folder / "README.md").write_text(CARD.replace("train-*.jsonl", "train-*"))
+    before = len(hub.requests)
+    found = client(tmp_path / "some", limit=25)
+    assert sorted(found["train"] + found["holdout"]) == sorted(TEXTS[:25])
+    assert not any(request.startswith("GET") and "train-3" in request for request in hub.requests[before:])
+    assert "ConfigError: hub:owner/texts has no revision 'x'" in client(tmp_path / "w", revision="x")["error"]
+    assert (
+        "ConfigError: the Hugging Face Hub has no dataset 'owner/none'"
+        in client(tmp_path / "w", path="hub:owner/none")["error"]
+    )
+    assert "several configurations; set config to one of plain" in client(tmp_path / "w", config=None)["error"]
+    (folder / "texts.py").write_text("")
+    assert 'revision = "refs/convert/parquet"' in client(tmp_path / "w")["error"]
+    (folder / "texts.py").unlink()
+    (folder / "more.txt").write_text("another commit")
+    hub.gated = True
+    assert "is gated: accept its terms on" in client(tmp_path / "w")["error"]
+    assert client.errors.read_text() == ""
