@@ -127,7 +127,7 @@ def _write_manifest(
 
 def _without_places(config: CorpusConfig) -> CorpusConfig:
     """The settings with the last name of each path alone: a manifest is the same wherever its text lay."""
-    sources = [source.model_copy(update={"path": PurePath(source.path).name}) for source in config.sources]
+    sources = [source.model_copy(update={"path": PurePath(source.path).name, "data_dir": None}) for source in config.sources]
     return config.model_copy(update={"sources": tuple(sources)})
 
 
