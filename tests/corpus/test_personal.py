@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tpulm.config import CleaningConfig, CorpusConfig, SourceConfig
 from tpulm.corpus import scatter
 from tpulm.corpus.personal import replaced
+from tpulm.corpus.samples import Samples
 
 KINDS = ("email", "phone")
 
@@ -24,7 +25,7 @@ KINDS = ("email", "phone")
 @pytest.mark.parametrize("around", ["{}", "<{}>", "write to {}.", "메일은 {}입니다", "({}),", "連絡先：{}まで", "{}\n{}"])
 def test_addresses(text: str, around: str):
     counts: Counter[str] = Counter()
-    assert replaced(around.format(text, text), KINDS, counts) == around.format("<email>", "<email>")
+    assert replaced(around.format(text, text), KINDS, counts, Samples()) == around.format("<email>", "<email>")
     assert counts == {"email": around.count("{}")}
 
 
@@ -38,7 +39,7 @@ def test_addresses(text: str, around: str):
 @pytest.mark.parametrize("around", ["{}", "call {}.", "전화 {} 번", "({})", "{}, or"])
 def test_telephone_numbers(text: str, around: str):
     counts: Counter[str] = Counter()
-    assert replaced(around.format(text), KINDS, counts) == around.format("<phone>")
+    assert replaced(around.format(text), KINDS, counts, Samples()) == around.format("<phone>")
     assert counts == {"phone": 1}
 
 
@@ -52,20 +53,20 @@ def test_telephone_numbers(text: str, around: str):
 )
 def test_what_is_neither(text: str):
     counts: Counter[str] = Counter()
-    assert replaced(text, KINDS, counts) == text and not counts
+    assert replaced(text, KINDS, counts, Samples()) == text and not counts
 
 
 @given(st.text(st.sampled_from("ab1 0-.@+()_\n\0가"), max_size=40))
 def test_twice_is_once(text: str):
-    once = replaced(text, KINDS, Counter())
-    assert replaced(once, KINDS, Counter()) == once
+    once = replaced(text, KINDS, Counter(), Samples())
+    assert replaced(once, KINDS, Counter(), Samples()) == once
     assert (once.count("\n"), once.count("\0")) == (text.count("\n"), text.count("\0"))
 
 
 @pytest.mark.parametrize("unit", ["a.", "a@", "0-", "+1 ", "(0", "1 ", "a-", "@a.", "12-34", "%"])
 def test_odd_text_takes_no_longer_than_it_must(unit: str):
     started = time.process_time()
-    replaced(unit * 200_000, KINDS, Counter())
+    replaced(unit * 200_000, KINDS, Counter(), Samples())
     assert time.process_time() - started < 10, "a matter of milliseconds: this would be quadratic"
 
 

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.markup import escape
 
 from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tpulm.config import RunConfig
+    from tpulm.dataset import Removed
     from tpulm.tokenization import Tokenization
 
 app = Commands(help="Rows of token ids: prepare or import them, look at them.", no_args_is_help=True)
@@ -134,14 +136,21 @@ def inspect(
     rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 4,
     split: Annotated[Literal["train", "holdout"], typer.Option(help="Which rows.")] = "train",
     seed: Annotated[int, typer.Option(help="Which random rows, and which of their tokens are masked.")] = 0,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Show instead what was left out on the way, and why, with samples.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Counts of W's dataset and a few rows decoded, with the positions that training would mask in colour.
 
-    Of causal rows every token but the first is predicted; there the marks between texts stand out.
+    Of causal rows every token but the first is predicted; there the marks between texts stand out. With --removed: what the
+    cleaning, the duplicates and the weights took away, how often, and a few texts of each kind.
     """
     from tpulm import dataset, tokenization
 
+    if removed:
+        _show_removed(dataset.removed(workdir), as_json)
+        return
     config = _settings(workdir)
     _show_counts(workdir)
     sampled = dataset.sample_rows(workdir, split, count=rows, seed=seed)
@@ -163,6 +172,17 @@ def inspect(
             console.print()
     if as_json:
         print_json(_counts(workdir))
+
+
+def _show_removed(found: list[Removed], as_json: bool) -> None:
+    if not found:
+        console.print("nothing was left out, and nothing replaced")
+    for item in found:
+        console.print(f"\n[bold]{item.reason.replace('_', ' ')}[/]  {item.times:,}")
+        for text in item.samples:
+            console.print(f"  [dim]·[/] {escape(text)}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json({item.reason: {"times": item.times, "samples": list(item.samples)} for item in found})
 
 
 def _settings(workdir: PurePath) -> RunConfig:

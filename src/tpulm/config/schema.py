@@ -28,6 +28,7 @@ class CleaningConfig(Settings):
     min_characters: NonNegative = 1
     max_characters: Positive | None = None  # longer documents are left out
     max_repeats: Annotated[int, Field(ge=2)] | None = None  # "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ" with 3
+    languages: tuple[str, ...] = ()  # ["ko", "en"]: documents that are recognised as another one are left out; (): all stay
     replace: tuple[Literal["email", "phone"], ...] = ()  # what looks like one becomes "<email>" or "<phone>"
 
 

@@ -6,8 +6,9 @@ in `sources` and `readers`, cleaning in `cleaning`, what a document's hash decid
 
 from tpulm.corpus.changes import verify
 from tpulm.corpus.direct import read_texts
-from tpulm.corpus.manifest import CorpusManifest, Counts, InputRecord, load_manifest
+from tpulm.corpus.manifest import CorpusManifest, Counts, InputRecord, load_manifest, load_removed
 from tpulm.corpus.parts import Part, read_part, sample_texts
+from tpulm.corpus.samples import merged as merge_samples
 from tpulm.corpus.scatter import has_spill, remove_spill, scatter
 from tpulm.corpus.sentences import split_sentences
 from tpulm.corpus.sources import find_files
@@ -20,6 +21,8 @@ __all__ = [
     "find_files",
     "has_spill",
     "load_manifest",
+    "load_removed",
+    "merge_samples",
     "read_part",
     "read_texts",
     "remove_spill",

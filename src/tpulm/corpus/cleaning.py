@@ -3,8 +3,8 @@
 A line end is "\\n" or "\\r\\n"; every other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank.
 With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run of blanks becomes one space, and blanks around line ends and
 white space around documents go. Then personal data are replaced, if asked for (personal.py), runs of more than `max_repeats`
-equal characters are cut, digits aside (1000000 is a number), and documents are left out by length. Cleaning a second time
-changes nothing.
+equal characters are cut, digits aside (1000000 is a number), and documents are left out by length and by language. Cleaning a
+second time changes nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import numpy as np
 
 from tpulm.config import CleaningConfig
 from tpulm.corpus.faults import Reason
+from tpulm.corpus.languages import LanguageFilter
 from tpulm.corpus.personal import replaced
 from tpulm.corpus.records import Batch
+from tpulm.corpus.samples import Samples
 
 # What str.isspace() accepts, but for the space and "\n". Written out: a class is searched four times as fast as [^\S \n].
 _BLANKS = "\t\x0b\x0c\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -42,7 +44,9 @@ class Cleaner:
         self._config = config
         repeats = config.max_repeats
         self._keep = repeats or 0
+        self._languages = LanguageFilter(config.languages) if config.languages else None
         self.replaced: Counter[str] = Counter()  # of all batches, by kind
+        self.samples = Samples()  # of what is left out, and of what is replaced
         self._repeats = {mark: re.compile(rf"([^\d{mark}])\1{{{repeats},}}") for mark in "\n\0"} if repeats else {}
 
     def clean(self, batch: Batch, skipped: Counter[str]) -> Cleaned:
@@ -51,11 +55,13 @@ class Cleaner:
         if self._config.whitespace == "collapse":
             text = _collapse(text, separator)
         if self._config.replace:
-            text = replaced(text, self._config.replace, self.replaced)
+            text = replaced(text, self._config.replace, self.replaced, self.samples)
         if self._keep:
             text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
         lengths = np.fromiter(map(len, text.split(separator)), np.int64)
         kept = self._by_length(text, separator, lengths, skipped)
+        if self._languages is not None:
+            kept &= self._by_language(text, separator, kept, self._languages, skipped)
         documents = text.encode().split(separator.encode())
         if kept.all():
             return Cleaned(documents, lengths)
@@ -81,11 +87,28 @@ class Cleaner:
             reasons.append(("too_long", lengths > config.max_characters))
         kept = np.ones(len(lengths), bool)
         for reason, holds in reasons:
-            count = int((kept & holds).sum())
-            if count:
-                skipped[reason] += count
+            found = np.flatnonzero(kept & holds)
+            if len(found):
+                skipped[reason] += len(found)
                 kept &= ~holds
+                if reason != "empty" and self.samples.wants(reason):
+                    documents = text.split(separator)
+                    self.samples.add(reason, (documents[index] for index in found.tolist()))
         return kept
+
+    def _by_language(
+        self, text: str, separator: str, kept: np.ndarray, languages: LanguageFilter, skipped: Counter[str]
+    ) -> np.ndarray:
+        """Which of the kept documents are in a language that is wanted, or cannot be told."""
+        reason: Reason = "other_language"
+        documents, wanted = text.split(separator), np.ones(len(kept), bool)
+        for index in np.flatnonzero(kept).tolist():
+            other = languages.other(documents[index])
+            if other is not None:
+                wanted[index] = False
+                skipped[reason] += 1
+                self.samples.add(reason, [f"{other.language} {other.probability:.2f}: {documents[index]}"])
+        return wanted
 
 
 def _collapse(text: str, separator: str) -> str:

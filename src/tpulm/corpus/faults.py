@@ -15,11 +15,14 @@ Reason = Literal[
     "broken_file",
     "no_label",
     "redirect", "other_namespace", "no_wikitext",
-    "empty", "too_short", "too_long", "sampled_out",
+    "empty", "too_short", "too_long", "other_language", "sampled_out",
 ]  # fmt: skip
 
 # One document, one line, one field: more than this is taken for a mistake (a file without line ends), and bounds memory.
 MAX_DOCUMENT_BYTES: Final = 32 << 20
+
+
+_SAMPLES: Final = 3
 
 
 class Wording(NamedTuple):
@@ -42,6 +45,7 @@ class Faults:
         self.on_error: Literal["stop", "skip"] = on_error
         self.name = name  # the file being read; "" where a place says more than a number
         self.skipped: Counter[str] = Counter()
+        self.samples: dict[str, list[str]] = {}  # the first few of each reason
 
     @property
     def stops(self) -> bool:
@@ -58,7 +62,14 @@ class Faults:
             raise DataError(
                 f"{message} With {self.wording.skip} {left_out}.", location=f"{self.name}, {place}" if self.name else place
             )
+        self.leave_out(reason, f"{self.name}, {place}: {message}")
+
+    def leave_out(self, reason: Reason, sample: str) -> None:
+        """One record that is none of the corpus's documents, and no fault: counted."""
         self.skipped[reason] += 1
+        samples = self.samples.setdefault(reason, [])
+        if len(samples) < _SAMPLES:
+            samples.append(sample)
 
 
 def shorten(text: str, limit: int = 60, *, quoted: bool = True) -> str:

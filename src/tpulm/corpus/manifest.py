@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tpulm import storage
 from tpulm.config import CorpusConfig
+from tpulm.corpus.samples import Removed
 from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import Run
 from tpulm.errors import StorageError
@@ -71,6 +72,7 @@ class PieceRecord(Record):
     smallest_draw: int  # holdout draws of its documents; see identity.holdout_threshold
     largest_draw: int
     limit_reached: bool
+    removed: Removed = {}  # samples of what was left out or replaced, by reason
 
     @property
     def source(self) -> int:
@@ -105,6 +107,16 @@ def spill_path(workdir: str | os.PathLike[str], piece: int) -> PurePath:
 
 def manifest_path(workdir: str | os.PathLike[str]) -> PurePath:
     return storage.as_path(workdir) / "corpus" / "manifest.json"
+
+
+def removed_path(workdir: str | os.PathLike[str]) -> PurePath:
+    """Samples of what was left out, by reason."""
+    return storage.as_path(workdir) / "corpus" / "removed.json"
+
+
+def load_removed(workdir: str | os.PathLike[str]) -> Removed:
+    path = removed_path(workdir)
+    return {reason: tuple(texts) for reason, texts in storage.read_json(path).items()} if storage.exists(path) else {}
 
 
 def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:

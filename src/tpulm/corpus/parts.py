@@ -13,6 +13,7 @@ from tpulm import storage
 from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
 from tpulm.corpus.near import contains, keys_between
+from tpulm.corpus.samples import Removed, Samples
 from tpulm.corpus.spill import Slice, SpillReader
 from tpulm.errors import DataError
 
@@ -31,6 +32,7 @@ class Part(NamedTuple):
     near_duplicates: int  # that were nearly a copy of one before them
     left_out: int  # training documents that a weight below one dropped
     added: int  # copies that weights above one added
+    removed: Removed  # samples of the two kinds of duplicates
 
 
 def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: int) -> Part:
@@ -43,12 +45,14 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     slices, weights = _slices(workdir, manifest, low, high)
     documents = [document for found in _each(Slice.documents, slices, workdir) for document in found]
     keys, order, repeat = _merged([item.keys for item in slices])
-    duplicates = 0
+    duplicates, samples = 0, Samples()
     if manifest.config.deduplicate:
         first = repeat == 0
+        samples.add("duplicates", (documents[index] for index in order[~first].tolist()))
         duplicates = len(order) - int(first.sum())
         keys, order, repeat = keys.take(first), order[first], repeat[first]
     near = _near(keys, workdir, manifest, low, high)
+    samples.add("near_duplicates", (documents[index] for index in order[near].tolist()))
     keys, order, repeat = keys.take(~near), order[~near], repeat[~near]
     held = below(draw(keys, Purpose.HOLDOUT), manifest.holdout_below)
     holdout = [documents[index] for index in order[held].tolist()]
@@ -66,6 +70,7 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
         near_duplicates=int(near.sum()),
         left_out=int((copies == 0).sum()),
         added=int(np.maximum(copies - 1, 0).sum()),
+        removed=samples.removed(),
     )
 
 

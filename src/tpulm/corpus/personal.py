@@ -11,7 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from tpulm.corpus.samples import Samples
+
 EMAIL, PHONE = "<email>", "<phone>"
+_CONTEXT: Final = 60  # characters of a sample on each side
+_LINE_END: Final = re.compile(r"[\n\0]")
 
 _EMAIL: Final = re.compile(
     r"(?<![\w.+%@-])[a-zA-Z0-9_](?:[\w.+%-]{0,62}[\w+%-])?@(?:[a-zA-Z0-9-]{1,63}\.){1,8}[a-zA-Z]{2,24}(?![\w@])", re.ASCII
@@ -30,12 +34,21 @@ _PHONE: Final = re.compile(
 _FORMS: Final = {"email": (_EMAIL, "@", EMAIL), "phone": (_PHONE, "", PHONE)}
 
 
-def replaced(text: str, kinds: Sequence[str], counts: Counter[str]) -> str:
+def replaced(text: str, kinds: Sequence[str], counts: Counter[str], samples: Samples) -> str:
     """The text with a placeholder for each of these kinds ("email", "phone"); how many there were is added to `counts`."""
     for kind in kinds:
         form, sign, placeholder = _FORMS[kind]
         if sign in text:
+            if samples.wants(kind):
+                samples.add(kind, (_with_context(text, found) for found in form.finditer(text)))
             text, number = form.subn(placeholder, text)
             if number:
                 counts[kind] += number
     return text
+
+
+def _with_context(text: str, found: re.Match[str]) -> str:
+    """The line it stands in, near it."""
+    before = _LINE_END.split(text[max(0, found.start() - _CONTEXT) : found.start()])[-1]
+    after = _LINE_END.split(text[found.end() : found.end() + _CONTEXT])[0]
+    return f"{before}[{found[0]}]{after}"

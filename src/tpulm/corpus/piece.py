@@ -12,6 +12,7 @@ import numpy as np
 
 from tpulm import interrupt, storage
 from tpulm.config import CorpusConfig
+from tpulm.corpus import languages
 from tpulm.corpus.bytestream import ByteStream
 from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.faults import Faults
@@ -19,6 +20,7 @@ from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of, threshol
 from tpulm.corpus.manifest import FORMAT_VERSION, Counts, InputRecord, PieceRecord, hash_json, reading_settings, spill_path
 from tpulm.corpus.readers import open_file, read_documents
 from tpulm.corpus.records import Batch
+from tpulm.corpus.samples import merged
 from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
 from tpulm.errors import DataError
@@ -65,7 +67,8 @@ class Piece(NamedTuple):
         """A hash of what the spill depends on besides the bytes of the files."""
         reading = [reading_settings(self.config, file.source, file) for file in self.files]
         cleaning = self.config.cleaning.model_dump(mode="json")
-        return hash_json([FORMAT_VERSION, reading, cleaning, self.config.sample_fraction, self.limits])
+        decides = [languages.version()] if self.config.cleaning.languages else []
+        return hash_json([FORMAT_VERSION, reading, cleaning, self.config.sample_fraction, self.limits, *decides])
 
 
 def expected_text_bytes(file: InputFile) -> int:
@@ -216,4 +219,5 @@ class _Keeper:
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],
             limit_reached=self.limit_reached,
+            removed=merged([self._cleaner.samples.removed(), self._faults.samples]),
         )

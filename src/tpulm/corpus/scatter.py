@@ -14,6 +14,7 @@ from typing import Final
 from tpulm import storage
 from tpulm.config import CorpusConfig
 from tpulm.corpus.changes import verify
+from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.identity import RANGE, holdout_threshold
 from tpulm.corpus.manifest import (
     FORMAT_VERSION,
@@ -25,10 +26,12 @@ from tpulm.corpus.manifest import (
     load_manifest,
     manifest_path,
     pieces_folder,
+    removed_path,
     spill_path,
 )
 from tpulm.corpus.near import mark_near_duplicates, near_folder
 from tpulm.corpus.piece import Limits, Piece, cut_into_pieces, finished, scatter_piece
+from tpulm.corpus.samples import merged
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
@@ -60,6 +63,7 @@ def scatter(
         verify(manifest, config, workdir, part_bytes=part_bytes)
         return manifest
     files = find_files(config.sources)
+    Cleaner(config.cleaning)  # what is wrong with the settings had better be said now
     pieces = cut_into_pieces(files, config, os.fspath(workdir))
     if hosts.is_first:
         _remove_leftovers(storage.make_folder(pieces_folder(workdir)), pieces)
@@ -122,6 +126,7 @@ def _write_manifest(
         pieces=tuple(PieceSpill(source=record.source, runs=record.runs) for record in records),
         fingerprint=fingerprint_of(config, inputs, counts),
     )
+    storage.write_json(removed_path(workdir), merged(record.removed for record in records))
     storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"))
 
 

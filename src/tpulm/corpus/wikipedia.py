@@ -56,19 +56,20 @@ def _hidden_of_site(stream: ByteStream, faults: Faults) -> set[str]:
 
 def _wikitext(page: Element, number: int, faults: Faults) -> str | None:
     """Of an article's newest revision; None for what is counted as left out."""
+    title = page.findtext("title", "")
     if page.findtext("ns", _ARTICLES).strip() != _ARTICLES:
-        faults.skipped["other_namespace"] += 1
+        faults.leave_out("other_namespace", title)
         return None
     if page.find("redirect") is not None:
-        faults.skipped["redirect"] += 1
+        faults.leave_out("redirect", title)
         return None
     revisions = page.findall("revision")
     if not revisions or revisions[-1].findtext("model", "wikitext") != "wikitext":
-        faults.skipped["no_wikitext"] += 1
+        faults.leave_out("no_wikitext", title)
         return None
     text = revisions[-1].findtext("text") or ""
     if len(text) > MAX_DOCUMENT_BYTES:
-        faults.add("too_large", f"'{page.findtext('title')}' is longer than {MAX_DOCUMENT_BYTES >> 20} MiB.", f"page {number}")
+        faults.add("too_large", f"'{title}' is longer than {MAX_DOCUMENT_BYTES >> 20} MiB.", f"page {number}")
         return None
     return text
 

@@ -7,7 +7,7 @@
 from tpulm.dataset.batches import Batches
 from tpulm.dataset.evaluation import evaluation_batches
 from tpulm.dataset.importing import import_tfrecords
-from tpulm.dataset.inspect import SampledRow, Summary, sample_rows, summarize
+from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
 from tpulm.dataset.prepare import prepare, verify
 
@@ -15,6 +15,7 @@ __all__ = [
     "Batches",
     "Counts",
     "DatasetManifest",
+    "Removed",
     "RowFormat",
     "SampledRow",
     "SplitManifest",
@@ -24,6 +25,7 @@ __all__ = [
     "load_manifest",
     "load_split",
     "prepare",
+    "removed",
     "sample_rows",
     "summarize",
     "verify",

@@ -61,6 +61,7 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
             tokens=tokens.ids,
             counts=counts.model_copy(update=of_part[split]),
             rows=task.rows,
+            removed=part.removed if split == "train" else {},
         )
     return records
 

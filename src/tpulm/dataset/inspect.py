@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tpulm import storage
+from tpulm import corpus, storage
 from tpulm.dataset.blocks import BlockReader
 from tpulm.dataset.draws import Draws, Purpose
-from tpulm.dataset.manifest import Counts, load_split
+from tpulm.dataset.manifest import Counts, load_manifest, load_split
 from tpulm.dataset.order import Run
 from tpulm.errors import DataError
 
@@ -68,6 +68,26 @@ def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, 
         random_next = bool(row["next_sentence"][0]) if "next_sentence" in row else None
         rows.append(SampledRow(number, reader.part_of(block).name, row["tokens"][0], random_next))
     return rows
+
+
+class Removed(NamedTuple):
+    """What is in no row, and why; or stands in a row as a placeholder."""
+
+    reason: str
+    times: int
+    samples: tuple[str, ...]  # the beginnings of a few
+
+
+def removed(workdir: str | PurePath) -> list[Removed]:
+    """Everything that was left out between the files and the rows, and what was replaced, the most frequent first."""
+    train = load_split(_split_folder(workdir, "train"))
+    whole = load_manifest(workdir)
+    assert whole is not None, "its splits are written before it"
+    counts = {**whole.corpus.get("skipped", {}), **whole.corpus.get("replaced", {})}
+    counts |= {name: getattr(train.counts, name) for name in ("duplicates", "near_duplicates", "left_out_by_weight")}
+    samples = corpus.load_removed(workdir) | corpus.merge_samples(part.removed for part in train.parts)
+    found = [Removed(reason, count, samples.get(reason, ())) for reason, count in counts.items() if count]
+    return sorted(found, key=lambda item: (-item.times, item.reason))
 
 
 def _split_folder(workdir: str | PurePath, split: str) -> PurePath:

@@ -64,6 +64,7 @@ class PartRecord(Record):
     number: int
     counts: Counts
     objects: dict[str, ObjectRecord]
+    removed: dict[str, tuple[str, ...]] = {}  # samples of duplicates, by kind
 
     @property
     def name(self) -> str:

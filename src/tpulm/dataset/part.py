@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,7 +17,15 @@ _RECORD = "part.json"
 
 
 def write_part(
-    split_folder: PurePath, *, number: int, inputs: str, layout: Layout, tokens: np.ndarray, counts: Counts, rows: RowFormat
+    split_folder: PurePath,
+    *,
+    number: int,
+    inputs: str,
+    layout: Layout,
+    tokens: np.ndarray,
+    counts: Counts,
+    rows: RowFormat,
+    removed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> PartRecord:
     """Write the layout's rows and their record into a temporary folder, then put that in its place.
 
@@ -34,6 +44,7 @@ def write_part(
                 name: ObjectRecord(bytes=found.size, sha256=storage.sha256(temporary / name))
                 for name, found in storage.walk(temporary).items()
             },
+            removed=dict(removed),
         )
         storage.write_json(temporary / _RECORD, record.model_dump(mode="json"))
     return record

@@ -1,0 +1,79 @@
+"""Samples of what was removed: a few of each kind, the same however the work is divided, and shown with their counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tpulm import corpus, dataset, preparation
+from tpulm.cli.app import app
+from tpulm.config import RunConfig
+from tpulm.corpus.samples import Samples, merged
+
+WORDS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+
+
+def test_a_few_of_each_and_short():
+    samples = Samples()
+    samples.add("long", ["x" * 5_000, "  a\n b ", *map(str, range(10))])
+    samples.add("none", [])
+    assert samples.wants("other") and not samples.wants("long")
+    assert samples.removed() == {"long": ("x" * 200 + "…", "a b", "0")}
+
+
+def test_of_many_pieces_the_first_of_each_come_first():
+    pieces = [{"a": ["1", "2"], "b": ["x"]}, {"a": ["3"]}, {"a": ["1", "4"]}]
+    assert merged(pieces) == {"a": ("1", "3", "2", "4"), "b": ("x",)}
+    assert len(merged({"a": [str(number)]} for number in range(100))["a"]) == 20
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunConfig:
+    lines = [
+        *(f"{' '.join(WORDS)} number {number} of them all, and more." for number in range(60)),
+        *(f"{' '.join(WORDS)} number {number} of them all, and more." for number in range(5)),
+        *(" ".join(f"{word}{number}" for word in WORDS) for number in range(40)),
+        "short", "write to someone@example.com please, or ring 010-1234-5678", "y" * 900,
+        json.dumps({"no": "text"}),
+    ]  # fmt: skip
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "more.jsonl").write_text('{"text": "a line that is fine and long"}\n{"nothing": 1}\n', encoding="utf-8")
+    sources = [str(tmp_path / "text.txt"), {"path": str(tmp_path / "more.jsonl"), "on_error": "skip"}]
+    cleaning: dict[str, Any] = {"min_characters": 10, "max_characters": 500, "replace": ["email", "phone"]}
+    return RunConfig.model_validate({
+        "corpus": {"sources": sources, "cleaning": cleaning, "near_duplicates": 0.5, "holdout_fraction": 0.1},
+        "tokenizer": {"vocab_size": 90}, "data": {"sequence_length": 32, "part_bytes": 10_000},
+    })  # fmt: skip
+
+
+def test_everything_that_was_removed_is_shown(run: RunConfig, tmp_path: Path):
+    workdir = tmp_path / "w"
+    preparation.prepare_dataset(run, workdir)
+    found = {item.reason: item for item in dataset.removed(workdir)}
+    assert {reason: item.times for reason, item in found.items() if not reason.endswith("duplicates")} == {
+        "too_short": 1, "too_long": 1, "no_field": 1, "email": 1, "phone": 1,
+    }  # fmt: skip
+    assert found["too_short"].samples == ("short",) and found["too_long"].samples == ("y" * 200 + "…",)
+    assert found["email"].samples == ("write to [someone@example.com] please, or ring 010-1234-5678",)
+    assert found["phone"].samples == ("write to <email> please, or ring [010-1234-5678]",)
+    assert "line 2" in found["no_field"].samples[0] and "more.jsonl" in found["no_field"].samples[0]
+    counts = [dataset.load_split(workdir / "dataset" / split).counts for split in ("train", "holdout")]
+    assert found["duplicates"].times == 5 and found["near_duplicates"].times > 30
+    assert sum(found[f"{near}duplicates"].times for near in ("", "near_")) + sum(item.documents for item in counts) == 108
+    assert all(text.startswith("one two") for text in found["near_duplicates"].samples)
+
+    shown = CliRunner().invoke(app, ["dataset", "inspect", str(workdir), "--removed", "--json"])
+    assert shown.exit_code == 0 and "one two three" in shown.output
+    printed = json.loads(shown.stdout.splitlines()[-1])
+    assert {reason: item["times"] for reason, item in printed.items()} == {reason: found[reason].times for reason in found}
+    assert list(printed) == sorted(found, key=lambda reason: (-found[reason].times, reason))
+
+
+def test_several_pieces_give_the_same_samples(run: RunConfig, tmp_path: Path):
+    for workers in (1, 2):
+        corpus.scatter(run.corpus, tmp_path / str(workers), part_bytes=10_000, workers=workers)
+    assert corpus.load_removed(tmp_path / "1") == corpus.load_removed(tmp_path / "2") != {}
