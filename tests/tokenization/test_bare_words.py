@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers
 
 from tpulm.config import TokenizerConfig
 from tpulm.tokenization import Tokenization, pipelines
-from tpulm.tokenization.bare_words import BareWords, possible
+from tpulm.tokenization.bare_words import BareWords, bare_words
 
 WORDS = sorted({word for text in make_texts(300) for word in text.split()})
 
@@ -29,26 +29,36 @@ def tokenizer(request: pytest.FixtureRequest, trained: dict[str, Tokenization]) 
     return tokenizer
 
 
+def the(tokenizer: Tokenizer) -> BareWords:
+    found = bare_words(tokenizer)
+    assert found is not None
+    return found
+
+
+def is_possible(tokenizer: Tokenizer) -> bool:
+    return bare_words(tokenizer) is not None
+
+
 def test_bare_words_have_the_pipelines_ids(tokenizer: Tokenizer):
-    bare_words = BareWords(tokenizer)
+    words = the(tokenizer)
 
     @settings(max_examples=100)
     @given(st.lists(st.one_of(troublesome_text, st.sampled_from(WORDS)), unique=True, max_size=8))
     def check(texts: list[str]):
         chunks = [text for text in texts if text and " " not in text]
-        bare = list(compress(chunks, bare_words.are_bare(chunks).tolist()))
+        bare = list(compress(chunks, words.are_bare(chunks).tolist()))
         expected = [encoding.ids for encoding in tokenizer.encode_batch(bare, add_special_tokens=False)]
-        found = bare_words.encode(bare)
+        found = words.encode(bare)
         assert [ids.tolist() for ids in np.split(found.ids, np.cumsum(found.lengths))][:-1] == expected
 
     check()
 
 
 def test_most_words_are_bare_and_marks_and_chinese_are_not(tokenizer: Tokenizer):
-    bare_words = BareWords(tokenizer)
-    assert bare_words.are_bare(["the", "영화는", "ビール", "x" * 101, "й"]).all()
-    assert not bare_words.are_bare(["a.b", "a\tb", "don't", "##s"]).any()
-    assert bare_words.encode([]).ids.size == bare_words.are_bare([]).size == 0
+    words = the(tokenizer)
+    assert words.are_bare(["the", "영화는", "ビール", "x" * 101, "й"]).all()
+    assert not words.are_bare(["a.b", "a\tb", "don't", "##s"]).any()
+    assert words.encode([]).ids.size == words.are_bare([]).size == 0
 
 
 @pytest.mark.parametrize(
@@ -61,17 +71,39 @@ def test_most_words_are_bare_and_marks_and_chinese_are_not(tokenizer: Tokenizer)
     ],
 )
 def test_not_where_characters_decompose(settings_: dict[str, bool], expected: bool):
-    assert possible(pipelines.wordpiece(TokenizerConfig.model_validate(settings_), as_google=True)) is expected
-    assert possible(pipelines.wordpiece(TokenizerConfig.model_validate(settings_))) is expected
+    assert is_possible(pipelines.wordpiece(TokenizerConfig.model_validate(settings_), as_google=True)) is expected
+    assert is_possible(pipelines.wordpiece(TokenizerConfig.model_validate(settings_))) is expected
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_bare_words_of_bytes_have_the_pipelines_ids(trained: dict[str, Tokenization], lowercase: bool):
+    tokenizer = trained["bpe"].plain()
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    words = the(tokenizer)
+    assert words.are_bare(["the", " the", "영화는", " ビール"]).all()
+    assert not words.are_bare(["a.b", "a b", "  a", "don't", "a1", " ", "\n", "a "]).any()
+    assert bool(words.are_bare(["The"]).all()) is not lowercase
+
+    @settings(max_examples=200)
+    @given(st.lists(st.one_of(troublesome_text, st.sampled_from([*WORDS, *(f" {word}" for word in WORDS)])), max_size=8))
+    def check(texts: list[str]):
+        chunks = [text for text in texts if text]
+        bare = list(compress(chunks, words.are_bare(chunks).tolist()))
+        found = words.encode(bare)
+        expected = [encoding.ids for encoding in tokenizer.encode_batch(bare, add_special_tokens=False)]
+        assert [ids.tolist() for ids in np.split(found.ids, np.cumsum(found.lengths))][:-1] == expected
+
+    check()
 
 
 def test_only_where_the_rules_are_known():
-    assert not possible(pipelines.bpe(TokenizerConfig())) and not possible(pipelines.unigram(TokenizerConfig()))
+    assert not is_possible(pipelines.bpe(TokenizerConfig())) and not is_possible(pipelines.unigram(TokenizerConfig()))
     tokenizer = pipelines.wordpiece(TokenizerConfig())
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)  # strips accents unless told not to
-    assert not possible(tokenizer)
+    assert not is_possible(tokenizer)
     tokenizer.normalizer = normalizers.NFC()
-    assert not possible(tokenizer)
+    assert not is_possible(tokenizer)
     tokenizer = pipelines.wordpiece(TokenizerConfig())
     tokenizer.model = models.WordPiece({"[UNK]": 0}, unk_token="[UNK]", continuing_subword_prefix="")
-    assert not possible(tokenizer)
+    assert not is_possible(tokenizer)

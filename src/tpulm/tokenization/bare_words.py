@@ -1,12 +1,18 @@
-"""Words that BERT's normaliser and pre-tokenizer leave as they are, and a shorter way to encode those.
+"""Words that a pipeline's normaliser and pre-tokenizer leave as they are, and a shorter way to encode those.
 
-Without the stripping of accents, BERT's normaliser looks at one character at a time, and so does its pre-tokenizer. A word all
-of whose characters pass unchanged and unsplit needs only the WordPiece model. That is most words, and half of the work saved.
+BERT's normaliser, if it strips no accents, looks at one character at a time, and so does its pre-tokenizer. A word all of
+whose characters pass unchanged and unsplit needs only the WordPiece model. That is most words, and half of the work saved.
+
+Byte-level BPE is alike: letters in a row are one word of GPT-2's expression, with the space before them. Their bytes, written
+as the characters that the vocabulary has for bytes, need only the model.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer, pre_tokenizers
@@ -15,21 +21,37 @@ from tpulm.tokenization.encoded import NOTHING, Encoded, ids_of
 
 _JOINED_WORDS = 1024  # handed to the tokenizer as one string
 _UNSEEN, _UNCHANGED, _CHANGED = range(3)
+_SPACE: Final = ord(" ")
+_BETWEEN: Final = b"\xff"  # words as bytes: in no UTF-8
+
+
+def bare_words(tokenizer: Tokenizer) -> BareWords | None:
+    """What encodes bare words of this tokenizer, or None where none can be told."""
+    specification = json.loads(tokenizer.to_str())
+    if _is_plain_bert(specification):
+        return BareWords(tokenizer, _WordPieceWords(specification, tokenizer.get_vocab()))
+    if _is_plain_byte_level(specification):
+        return BareWords(tokenizer, _ByteWords(tokenizer.get_vocab()))
+    return None
+
+
+class Joined(NamedTuple):
+    """Many words a string, between them spaces; and the bytes of each word, int64 [N], where they tell the words apart."""
+
+    strings: list[str]
+    sizes: np.ndarray
 
 
 class BareWords:
-    """Encodes bare words of a tokenizer for which `possible` holds."""
+    """Encodes bare words by a copy of the tokenizer that is its model alone; `form` says how words go in and come out."""
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, form: _WordPieceWords | _ByteWords):
         self._normalizer, self._pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
         self._model = Tokenizer.from_str(tokenizer.to_str())
         self._model.encode_special_tokens = True
         self._model.normalizer = None
         self._model.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
-        prefix = json.loads(tokenizer.to_str())["model"]["continuing_subword_prefix"]
-        vocabulary = tokenizer.get_vocab()
-        self._begins_word = np.ones(1 + max(vocabulary.values()), bool)
-        self._begins_word[[index for token, index in vocabulary.items() if token.startswith(prefix)]] = False
+        self._form = form
         self._character = np.full(0x110000, _UNSEEN, np.uint8)
 
     def are_bare(self, chunks: list[str]) -> np.ndarray:
@@ -38,16 +60,21 @@ class BareWords:
         new = np.unique(points[self._character[points] == _UNSEEN])
         self._character[new] = [_UNCHANGED if self._passes(chr(point)) else _CHANGED for point in new.tolist()]
         sizes = np.fromiter(map(len, chunks), np.int64, len(chunks))
-        changes = np.concatenate([[0], np.cumsum(self._character[points] == _CHANGED)])
         ends = np.cumsum(sizes)
+        changed = self._character[points] == _CHANGED
+        if self._form.may_begin_with_space:
+            begins = (ends - sizes)[sizes > 1]
+            changed[begins[points[begins] == _SPACE]] = False
+        changes = np.concatenate([[0], np.cumsum(changed)])
         return changes[ends] == changes[ends - sizes]
 
     def encode(self, words: list[str]) -> Encoded:
-        """The ids of bare words. Words are told apart by the sign that all their tokens but the first have."""
-        groups = [words[start : start + _JOINED_WORDS] for start in range(0, len(words), _JOINED_WORDS)]
-        ids = np.concatenate([NOTHING.ids, *ids_of(self._model, [" ".join(group) for group in groups])])
-        starts = np.flatnonzero(self._begins_word[ids])
-        return Encoded(ids, np.diff(starts, append=len(ids)).astype(np.int32))
+        """The ids of bare words."""
+        if not words:
+            return NOTHING
+        strings, sizes = self._form.joined(words)
+        ids = np.concatenate(list(ids_of(self._model, strings)))
+        return Encoded(ids, np.diff(self._form.starts(ids, sizes), append=len(ids)).astype(np.int32))
 
     def _passes(self, character: str) -> bool:
         surrounded = f"a{character}a"
@@ -55,9 +82,61 @@ class BareWords:
         return normalized == surrounded and len(self._pre_tokenizer.pre_tokenize_str(surrounded)) == 1
 
 
-def possible(tokenizer: Tokenizer) -> bool:
+class _WordPieceWords:
+    """Words are told apart by the sign that all their tokens but the first have."""
+
+    may_begin_with_space = False
+
+    def __init__(self, specification: Mapping[str, Any], vocabulary: Mapping[str, int]):
+        prefix = specification["model"]["continuing_subword_prefix"]
+        self._begins_word = np.ones(1 + max(vocabulary.values(), default=0), bool)
+        self._begins_word[[index for token, index in vocabulary.items() if token.startswith(prefix)]] = False
+
+    def joined(self, words: list[str]) -> Joined:
+        groups = [words[start : start + _JOINED_WORDS] for start in range(0, len(words), _JOINED_WORDS)]
+        return Joined([" ".join(group) for group in groups], np.zeros(0, np.int64))
+
+    def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(self._begins_word[ids])
+
+
+class _ByteWords:
+    """Words are told apart by their bytes: each character of a token stands for one."""
+
+    may_begin_with_space = True
+
+    def __init__(self, vocabulary: Mapping[str, int]):
+        self._character_of = np.array(list(map(ord, _characters_of_bytes())), "<u2")
+        self._character_of[_BETWEEN[0]] = _SPACE
+        self._bytes_of = np.zeros(1 + max(vocabulary.values()), np.int64)
+        self._bytes_of[list(vocabulary.values())] = list(map(len, vocabulary))
+
+    def joined(self, words: list[str]) -> Joined:
+        data = np.frombuffer(_BETWEEN.join(map(str.encode, words)), np.uint8)
+        ends = np.append(np.flatnonzero(data == _BETWEEN[0]), len(data))
+        characters = self._character_of[data]
+        edges = [-1, *ends[_JOINED_WORDS - 1 :: _JOINED_WORDS].tolist()]
+        if edges[-1] != len(data):
+            edges.append(len(data))
+        strings = [characters[first + 1 : last].tobytes().decode("utf-16-le") for first, last in itertools.pairwise(edges)]
+        return Joined(strings, np.diff(ends, prepend=-1) - 1)
+
+    def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        return np.searchsorted(np.cumsum(self._bytes_of[ids]), np.cumsum(sizes) - sizes, "right")
+
+
+def _characters_of_bytes() -> list[str]:
+    """How byte-level vocabularies write each byte: visible ones of Latin-1 as themselves, the others from U+0100 on.
+
+    Source: GPT-2, encoder.py, bytes_to_unicode.
+    """
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in visible else chr(next(others)) for byte in range(256)]
+
+
+def _is_plain_bert(specification: Mapping[str, Any]) -> bool:
     """Whether the normaliser and pre-tokenizer are BERT's, without accents, and the model is WordPiece with a prefix."""
-    specification = json.loads(tokenizer.to_str())
     model, normalizer, pre_tokenizer = (specification[name] or {} for name in ("model", "normalizer", "pre_tokenizer"))
     if pre_tokenizer.get("type") != "BertPreTokenizer" or model["type"] != "WordPiece":
         return False
@@ -68,3 +147,18 @@ def possible(tokenizer: Tokenizer) -> bool:
         return True
     strips = normalizer.get("lowercase") if normalizer.get("strip_accents") is None else normalizer["strip_accents"]
     return normalizer["type"] == "BertNormalizer" and not strips
+
+
+def _is_plain_byte_level(specification: Mapping[str, Any]) -> bool:
+    """Whether text is cut by GPT-2's expression alone, at most lower-cased before, and every byte has a token."""
+    model, normalizer, pre_tokenizer = (specification[name] or {} for name in ("model", "normalizer", "pre_tokenizer"))
+    steps = normalizer.get("normalizers", [normalizer] if normalizer else [])
+    return (
+        model["type"] == "BPE"
+        and not any(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"))
+        and all(step.get("type") == "Lowercase" for step in steps)
+        and pre_tokenizer.get("type") == "ByteLevel"
+        and pre_tokenizer.get("use_regex", True)
+        and not pre_tokenizer.get("add_prefix_space")
+        and all(character in model["vocab"] for character in _characters_of_bytes())
+    )

@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
-from tpulm.tokenization import bare_words
-from tpulm.tokenization.bare_words import BareWords
+from tpulm.tokenization.bare_words import bare_words
 from tpulm.tokenization.chunks import SLICE_CHARACTERS, Chunks, cutter
 from tpulm.tokenization.encoded import NOTHING, Encoded, gather, ids_of, joined, slices
 from tpulm.tokenization.plain import without_special_names, without_surrogates
@@ -24,7 +23,7 @@ from tpulm.tokenization.special import SpecialTokens
 _JOINED_CHUNKS = 128  # handed to the tokenizer as one string; the longer it is, the more a character costs
 _LONGEST_KEPT = 48  # characters; longer chunks hardly ever return
 _MOST_KEPT = 1 << 20  # chunks, about 150 MB; then all are forgotten and learnt anew
-_USELESS_SHARE = 0.8  # of a slice's characters had to be encoded: cutting gained nothing
+_USELESS_SHARE = 0.8  # of a slice's characters went through the whole pipeline: cutting gained nothing
 _USELESS_SLICES = 7  # so the next ones go to the tokenizer whole
 
 _MARK: Final = "\U0010fffd"  # between two chunks; a text that has this private character is encoded whole
@@ -36,9 +35,10 @@ class BulkEncoder:
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
         self._tokenizer = without_special_names(tokenizer, specials)
         self._cutter = cutter(self._tokenizer)
-        self._bare_words = BareWords(self._tokenizer) if bare_words.possible(self._tokenizer) else None
+        self._bare_words = bare_words(self._tokenizer)
         self._forget()
         self._slices_to_skip = 0
+        self._slowly_encoded = 0  # characters of this slice that were no bare words
 
     def _forget(self) -> None:
         self._known: dict[str, int] = {}  # its place in the arrays
@@ -64,6 +64,7 @@ class BulkEncoder:
     def _from_chunks(self, chunks: Chunks) -> Encoded:
         if len(self._known) > _MOST_KEPT:
             self._forget()
+        self._slowly_encoded = 0
         number = len(chunks.distinct)
         place = np.fromiter(map(self._known.get, chunks.distinct, repeat(-1)), np.int64, number)
         missing = np.flatnonzero(place < 0)
@@ -78,7 +79,7 @@ class BulkEncoder:
         some = self._learn([chunks.distinct[index] for index in passing.tolist()])
         found = gather(joined([Encoded(self._ids, self._lengths), some]), place[chunks.which])
 
-        if sizes[missing].sum() > _USELESS_SHARE * sizes[chunks.which].sum():
+        if self._slowly_encoded > _USELESS_SHARE * sizes[chunks.which].sum():
             self._slices_to_skip = _USELESS_SLICES
         ends = np.concatenate([[0], np.cumsum(found.lengths, dtype=np.int64)])[chunks.ends]
         return Encoded(found.ids, np.diff(ends, prepend=0).astype(np.int32))
@@ -98,6 +99,7 @@ class BulkEncoder:
         return gather(joined([words, whole]), back)
 
     def _encode_marked(self, chunks: list[str]) -> Encoded:
+        self._slowly_encoded += sum(map(len, chunks))
         groups = [chunks[start : start + _JOINED_CHUNKS] for start in range(0, len(chunks), _JOINED_CHUNKS)]
         found = [NOTHING]
         mark = self._marked.token_to_id(_MARK)

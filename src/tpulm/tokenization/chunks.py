@@ -14,7 +14,8 @@ composes nothing before it has removed those.
 
 Byte-level BPE (GPT-2's expression) begins a word at a space between two characters that are not blank: no alternative of the
 expression crosses from a visible character into a blank, and its look-ahead concerns runs of blanks alone. Any other blank
-stays inside its chunk.
+stays inside its chunk. A letter and a mark beside it are never in one word, but for an apostrophe before letters ('s), so text
+falls apart there, too, where both are such in every version of Unicode, and no normaliser takes characters apart.
 
 Metaspace turns each space into "▁", adds one at the very start, and begins a word at each. A chunk with the space before it is
 treated alone as it is in the text. What follows Metaspace in a sequence sees one such word at a time.
@@ -40,6 +41,10 @@ _BLANK: Final = (
     + "".join(map(chr, range(0x2000, 0x200C)))
     + ("\u2028\u2029\u202f\u205f\u2060\u3000\ufeff")
 )
+# Latin, kana with its long mark, Chinese, Hangul syllables:
+_LETTERS: Final = (
+    (0x41, 0x5A), (0x61, 0x7A), (0x3041, 0x3094), (0x30A1, 0x30FA), (0x30FC, 0x30FC), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3),
+)  # fmt: skip
 _SPACE: Final = ord(" ")
 SLICE_CHARACTERS = 3 << 19  # worth cutting at once, in some 60 MB of memory
 
@@ -120,7 +125,7 @@ def cutter(tokenizer: Tokenizer) -> Cutter | None:
         case "Whitespace" | "WhitespaceSplit":
             return _at_kinds()
         case "ByteLevel" if first.get("use_regex", True) and names <= _KEEPS_BLANKS_APART:
-            return Cutter(_lone_spaces)
+            return Cutter(_spaces_and_marks if names <= {"Lowercase", "NFC"} and not rest else _lone_spaces)
         case "Metaspace" if first.get("split", True) and first["prepend_scheme"] in ("always", "never"):
             return Cutter(_every_space)
     return None
@@ -185,6 +190,18 @@ def _lone_spaces(points: Points, begins: np.ndarray) -> np.ndarray:
     found[begins] = True
     return found
 
+
+def _spaces_and_marks(points: Points, begins: np.ndarray) -> np.ndarray:
+    found = _lone_spaces(points, begins)
+    kinds = _LETTER_OR_MARK[points]
+    found[1:] |= kinds[1:] + kinds[:-1] == 3
+    return found
+
+
+_LETTER_OR_MARK: Final = np.zeros(0x110000, np.uint8)
+_LETTER_OR_MARK[[ord(mark) for mark in _MARKS if mark != "'"]] = 2
+for _first, _last in _LETTERS:
+    _LETTER_OR_MARK[_first : _last + 1] = 1
 
 _IS_BLANK: Final = np.zeros(0x110000, bool)
 _IS_BLANK[list(map(ord, _BLANK))] = True
