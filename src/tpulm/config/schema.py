@@ -206,6 +206,7 @@ class ObjectiveConfig(Settings):
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # so that runs compare
     max_predictions: Positive | None = None  # a row; None: what mask_fraction needs of a full row
+    whole_words: bool = False  # bert, electra: in training whole words are drawn, as google's later BERTs, not tokens
     mask_token_fraction: Fraction | None = None  # None: bert 0.8, electra 0.85
     random_token_fraction: Fraction | None = None  # None: bert 0.1, electra 0
     generator_weight: PositiveFloat = 1.0  # electra: of the generator's loss in the sum
@@ -333,6 +334,10 @@ class RunConfig(Settings):
             raise ValueError(
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
+            )
+        if self.train.objective.whole_words and self.model.architecture == "decoder":
+            raise ValueError(
+                "train.objective.whole_words is for masked models; a decoder predicts every token, so leave it out"
             )
         layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # or it could never be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0

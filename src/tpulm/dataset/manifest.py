@@ -22,6 +22,7 @@ from tpulm.errors import StorageError
 
 FORMAT_VERSION = 1
 SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
+WORD_START = "word_start"
 COLUMNS = {"tokens": "tokens.zarr", "next_sentence": "next_sentence.zarr"}
 
 
