@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tpulm import dataset, pipeline, tokenization
 from tpulm.cli.dataset import _masked
 from tpulm.config import RunConfig
+from tpulm.errors import WorkFolderMismatch
 
 SYLLABLES = ["ba", "ko", "tun", "mi", "re", "so", "lan", "de", "vi", "gor"]
 
@@ -64,3 +66,33 @@ def test_whole_words_are_shown_where_whole_words_are_masked(finished: tuple[RunC
     objective = config.train.objective.model_copy(update={"whole_words": False})
     tokens = config.model_copy(update={"train": config.train.model_copy(update={"objective": objective})})
     assert halves(made, rows, _masked(tokens, made, rows, 0)) > 20
+
+
+def test_morphemes_are_shown_and_trained_on(tmp_path: Path) -> None:
+    """Each character is a word to the tokenizer, which knows nothing of others; MeCab does."""
+    pytest.importorskip("fugashi")
+    sentences = ["吾輩は猫である。", "名前はまだ無い。", "どこで生れたか見当がつかぬ。", "猫は名前が無い。", "吾輩はまだ見た。"]
+    rng = random.Random(0)
+    text = tmp_path / "japanese.txt"
+    text.write_text("\n".join("".join(rng.choices(sentences, k=rng.randint(1, 4))) for _ in range(120)))
+    config = toy(
+        tmp_path,
+        corpus={"sources": [str(text)], "holdout_fraction": 0.1},
+        tokenizer={"vocab_size": 51, "split_cjk": True},
+        data={"sequence_length": 48, "rows": "segments", "word_boundaries": "mecab"},
+    )
+    workdir = tmp_path / "w"
+    done = pipeline.run(config, workdir)
+    assert done.steps == 3
+    made = tokenization.load(workdir / "tokenizer")
+    rows = dataset.sample_rows(workdir, "train", count=12)
+    together = apart = 0
+    for row, masked in zip(rows, _masked(config, made, rows, 0), strict=True):
+        text_of = [made.token(index) for index in row.tokens.tolist()]
+        for place, pair in enumerate(itertools.pairwise(text_of)):
+            if pair == ("吾", "輩"):
+                together += {place, place + 1} <= masked
+                apart += len({place, place + 1} & masked) == 1
+    assert together > 0 and apart == 0
+    with pytest.raises(WorkFolderMismatch, match=r"data\.word_boundaries"):
+        pipeline.run(config.model_copy(update={"data": config.data.model_copy(update={"word_boundaries": "none"})}), workdir)

@@ -194,7 +194,11 @@ def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed:
         special=special,
     )
     keys = jax.random.split(jax.random.key(seed), len(rows))
-    word_start = jax.numpy.asarray(made.word_starts()[ids]) if law.whole_words else None
+    word_start = None
+    if law.whole_words:
+        table = made.word_starts().astype(np.int8)
+        starts = [table[row.tokens] if row.word_start is None else row.word_start for row in rows]
+        word_start = jax.numpy.asarray(np.stack(starts))
     masked = jax.device_get(mask_rows(jax.numpy.asarray(ids), keys, law, word_start=word_start))
     return [set(positions[weights > 0].tolist()) for positions, weights in zip(masked.positions, masked.weights, strict=True)]
 

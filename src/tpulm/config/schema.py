@@ -102,6 +102,8 @@ class DataConfig(Settings):
     next_sentence: bool = False  # segments only: half of the rows get a random second segment, as in BERT
     short_fraction: Fraction = 0.1  # segments only: rows that aim at a random shorter length
     single_segment_fraction: Fraction = 0.1  # segments only, without next_sentence: rows of one segment
+    # for train.objective.whole_words: words are an analyser's morphemes (mecab: Japanese, kiwi: Korean), not the tokenizer's
+    word_boundaries: Literal["none", "mecab", "kiwi"] = "none"
     # text of one part of the dataset: the unit of restart and of memory
     part_bytes: Annotated[int, Field(ge=10_000)] = 32_000_000
     block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows read and shuffled together
@@ -111,6 +113,8 @@ class DataConfig(Settings):
     def _combinations(self) -> Self:
         if self.next_sentence and self.rows != "segments":
             raise ValueError(f"next_sentence needs rows = 'segments', not '{self.rows}'")
+        if self.word_boundaries != "none" and self.rows == "causal":
+            raise ValueError("word_boundaries are for masking whole words, which causal rows do not; leave it out")
         return self
 
 
@@ -338,6 +342,11 @@ class RunConfig(Settings):
         if self.train.objective.whole_words and self.model.architecture == "decoder":
             raise ValueError(
                 "train.objective.whole_words is for masked models; a decoder predicts every token, so leave it out"
+            )
+        if self.data.word_boundaries != "none" and not self.train.objective.whole_words:
+            raise ValueError(
+                f"data.word_boundaries = '{self.data.word_boundaries}' is read only where whole words are masked: set "
+                "train.objective.whole_words = true, or leave it out"
             )
         layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # or it could never be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0

@@ -1,5 +1,6 @@
 """From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
 
+from tpulm.tokenization import analysers
 from tpulm.tokenization.causal import CausalTokenization, load_causal
 from tpulm.tokenization.encoded import Encoded
 from tpulm.tokenization.loading import Vocabulary, expected, load, vocab_size_of
@@ -17,6 +18,7 @@ __all__ = [
     "Tokenization",
     "TokenizerReport",
     "Vocabulary",
+    "analysers",
     "expected",
     "load",
     "load_causal",
