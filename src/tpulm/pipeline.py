@@ -23,6 +23,8 @@ from tpulm.train.sealing import committed_steps
 from tpulm.workfolder import begin, is_imported, read_result, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
+    import numpy as np
+
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import TrainResult
     from tpulm.train.program import Program
@@ -215,7 +217,11 @@ class _Run:
             seed=train.seed,
             host_index=self.hosts.index,
             num_hosts=self.hosts.count,
+            word_starts=self._word_starts() if train.objective.whole_words else None,
         )
+
+    def _word_starts(self) -> np.ndarray:
+        return tokenization.load(self.workdir / "tokenizer").word_starts()
 
     def evaluate(self) -> dict[str, Any]:
         if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():

@@ -37,6 +37,8 @@ def _check_named_inputs(config: RunConfig) -> None:
     if path is not None and storage.info(path) is None:
         what = "a folder; name the vocab.txt or tokenizer.json in it" if storage.exists(path) else "not there"
         raise ConfigError(f"tokenizer.path {path} is {what}")
+    if config.data.word_boundaries != "none":
+        tokenization.analysers.versions(config.data.word_boundaries)  # or the analyser's package would be missed in an hour
     start = config.train.start_from
     if start is not None and not storage.exists(start):
         raise ConfigError(f"train.start_from {start} is not there; name the folder of a model, or a work folder with an export")

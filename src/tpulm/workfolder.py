@@ -123,6 +123,7 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
         "sequence_length": rows["sequence_length"],
         "rows": rows["kind"],
         "next_sentence": "next_sentence" in rows["columns"],
+        "word_boundaries": "none",
     }
     wrong = [(name, value, getattr(config.data, name)) for name, value in imported.items()]
     wrong = [(name, json.dumps(value), json.dumps(ours)) for name, value, ours in wrong if value != ours]

@@ -44,6 +44,16 @@ def test_a_batch_may_be_larger_than_the_dataset(write_split: WriteSplit) -> None
     assert batches.batch(1)["tokens"].shape == (7, 8)
 
 
+def test_where_words_begin_is_looked_up_by_token(write_split: WriteSplit) -> None:
+    folder = write_split(PART_ROWS)
+    starts = np.arange(1_000_000) % 3 == 0
+    plain, batches = Batches(folder, batch_size=5, seed=3), Batches(folder, batch_size=5, seed=3, word_starts=starts)
+    for (_, before), (_, batch), _ in zip(plain.iterate(0), batches.iterate(0), range(3), strict=False):
+        assert set(before) == {"tokens"} and batch["word_start"].dtype == np.int8
+        np.testing.assert_array_equal(batch["tokens"], before["tokens"])
+        np.testing.assert_array_equal(batch["word_start"], starts[batch["tokens"]])
+
+
 @pytest.mark.parametrize("num_hosts", [2, 3, 6])
 def test_hosts_joined_equal_one_host(write_split: WriteSplit, num_hosts: int) -> None:
     folder = write_split(PART_ROWS)

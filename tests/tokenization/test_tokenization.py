@@ -39,6 +39,23 @@ def test_continuation_signs(trained: dict[str, Tokenization]):
         assert made.is_continuation(vocabulary[inside]) and not made.is_continuation(vocabulary[word])
 
 
+def test_where_words_begin(made: Tokenization):
+    text = "because the cat, well-made 영화는\n映画を"
+    starts = made.word_starts()
+    assert starts.shape == (made.vocab_size,) and starts[list(made.special.ids)].all()
+    tokens = [(made.token(index), bool(starts[index])) for index in made.encode([text]).ids.tolist()]
+    continuing = [token for token, begins in tokens if not begins]
+    match made.algorithm:
+        case "WordPiece":
+            assert all(token.startswith("##") == (not begins) for token, begins in tokens)
+        case "BPE":
+            assert all(token.startswith(("Ġ", "Ċ")) == begins for token, begins in tokens)
+            assert ("Ċ", True) in tokens
+        case _:
+            assert all(token.startswith("▁") == begins for token, begins in tokens)
+    assert continuing
+
+
 @pytest.mark.parametrize("index", [100_000, 2**31])
 def test_ids_beyond_the_vocabulary_are_refused(made: Tokenization, index: int):
     with pytest.raises(DataError, match=f"id {index} has no token: ids of this vocabulary end at {made.vocab_size - 1:,}"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tpulm.config import RunConfig
-    from tpulm.dataset import Removed
+    from tpulm.dataset import Removed, SampledRow
     from tpulm.tokenization import Tokenization
 
 app = Commands(help="Rows of token ids: prepare or import them, look at them.", no_args_is_help=True)
@@ -156,13 +156,12 @@ def inspect(
     sampled = dataset.sample_rows(workdir, split, count=rows, seed=seed)
     if sampled:
         made = tokenization.load(workdir / "tokenizer")
-        tokens = [row.tokens for row in sampled]
         if config.data.rows == "causal":
             console.print(f"\n[bold]Rows[/]   [dim cyan]{made.token(made.special.sep)}[/] ends a text\n")
-            places = [set[int]() for _ in tokens]
+            places = [set[int]() for _ in sampled]
         else:
             console.print("\n[bold]Rows[/]   [reverse green] masked: what the model must predict [/]\n")
-            places = _masked(config, made, tokens, seed)
+            places = _masked(config, made, sampled, seed)
         for row, masked in zip(sampled, places, strict=True):
             note = (
                 "" if row.random_next is None else ("  second segment random" if row.random_next else "  second segment next")
@@ -195,7 +194,7 @@ def _settings(workdir: PurePath) -> RunConfig:
     return workfolder.open_run(workdir)
 
 
-def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> list[set[int]]:
+def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed: int) -> list[set[int]]:
     """The places in each row that the masked objective would choose."""
     import jax
     import numpy as np
@@ -205,7 +204,7 @@ def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> lis
 
     jax.config.update("jax_platforms", "cpu")
     special = SpecialIds(*(getattr(made.special, name) for name in SpecialIds._fields))
-    ids = np.stack(rows).astype(np.int32)
+    ids = np.stack([row.tokens for row in rows]).astype(np.int32)
     law = masking_law(
         config.model.architecture,
         config.train.objective,
@@ -214,7 +213,12 @@ def _masked(config: RunConfig, made: Tokenization, rows: list, seed: int) -> lis
         special=special,
     )
     keys = jax.random.split(jax.random.key(seed), len(rows))
-    masked = jax.device_get(mask_rows(jax.numpy.asarray(ids), keys, law))
+    word_start = None
+    if law.whole_words:
+        table = made.word_starts().astype(np.int8)
+        starts = [table[row.tokens] if row.word_start is None else row.word_start for row in rows]
+        word_start = jax.numpy.asarray(np.stack(starts))
+    masked = jax.device_get(mask_rows(jax.numpy.asarray(ids), keys, law, word_start=word_start))
     return [set(positions[weights > 0].tolist()) for positions, weights in zip(masked.positions, masked.weights, strict=True)]
 
 

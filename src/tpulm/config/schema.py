@@ -81,6 +81,8 @@ class DataConfig(Settings):
     next_sentence: bool = False  # segments only: half of the rows get a random second segment, as in BERT
     short_fraction: Fraction = 0.1  # segments only: rows that aim at a random shorter length
     single_segment_fraction: Fraction = 0.1  # segments only, without next_sentence: rows of one segment
+    # for train.objective.whole_words: words are an analyser's morphemes (mecab: Japanese, kiwi: Korean), not the tokenizer's
+    word_boundaries: Literal["none", "mecab", "kiwi"] = "none"
     # text of one part of the dataset: the unit of restart and of memory
     part_bytes: Annotated[int, Field(ge=10_000)] = 32_000_000
     block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows read and shuffled together
@@ -90,6 +92,8 @@ class DataConfig(Settings):
     def _combinations(self) -> Self:
         if self.next_sentence and self.rows != "segments":
             raise ValueError(f"next_sentence needs rows = 'segments', not '{self.rows}'")
+        if self.word_boundaries != "none" and self.rows == "causal":
+            raise ValueError("word_boundaries are for masking whole words, which causal rows do not; leave it out")
         return self
 
 
@@ -185,6 +189,7 @@ class ObjectiveConfig(Settings):
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # so that runs compare
     max_predictions: Positive | None = None  # a row; None: what mask_fraction needs of a full row
+    whole_words: bool = False  # bert, electra: in training whole words are drawn, as google's later BERTs, not tokens
     mask_token_fraction: Fraction | None = None  # None: bert 0.8, electra 0.85
     random_token_fraction: Fraction | None = None  # None: bert 0.1, electra 0
     generator_weight: PositiveFloat = 1.0  # electra: of the generator's loss in the sum
@@ -312,6 +317,15 @@ class RunConfig(Settings):
             raise ValueError(
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
+            )
+        if self.train.objective.whole_words and self.model.architecture == "decoder":
+            raise ValueError(
+                "train.objective.whole_words is for masked models; a decoder predicts every token, so leave it out"
+            )
+        if self.data.word_boundaries != "none" and not self.train.objective.whole_words:
+            raise ValueError(
+                f"data.word_boundaries = '{self.data.word_boundaries}' is read only where whole words are masked: set "
+                "train.objective.whole_words = true, or leave it out"
             )
         layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # or it could never be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.dataset.blocks import BlockReader
-from tpulm.dataset.manifest import SplitManifest, load_split
+from tpulm.dataset.manifest import WORD_START, SplitManifest, load_split
 from tpulm.dataset.order import Order, Run
 from tpulm.errors import ConfigError, DataError
 
@@ -25,9 +25,20 @@ class Batches:
     Cursor c covers samples [c·B, (c+1)·B) of an endless stream of epochs; a batch may span two. Host h of H gets the h-th of
     H equal slices of each batch, so that the hosts' slices, joined, are the same for any H. A host reads the blocks its slices
     touch: if a slice is smaller than a block, some blocks are read by several hosts, which `read_amplification` shows.
+
+    With `word_starts`, bool [V], a batch says where words begin even if the dataset does not: by its tokens.
     """
 
-    def __init__(self, folder: str | PurePath, *, batch_size: int, seed: int, host_index: int = 0, num_hosts: int = 1):
+    def __init__(
+        self,
+        folder: str | PurePath,
+        *,
+        batch_size: int,
+        seed: int,
+        host_index: int = 0,
+        num_hosts: int = 1,
+        word_starts: np.ndarray | None = None,
+    ):
         if batch_size < 1 or batch_size % num_hosts:
             raise ConfigError(
                 f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}"
@@ -43,6 +54,7 @@ class Batches:
         keep = 16 + (_PREFETCHED_BATCHES + _READ_THREADS) * (2 + self._share // self.manifest.rows.block_rows)
         self._reader = BlockReader(storage.as_path(folder), self.manifest, keep=keep)
         self._order = Order(self._reader.blocks, seed)
+        self._word_starts = None if word_starts is None else word_starts.astype(np.int8)
 
     @property
     def num_rows(self) -> int:
@@ -62,9 +74,14 @@ class Batches:
         return self._reader.rows_read / max(1, self._reader.rows_delivered)
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        """This host's rows: {"tokens": [B/H, L] as stored, "next_sentence": int8 [B/H] if the dataset has it}."""
+        """This host's rows: {"tokens": [B/H, L] as stored, "next_sentence": int8 [B/H] if the dataset has it, "word_start":
+        int8 [B/H, L] if that or the tokens say where words begin}.
+        """
         first = cursor * self.batch_size + self._host_index * self._share
-        return self._reader.rows(self._order.runs(first, first + self._share))
+        rows = self._reader.rows(self._order.runs(first, first + self._share))
+        if self._word_starts is not None and WORD_START not in rows:
+            rows[WORD_START] = self._word_starts[rows["tokens"]]
+        return rows
 
     def row_indices(self, cursor: int) -> np.ndarray:
         """int64 [B]: which rows of the dataset, counted through its parts, the batch of all hosts holds."""

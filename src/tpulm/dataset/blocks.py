@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
 from pathlib import PurePath
 
 import numpy as np
@@ -25,8 +26,8 @@ class BlockReader:
     `rows_read` counts rows of the blocks that were read, `rows_delivered` those handed out.
     """
 
-    def __init__(self, folder: PurePath, manifest: SplitManifest, *, keep: int):
-        self.columns = manifest.rows.columns
+    def __init__(self, folder: PurePath, manifest: SplitManifest, *, keep: int, without: Collection[str] = ()):
+        self.columns = tuple(column for column in manifest.rows.columns if column not in without)
         self._folder = folder
         self._format = manifest.rows
         self._parts = [part for part in manifest.parts if part.counts.rows]

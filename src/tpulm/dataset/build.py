@@ -19,7 +19,9 @@ from tpulm.dataset.packing import lay_packed
 from tpulm.dataset.part import write_part
 from tpulm.dataset.rows import EMPTY, Layout, Tokens, reorder
 from tpulm.dataset.segments import lay_segments
-from tpulm.tokenization import Tokenization
+from tpulm.dataset.words import WordEncoder
+from tpulm.errors import WorkFolderMismatch
+from tpulm.tokenization import Tokenization, analysers
 
 
 class PartTask(NamedTuple):
@@ -30,6 +32,7 @@ class PartTask(NamedTuple):
     tokenization_path: str
     inputs: str  # digest of inputs.json
     rows: RowFormat
+    analyser: dict[str, str] | None = None  # versions of the packages that find word boundaries, where that is wanted
 
 
 def build_part(task: PartTask) -> dict[str, PartRecord]:
@@ -49,7 +52,9 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
     for place, (split, documents) in enumerate(zip(SPLITS, (part.train, part.holdout), strict=True)):
         numbers = (task.number, place)
         sentences = task.config.rows == "segments"
-        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype)
+        tokens, counts = encode_documents(
+            documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=_word_encoder(task)
+        )
         documents.clear()
         layout = _lay(tokens, task.config, Draws(task.config.seed, Purpose.LAYOUT, *numbers))
         rows = Draws(task.config.seed, Purpose.ROW_ORDER, *numbers).permutation(layout.num_rows)
@@ -59,6 +64,7 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
             inputs=task.inputs,
             layout=reorder(layout, rows),
             tokens=tokens.ids,
+            word_start=tokens.word_start,
             counts=counts.model_copy(update=of_part[split]),
             rows=task.rows,
             removed=part.removed if split == "train" else {},
@@ -99,6 +105,23 @@ def _without_cycle_search() -> Iterator[None]:
 @lru_cache(maxsize=1)
 def _tokenization(path: str, inputs: str) -> Tokenization:
     return tokenization.load(path)
+
+
+def _word_encoder(task: PartTask) -> WordEncoder | None:
+    """Raises WorkFolderMismatch where this machine has another version than the one that began the dataset."""
+    name = task.config.word_boundaries
+    if name == "none":
+        return None
+    if (here := analysers.versions(name)) != task.analyser:
+        raise WorkFolderMismatch(
+            f"this machine has {here} to find words, the dataset was begun with {task.analyser}; install the same versions"
+        )
+    return _words(task.tokenization_path, task.inputs, name)
+
+
+@lru_cache(maxsize=1)
+def _words(path: str, inputs: str, name: analysers.Name) -> WordEncoder:
+    return WordEncoder(_tokenization(path, inputs), name)
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ import numpy as np
 from tpulm.corpus import split_sentences
 from tpulm.dataset.manifest import Counts
 from tpulm.dataset.rows import Tokens
+from tpulm.dataset.words import WordEncoder
 from tpulm.tokenization import Tokenization
 
 _AT_ONCE = 50_000  # documents
@@ -20,16 +21,32 @@ class EncodedDocuments(NamedTuple):
     counts: Counts  # of text and tokens; rows are yet to come
 
 
-def encode_documents(documents: list[str], tokenization: Tokenization, *, sentences: bool, dtype: np.dtype) -> EncodedDocuments:
-    """The documents in their order; with `sentences` each is split into sentences, else it counts as one."""
+def encode_documents(
+    documents: list[str],
+    tokenization: Tokenization,
+    *,
+    sentences: bool,
+    dtype: np.dtype,
+    words: WordEncoder | None = None,
+) -> EncodedDocuments:
+    """The documents in their order; with `sentences` each is split into sentences, else it counts as one.
+
+    `words` of the same tokenizer says where words begin; a sentence begins one.
+    """
     ids: list[np.ndarray] = [np.empty(0, dtype)]
     lengths: list[np.ndarray] = [np.zeros(1, np.int64)]
     sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
+    word_start: list[np.ndarray] = [np.empty(0, np.int8)]
     num_bytes = 0
     for first in range(0, len(documents), _AT_ONCE):
         some = documents[first : first + _AT_ONCE]
         split = list(map(_sentences, some)) if sentences else [[document] for document in some]
-        encoded = tokenization.encode(list(chain.from_iterable(split)))
+        texts = list(chain.from_iterable(split))
+        if words is None:
+            encoded = tokenization.encode(texts)
+        else:
+            encoded, starts = words.encode(texts)
+            word_start.append(starts)
         ids.append(encoded.ids.astype(dtype))
         lengths.append(encoded.lengths.astype(np.int64))
         sentence_counts.append(np.fromiter(map(len, split), np.int64, len(split)))
@@ -37,7 +54,7 @@ def encode_documents(documents: list[str], tokenization: Tokenization, *, senten
     all_ids = np.concatenate(ids)
     ends = np.cumsum(np.concatenate(lengths))
     document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
-    tokens = Tokens(all_ids, _rising(ends), _rising(document_ends))
+    tokens = Tokens(all_ids, _rising(ends), _rising(document_ends), None if words is None else np.concatenate(word_start))
     counts = Counts(
         documents=len(documents),
         empty_documents=len(documents) - tokens.document_ends.size,

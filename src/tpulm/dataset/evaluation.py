@@ -9,7 +9,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.dataset.blocks import BlockReader
-from tpulm.dataset.manifest import load_split
+from tpulm.dataset.manifest import WORD_START, load_split
 from tpulm.dataset.order import Run
 from tpulm.errors import ConfigError, DataError
 
@@ -20,7 +20,8 @@ def evaluation_batches(
     """This host's slices of batches of `batch_size` rows over the first `max_rows` rows (all, if None).
 
     Parts and their rows are random samples already, so the first rows are one too. The last batch is filled up with rows of
-    nothing but [PAD] (and next_sentence 0), which carry no weight; every host gets the same number of batches.
+    nothing but [PAD] (and next_sentence 0), which carry no weight; every host gets the same number of batches. Where words
+    begin is left out: an evaluation masks single tokens.
     """
     if batch_size < 1 or batch_size % num_hosts:
         raise ConfigError(f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}")
@@ -29,7 +30,7 @@ def evaluation_batches(
     if not num_rows:
         raise DataError("no rows", location=str(folder))
     share = batch_size // num_hosts
-    reader = BlockReader(storage.as_path(folder), manifest, keep=2 + share // manifest.rows.block_rows)
+    reader = BlockReader(storage.as_path(folder), manifest, keep=2 + share // manifest.rows.block_rows, without=(WORD_START,))
     starts = reader.blocks.first_row
     for first in range(0, num_rows, batch_size):
         begin = first + host_index * share

@@ -10,7 +10,7 @@ import numpy as np
 from tpulm import corpus, storage
 from tpulm.dataset.blocks import BlockReader
 from tpulm.dataset.draws import Draws, Purpose
-from tpulm.dataset.manifest import Counts, load_manifest, load_split
+from tpulm.dataset.manifest import WORD_START, Counts, load_manifest, load_split
 from tpulm.dataset.order import Run
 from tpulm.errors import DataError
 
@@ -20,6 +20,7 @@ class SampledRow(NamedTuple):
     part: str
     tokens: np.ndarray  # [L]
     random_next: bool | None  # None where the dataset has no next_sentence
+    word_start: np.ndarray | None = None  # [L], where the dataset has it
 
 
 class Summary(NamedTuple):
@@ -66,7 +67,8 @@ def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, 
         block = int(np.searchsorted(reader.blocks.first_row, number, "right")) - 1
         row = reader.rows([Run(block, number - int(reader.blocks.first_row[block]), 1)])
         random_next = bool(row["next_sentence"][0]) if "next_sentence" in row else None
-        rows.append(SampledRow(number, reader.part_of(block).name, row["tokens"][0], random_next))
+        word_start = row[WORD_START][0] if WORD_START in row else None
+        rows.append(SampledRow(number, reader.part_of(block).name, row["tokens"][0], random_next, word_start))
     return rows
 
 

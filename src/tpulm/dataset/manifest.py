@@ -22,7 +22,8 @@ from tpulm.errors import StorageError
 
 FORMAT_VERSION = 1
 SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
-COLUMNS = {"tokens": "tokens.zarr", "next_sentence": "next_sentence.zarr"}
+WORD_START = "word_start"
+COLUMNS = {"tokens": "tokens.zarr", "next_sentence": "next_sentence.zarr", WORD_START: "word_start.zarr"}
 
 
 class Record(BaseModel):
@@ -95,7 +96,7 @@ class RowFormat(Record):
         return np.dtype(self.dtype)
 
     def column_shape(self, column: str) -> tuple[int, ...]:
-        return (self.sequence_length,) if column == "tokens" else ()
+        return () if column == "next_sentence" else (self.sequence_length,)
 
     def column_dtype(self, column: str) -> np.dtype:
         return self.token_dtype if column == "tokens" else np.dtype(np.int8)

@@ -10,10 +10,21 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.dataset import store
-from tpulm.dataset.manifest import COLUMNS, FORMAT_VERSION, Counts, ObjectRecord, PartRecord, RowFormat, parse, part_name
+from tpulm.dataset.manifest import (
+    COLUMNS,
+    FORMAT_VERSION,
+    WORD_START,
+    Counts,
+    ObjectRecord,
+    PartRecord,
+    RowFormat,
+    parse,
+    part_name,
+)
 from tpulm.dataset.rows import Layout, Marks, fill
 
 _RECORD = "part.json"
+_NO_WORDS = Marks(pad=0, cls=0, sep=0)  # what stands for [PAD], [CLS] and [SEP] among the beginnings of words
 
 
 def write_part(
@@ -23,6 +34,7 @@ def write_part(
     inputs: str,
     layout: Layout,
     tokens: np.ndarray,
+    word_start: np.ndarray | None = None,
     counts: Counts,
     rows: RowFormat,
     removed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
@@ -35,7 +47,7 @@ def write_part(
         storage.make_folder(temporary)
         if layout.num_rows:
             for column in rows.columns:
-                _write_column(temporary / COLUMNS[column], column, layout, tokens, rows)
+                _write_column(temporary / COLUMNS[column], column, layout, tokens, word_start, rows)
         record = PartRecord(
             inputs=inputs,
             number=number,
@@ -66,13 +78,18 @@ def read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord 
     return record
 
 
-def _write_column(path: PurePath, column: str, layout: Layout, tokens: np.ndarray, rows: RowFormat) -> None:
+def _write_column(
+    path: PurePath, column: str, layout: Layout, tokens: np.ndarray, word_start: np.ndarray | None, rows: RowFormat
+) -> None:
     dtype = rows.column_dtype(column)
     marks = Marks(rows.special.pad, rows.special.cls, rows.special.sep)
 
     def values(first: int, last: int) -> np.ndarray:
         if column == "tokens":
             return fill(layout, first, last, tokens, rows.sequence_length, marks)
+        if column == WORD_START:
+            assert word_start is not None
+            return fill(layout, first, last, word_start, rows.sequence_length, _NO_WORDS)
         assert layout.random_next is not None
         return layout.random_next[first:last].astype(dtype)
 

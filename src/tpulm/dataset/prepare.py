@@ -14,6 +14,7 @@ from tpulm.dataset.build import PartTask, build_part
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
+    WORD_START,
     DatasetManifest,
     PartRecord,
     RowFormat,
@@ -28,10 +29,10 @@ from tpulm.dataset.manifest import (
     write_manifest,
 )
 from tpulm.dataset.part import read_record
-from tpulm.errors import DataError, StorageError, WorkFolderMismatch
+from tpulm.errors import DataError, MissingExtra, StorageError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization import Tokenization
+from tpulm.tokenization import Tokenization, analysers
 from tpulm.workers import Runner, run_tasks
 
 _MOSTLY_RANDOM = 0.6
@@ -57,11 +58,13 @@ def prepare(
     """
     folder = dataset_folder(workdir)
     tokenizer = tokenization.load(tokenization_path)
+    analyser = _analyser(config, workdir)
     inputs = {
         "format_version": FORMAT_VERSION,
-        "config": config.model_dump(mode="json"),
+        "config": config.model_dump(mode="json", exclude=set() if analyser else {"word_boundaries"}),
         "tokenizer": tokenizer.fingerprint,
         "corpus": corpus_manifest.fingerprint,
+        **({"analyser": analyser} if analyser else {}),
     }
     if hosts.is_first:
         claim(folder, inputs)
@@ -74,7 +77,14 @@ def prepare(
     numbers = range(corpus_manifest.num_parts)
     tasks = [
         PartTask(
-            str(folder.parent), str(corpus_workdir or workdir), number, config, str(tokenization_path), digest(inputs), rows
+            str(folder.parent),
+            str(corpus_workdir or workdir),
+            number,
+            config,
+            str(tokenization_path),
+            digest(inputs),
+            rows,
+            analyser,
         )
         for number in hosts.share(numbers)
     ]
@@ -96,6 +106,19 @@ def prepare(
     manifest = load_manifest(workdir)
     assert manifest is not None, "the first host has written it"
     return manifest
+
+
+def _analyser(config: DataConfig, workdir: str | PurePath) -> dict[str, str] | None:
+    """The versions of what finds word boundaries; of a complete dataset its own, if nothing is installed here."""
+    if config.word_boundaries == "none":
+        return None
+    try:
+        return analysers.versions(config.word_boundaries)
+    except MissingExtra:
+        complete = load_manifest(workdir)
+        if complete is None or "analyser" not in complete.inputs:
+            raise
+        return complete.inputs["analyser"]
 
 
 def _write_manifest(
@@ -165,7 +188,11 @@ def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
         sequence_length=config.sequence_length,
         dtype="uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32",
         block_rows=config.block_rows,
-        columns=("tokens", "next_sentence") if config.next_sentence else ("tokens",),
+        columns=(
+            "tokens",
+            *(["next_sentence"] if config.next_sentence else []),
+            *([WORD_START] if config.word_boundaries != "none" else []),
+        ),
         vocab_size=tokenizer.vocab_size,
         special=SpecialIds(pad=special.pad, unknown=special.unknown, cls=special.cls, sep=special.sep, mask=special.mask),
     )

@@ -19,6 +19,7 @@ class Tokens(NamedTuple):
     ids: np.ndarray  # uint16 or uint32 [T]
     sentence_ends: np.ndarray  # int64 [S], rising; every document end is one
     document_ends: np.ndarray  # int64 [D], rising
+    word_start: np.ndarray | None = None  # int8 [T]: 1 where an analyser's word begins
 
 
 class Layout(NamedTuple):

@@ -10,6 +10,7 @@ The law is that of google's BERT (`create_pretraining_data.py`; Devlin et al. 20
   special tokens (10 %; theirs includes them), or stays (10 %); the model must predict the original in all three cases.
 
 Theirs is drawn when the data is made, up to ten times a row (`dupe_factor`); here it is drawn anew each time a row is seen.
+Where whole words are wanted, they are drawn instead of tokens: whole_words.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from jaxtyping import Float, Int
 
 from tpulm.config import ObjectiveConfig
 from tpulm.objectives.interface import SpecialIds
+from tpulm.objectives.whole_words import draw_words
 
 
 class MaskingLaw(NamedTuple):
@@ -33,6 +35,7 @@ class MaskingLaw(NamedTuple):
     random_token_fraction: float
     vocab_size: int
     special: SpecialIds
+    whole_words: bool = False  # the batch says where words begin
 
 
 class MaskedRows(NamedTuple):
@@ -53,7 +56,10 @@ def masking_law(
     special: SpecialIds,
     evaluation: bool = False,
 ) -> MaskingLaw:
-    """The law of a run; what is not set is as BERT's (80 % [MASK], 10 % random) or ELECTRA's authors have it (85 %, none)."""
+    """The law of a run; what is not set is as BERT's (80 % [MASK], 10 % random) or ELECTRA's authors have it (85 %, none).
+
+    In an evaluation tokens are drawn one by one, so that runs with and without whole words compare.
+    """
     mask_fraction = settings.evaluation_mask_fraction if evaluation else settings.mask_fraction
     mask_token, random_token = (0.85, 0.0) if architecture == "electra" else (0.8, 0.1)
     return MaskingLaw(
@@ -63,6 +69,7 @@ def masking_law(
         random_token_fraction=random_token if settings.random_token_fraction is None else settings.random_token_fraction,
         vocab_size=vocab_size,
         special=special,
+        whole_words=settings.whole_words and not evaluation,
     )
 
 
@@ -71,13 +78,20 @@ def default_budget(sequence_length: int, mask_fraction: float) -> int:
     return max(1, round(sequence_length * mask_fraction))
 
 
-def mask_rows(ids: Int[Array, "B L"], keys: Array, law: MaskingLaw) -> MaskedRows:
-    """Draws the predictions of each row from its own key (typed threefry keys [B]), whatever rows it is computed with."""
+def mask_rows(
+    ids: Int[Array, "B L"], keys: Array, law: MaskingLaw, *, word_start: Int[Array, "B L"] | None = None
+) -> MaskedRows:
+    """Draws the predictions of each row from its own key (typed threefry keys [B]), whatever rows it is computed with.
+
+    With `word_start`, which is not 0 where a word begins, whole words are drawn.
+    """
     with jax.named_scope("mask"):
-        return jax.vmap(lambda row, key: _mask_row(row, key, law))(ids, keys)
+        if word_start is None:
+            return jax.vmap(lambda row, key: _mask_row(row, None, key, law))(ids, keys)
+        return jax.vmap(lambda row, start, key: _mask_row(row, start, key, law))(ids, word_start.astype(bool), keys)
 
 
-def _mask_row(ids: Int[Array, " L"], key: Array, law: MaskingLaw) -> MaskedRows:
+def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, law: MaskingLaw) -> MaskedRows:
     special = law.special
     length = ids.shape[0]
     budget = min(law.max_predictions, length)
@@ -88,8 +102,11 @@ def _mask_row(ids: Int[Array, " L"], key: Array, law: MaskingLaw) -> MaskedRows:
     tokens = jnp.sum((ids != special.pad).astype(jnp.int32))
     number = jnp.minimum(jnp.asarray(wanted)[tokens], jnp.sum(candidate.astype(jnp.int32)))
 
-    lottery = jax.random.bits(choice_key, (length,), jnp.uint32) >> jnp.uint32(1)
-    lottery = jnp.where(candidate, lottery.astype(jnp.int32), -1)
+    lottery = (jax.random.bits(choice_key, (length,), jnp.uint32) >> jnp.uint32(1)).astype(jnp.int32)
+    if word_start is not None:
+        words = draw_words(word_start, candidate, number, lottery, budget=budget)
+        number, candidate = words.number, words.chosen  # all that are left are drawn
+    lottery = jnp.where(candidate, lottery, -1)
     _, drawn = jax.lax.top_k(lottery, budget)
     used = jnp.arange(budget) < number
     positions = jnp.where(used, drawn, 0)

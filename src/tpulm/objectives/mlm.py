@@ -81,7 +81,7 @@ class MaskedLanguageModel:
         ids = batch["tokens"].astype(jnp.int32)
         tokens = describe(ids, row_kind=self.row_kind, special=self.special)
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
-        masked = mask_rows(ids, keys[:, 0], self.law)
+        masked = mask_rows(ids, keys[:, 0], self.law, word_start=batch["word_start"] if self.law.whole_words else None)
         return MaskedInputs(
             tokens=tokens._replace(ids=masked.ids),
             predicted=masked.positions,

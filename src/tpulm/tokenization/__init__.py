@@ -1,5 +1,6 @@
 """From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
 
+from tpulm.tokenization import analysers
 from tpulm.tokenization.candidates import load_candidates
 from tpulm.tokenization.causal import CausalTokenization, load_causal
 from tpulm.tokenization.comparison import Comparison, compare
@@ -22,6 +23,7 @@ __all__ = [
     "Tokenization",
     "TokenizerReport",
     "Vocabulary",
+    "analysers",
     "compare",
     "expected",
     "load",

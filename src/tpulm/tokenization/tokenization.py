@@ -18,6 +18,8 @@ from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.special import SpecialTokens
 
+_BYTE_LEVEL_BLANKS = ("Ċ", "č", "ĉ")  # how GPT-2's table of bytes writes line feed, carriage return and tab
+
 
 class Tokenization:
     """An immutable stock tokenizer, the ids of its special tokens, and fast encoding.
@@ -114,6 +116,17 @@ class Tokenization:
             case "Unigram":
                 return not token.startswith(SPACE)
         return False
+
+    def word_starts(self) -> np.ndarray:
+        """bool [V]: whether a token of each id begins a word, wherever it stands.
+
+        Of a byte-level vocabulary line ends and tabs do so, too. The first token of a text begins one in any case.
+        """
+        starts = np.ones(self.vocab_size, bool)
+        for token, index in self.vocabulary().items():
+            blank = self.algorithm == "BPE" and token.startswith(_BYTE_LEVEL_BLANKS)
+            starts[index] = blank or not self.is_continuation(index)
+        return starts
 
     def causal(self) -> Tokenization:
         """The same for a causal model: `encode_one` puts [SEP] before a text, as every text of causal rows has it."""

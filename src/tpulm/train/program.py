@@ -102,7 +102,7 @@ class Program(Compiled):
         """(params, sums so far, batch, number of its first row) -> sums; the sums are donated."""
         step = make_evaluation_step(self._objective(evaluation=True), self.evaluation_batch_size)
         jitted = jax.jit(step, donate_argnums=1, out_shardings=replicated(self.mesh))
-        batch = self._shapes(self._batch(self.evaluation_batch_size))
+        batch = self._shapes(self._batch(self.evaluation_batch_size, evaluation=True))
         return jitted.lower(self.abstract_state.params, self._sums_shape, batch, self._scalar_shape).compile()
 
     def evaluation_sums(self) -> Any:
@@ -130,10 +130,12 @@ class Program(Compiled):
         sums = {name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=whole) for name, shape in self._sum_shapes.items()}
         return sums, jax.ShapeDtypeStruct((self.vocab_size,), jnp.float32, sharding=whole)
 
-    def _batch(self, rows: int) -> BatchShapes:
+    def _batch(self, rows: int, *, evaluation: bool = False) -> BatchShapes:
         data = self._config.data
         token_dtype = jnp.uint16 if self.vocab_size <= 2**16 else jnp.uint32
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {"tokens": ((rows, data.sequence_length), token_dtype)}
         if data.next_sentence:
             shapes["next_sentence"] = ((rows,), jnp.int8)
+        if self._config.train.objective.whole_words and not evaluation:  # whose masks are of single tokens
+            shapes["word_start"] = ((rows, data.sequence_length), jnp.int8)
         return shapes

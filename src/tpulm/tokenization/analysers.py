@@ -1,0 +1,142 @@
+"""Where words begin in languages whose spaces do not tell: morphological analysers, which are optional packages.
+
+`mecab`: MeCab with the dictionary UniDic in its lite edition, for Japanese (the packages fugashi and unidic-lite).
+`kiwi`: Kiwi with the model that its package brings, for Korean (kiwipiepy).
+
+What they are fed is made harmless first: MeCab ends a text at a NUL, nothing can encode a lone surrogate, and both keep a whole
+text in memory, several hundred bytes a character. So a NUL counts as U+FFFD, and a text is analysed line by line, long lines in
+pieces of `LONGEST_PIECE` characters, at a blank or a full stop where there is one.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import metadata
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from tpulm.errors import MissingExtra
+
+Name = Literal["mecab", "kiwi"]
+LONGEST_PIECE: Final = 4096  # characters; MeCab counts a morpheme's bytes in 16 bits
+
+# name -> the extra that brings it, and the packages whose versions decide what it finds
+_EXTRAS: Final = {"mecab": "ja", "kiwi": "ko"}
+_PACKAGES: Final = {"mecab": ("fugashi", "unidic-lite"), "kiwi": ("kiwipiepy", "kiwipiepy_model")}
+_KIWI_MODEL: Final = "cong"  # the one that its package brings; said, so that a new default changes nothing
+
+_LINE = re.compile(r"[^\n]+")
+_LAST_BLANK = re.compile(r".*[\s。．！？.!?]", re.DOTALL)
+# Vowels and finals of a Hangul syllable in letters, half-width voice marks, joiners, variation selectors, skin tones: with the
+# marks of all scripts, what belongs to the character before.
+_BELONGS_BEFORE = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f\u200d\ufe00-\ufe0f\U0001f3fb-\U0001f3ff]")
+_JOINER: Final = "\u200d"
+
+
+class Piece(NamedTuple):
+    offset: int
+    text: str
+
+
+class Analyser(Protocol):
+    def morphemes(self, texts: Sequence[str]) -> Iterator[list[Piece]]:
+        """Of each text the morphemes in order, as they stand in it, by their first characters. Blanks are in none.
+
+        Two may begin at the same character, where they are contracted.
+        """
+        ...
+
+
+def versions(name: Name) -> dict[str, str]:
+    """The analyser's name, and package -> version of what it consists of. Raises MissingExtra."""
+    try:
+        return {"name": name, **{package: metadata.version(package) for package in _PACKAGES[name]}}
+    except metadata.PackageNotFoundError as error:
+        raise _missing(name) from error
+
+
+@cache
+def load(name: Name) -> Analyser:
+    """Ready to use; takes a second and up to half a gigabyte. Raises MissingExtra."""
+    try:
+        return Mecab() if name == "mecab" else Kiwi()
+    except ImportError as error:
+        raise _missing(name) from error
+
+
+def _missing(name: Name) -> MissingExtra:
+    packages = " and ".join(_PACKAGES[name])
+    return MissingExtra(f"the analyser '{name}' needs {packages}: pip install 'tpulm[{_EXTRAS[name]}]'")
+
+
+def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarray]:
+    """Of each text where words begin, int64, rising, in characters; 0 first. Never inside of what is one character to a reader.
+
+    The texts have no lone surrogates.
+    """
+    pieces = [cut(text) for text in texts]
+    found = analyser.morphemes([piece.text for some in pieces for piece in some])
+    for text, some in zip(texts, pieces, strict=True):
+        starts = {0, *(piece.offset + morpheme.offset for piece in some for morpheme in next(found))}
+        yield np.array(sorted(start for start in starts if not _is_inside(text, start)), np.int64)
+
+
+def cut(text: str) -> list[Piece]:
+    """The lines of a text, long ones in several pieces, with what disturbs an analyser replaced by as many characters."""
+    pieces = []
+    for line in _LINE.finditer(text.replace("\0", "\ufffd")):
+        offset, rest = line.start(), line.group()
+        while len(rest) > LONGEST_PIECE:
+            found = _LAST_BLANK.match(rest, 0, LONGEST_PIECE)
+            end = found.end() if found else LONGEST_PIECE
+            pieces.append(Piece(offset, rest[:end]))
+            offset, rest = offset + end, rest[end:]
+        pieces.append(Piece(offset, rest))
+    return pieces
+
+
+def _is_inside(text: str, place: int) -> bool:
+    if not 0 < place < len(text):
+        return place != 0
+    character = text[place]
+    if character < "\u0300":
+        return False
+    return bool(unicodedata.category(character)[0] == "M" or _BELONGS_BEFORE.match(character) or text[place - 1] == _JOINER)
+
+
+class Mecab:
+    """Opened as transformers' BertJapaneseTokenizer opens it."""
+
+    def __init__(self) -> None:
+        import fugashi
+        import unidic_lite
+
+        folder = unidic_lite.DICDIR
+        self._tagger: Any = fugashi.GenericTagger(f'-d "{folder}" -r "{folder}/mecabrc"')  # pyright: ignore[reportAttributeAccessIssue]
+
+    def morphemes(self, texts: Sequence[str]) -> Iterator[list[Piece]]:
+        for text in texts:
+            found, end = [], 0
+            for node in self._tagger(text):
+                start = text.find(node.surface, end)
+                if start >= 0:
+                    found.append(Piece(start, node.surface))
+                    end = start + len(node.surface)
+            yield found
+
+
+class Kiwi:
+    """One thread, so that work is divided by processes as everywhere here."""
+
+    def __init__(self) -> None:
+        import kiwipiepy
+
+        self._kiwi: Any = kiwipiepy.Kiwi(num_workers=1, model_type=_KIWI_MODEL)
+
+    def morphemes(self, texts: Iterable[str]) -> Iterator[list[Piece]]:
+        for text, tokens in zip(texts, self._kiwi.tokenize(texts), strict=True):
+            yield [Piece(token.start, text[token.start : token.start + token.len]) for token in tokens]

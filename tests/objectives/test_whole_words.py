@@ -1,0 +1,245 @@
+"""The law of whole words: against a walk over them in plain Python, and by its statistics."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_masking import CLS, DRAWS, LAW, MASK, PAD, SEP, assert_shares, row
+
+from tpulm.config import ObjectiveConfig, RunConfig
+from tpulm.objectives.masking import MaskedRows, MaskingLaw, mask_rows, masking_law
+from tpulm.objectives.whole_words import draw_words, most_rounds
+
+L = 40
+WORDS = (1, 2, 3, 1, 2, 4, 1, 2, 1, 3)  # 20 tokens
+
+
+@partial(jax.jit, static_argnums=3)
+def mask(ids: jax.Array, keys: jax.Array, starts: jax.Array, law: MaskingLaw) -> MaskedRows:
+    return mask_rows(ids, keys, law, word_start=starts)
+
+
+def draw(ids: np.ndarray, starts: np.ndarray, *, law: MaskingLaw = LAW, seed: int = 0) -> Any:
+    keys = jax.random.split(jax.random.key(seed), len(ids))
+    return jax.tree.map(np.asarray, mask(jnp.asarray(ids), keys, jnp.asarray(starts), law))
+
+
+def row_of_words(sizes: tuple[int, ...] = WORDS) -> tuple[np.ndarray, np.ndarray]:
+    """`[CLS] words [SEP]` and padding, and where words begin (which says nothing of marks and padding)."""
+    starts = np.zeros(L, np.int8)
+    starts[1 + np.cumsum([0, *sizes[:-1]])] = 1
+    return row(sum(sizes) + 2), starts
+
+
+def words_of(ids: np.ndarray, starts: np.ndarray, longest: int) -> list[list[int]]:
+    """The places of the tokens of each word; longer ones in pieces."""
+    words: list[list[int]] = []
+    for place, token in enumerate(ids.tolist()):
+        if token in (PAD, CLS, SEP):
+            words.append([])
+        elif starts[place] or not words[-1] or len(words[-1]) == longest:
+            words.append([place])
+        else:
+            words[-1].append(place)
+    return [word for word in words if word]
+
+
+def walk(sizes: list[int], room: int) -> list[int]:
+    """create_pretraining_data.py: the numbers of the words that are taken, in their order."""
+    taken = []
+    for number, size in enumerate(sizes):
+        if size <= room:
+            taken.append(number)
+            room -= size
+    return taken
+
+
+def number_of(ids: np.ndarray, law: MaskingLaw) -> int:
+    tokens = int((ids != PAD).sum())
+    candidates = int((~np.isin(ids, [PAD, CLS, SEP])).sum())
+    return min(candidates, law.max_predictions, max(1, round(tokens * law.mask_fraction)))
+
+
+@partial(jax.jit, static_argnames="budget")
+def drawn(starts: jax.Array, candidate: jax.Array, number: jax.Array, lottery: jax.Array, budget: int) -> jax.Array:
+    return draw_words(starts, candidate, number, lottery, budget=budget).chosen
+
+
+@given(data=st.data(), marks=st.sets(st.integers(0, L - 1), max_size=8), number=st.integers(0, 9))
+def test_the_walk_is_googles(data: st.DataObject, marks: set[int], number: int):
+    """Over any row, with words of all lengths, and marks anywhere."""
+    starts = np.array(data.draw(st.lists(st.sampled_from([True, False, False]), min_size=L, max_size=L)))
+    lottery = np.array(data.draw(st.permutations(range(L))), np.int32)
+    ids = np.array([SEP if place in marks else 20 for place in range(L)])
+    starts_before = starts.copy()
+    starts_before[0] = True
+    words = words_of(ids, starts_before, max(1, number))
+    words.sort(key=lambda word: -lottery[word[0]])
+    taken = {place for index in walk([len(word) for word in words], number) for place in words[index]}
+    chosen = drawn(jnp.asarray(starts), jnp.asarray(ids != SEP), jnp.int32(number), jnp.asarray(lottery), 9)
+    assert set(np.flatnonzero(chosen).tolist()) == taken
+
+
+@pytest.mark.parametrize(("length", "room", "rounds"), [(40, 6, 6), (128, 19, 14), (512, 77, 30), (512, 1, 1)])
+def test_the_rounds_are_enough_for_the_worst_row(length: int, room: int, rounds: int):
+    """One token, a word as long as the room was, one token, a word as long as it is now, …: each round takes one token."""
+    assert most_rounds(length, room) == rounds
+    sizes = [*itertools.chain.from_iterable((1, size) for size in range(rounds, 1, -1)), 1]
+    assert sum(sizes) <= length and walk(sizes, rounds) == list(range(0, len(sizes), 2))
+    starts = np.zeros(length, bool)
+    starts[np.cumsum([0, *sizes[:-1]])] = True
+    ends = np.arange(length) < sum(sizes)
+    lottery = np.arange(length, 0, -1, dtype=np.int32)
+    chosen = drawn(jnp.asarray(starts), jnp.asarray(ends), jnp.int32(rounds), jnp.asarray(lottery), room)
+    assert int(chosen.sum()) == rounds
+
+
+def test_never_half_a_word():
+    ids, starts = row_of_words()
+    number = number_of(ids, LAW._replace(mask_fraction=0.2))
+    assert number == 4
+    masked = draw(np.stack([ids] * 500), np.stack([starts] * 500), law=LAW._replace(mask_fraction=0.2))
+    words = words_of(ids, starts, number)
+    assert [len(word) for word in words] == list(WORDS)
+    for positions, weights in zip(masked.positions, masked.weights, strict=True):
+        chosen = set(positions[weights > 0].tolist())
+        assert len(chosen) == int(weights.sum()) == number, "a word of one token is always left"
+        assert all(set(word) <= chosen or not set(word) & chosen for word in words)
+
+
+def test_every_word_is_drawn_as_often_as_in_googles_walk():
+    """Against their loop over shuffled words, by how often each word of ten is taken; 22 tokens, 3 predictions."""
+    ids, starts = row_of_words()
+    words = words_of(ids, starts, number_of(ids, LAW))
+    assert [len(word) for word in words] == [1, 2, 3, 1, 2, 3, 1, 1, 2, 1, 3], "the word of four has two pieces"
+    masked = draw(np.broadcast_to(ids, (DRAWS, L)), np.broadcast_to(starts, (DRAWS, L)), seed=3)
+    places = np.bincount(masked.positions[masked.weights > 0], minlength=L)
+    counts = np.array([places[word[0]] for word in words])
+    assert [places[word].tolist() for word in words] == [[count] * len(word) for word, count in zip(words, counts, strict=True)]
+
+    rng, simulated, rounds = np.random.default_rng(0), np.zeros(len(words)), 10 * DRAWS
+    sizes = np.array([len(word) for word in words])
+    for _ in range(rounds // 10):
+        order = rng.permutation(len(words))
+        simulated[order[walk(sizes[order].tolist(), 3)]] += 10
+    share = simulated / rounds
+    deviation = (counts - DRAWS * share) / np.sqrt(2 * DRAWS * share * (1 - share))  # both are samples of DRAWS walks
+    assert np.abs(deviation).max() < 4.5, deviation
+
+
+def test_words_of_one_length_are_equally_likely():
+    ids, starts = row_of_words((2,) * 10)
+    masked = draw(np.broadcast_to(ids, (DRAWS, L)), np.broadcast_to(starts, (DRAWS, L)), law=LAW._replace(mask_fraction=0.19))
+    assert (masked.weights.sum(axis=1) == 4).all()
+    counts = np.bincount(masked.positions[masked.weights > 0], minlength=L)[1:21:2]
+    # 2 of 10 without replacement: the counts' covariance makes chi-square smaller by (1 - 2/10) * 10/9
+    assert_shares(counts, np.full(10, DRAWS / 5))
+
+
+def test_the_share_of_masked_tokens_is_that_of_single_tokens():
+    rng = np.random.default_rng(0)
+    ids = np.stack([row(40)] * 2000)
+    starts = rng.random(ids.shape) < 0.6
+    words, tokens = draw(ids, starts), draw(ids, np.ones_like(starts))
+    assert (tokens.weights.sum(axis=1) == 6).all()
+    assert 0.995 < words.weights.sum() / tokens.weights.sum() <= 1.0
+
+
+def test_each_token_of_a_word_is_replaced_by_itself():
+    """80/10/10 independently: both tokens of a pair become [MASK] in 64 % of the cases."""
+    ids, starts = row_of_words((2,) * 10)
+    masked = draw(np.broadcast_to(ids, (DRAWS, L)), np.broadcast_to(starts, (DRAWS, L)), law=LAW._replace(mask_fraction=0.09))
+    assert (masked.weights.sum(axis=1) == 2).all()
+    seen = np.take_along_axis(masked.ids, masked.positions[:, :2], axis=1) == MASK
+    counts = np.bincount(seen.sum(axis=1), minlength=3)
+    assert_shares(counts, DRAWS * np.array([0.04, 0.32, 0.64]))
+
+
+def test_labels_and_what_stays():
+    rng = np.random.default_rng(1)
+    ids = np.stack([row(length) for length in (40, 20, 3, 2, 0)] * 20)
+    masked = draw(ids, rng.random(ids.shape) < 0.5)
+    for before, after, positions, labels, weights in zip(ids, *masked, strict=True):
+        chosen = positions[weights > 0]
+        assert len(set(chosen.tolist())) == len(chosen)
+        np.testing.assert_array_equal(labels[weights > 0], before[chosen])
+        assert not labels[weights == 0].any() and not positions[weights == 0].any()
+        untouched = np.ones(len(before), bool)
+        untouched[chosen] = False
+        np.testing.assert_array_equal(after[untouched], before[untouched])
+    assert (masked.weights.sum(axis=1) > 0).reshape(20, 5).all(axis=0).tolist() == [True, True, True, False, False]
+
+
+def test_rows_of_padding_stay():
+    ids = np.zeros((3, L), np.int32)
+    masked = draw(ids, np.ones((3, L), np.int8))
+    assert not masked.weights.any()
+    np.testing.assert_array_equal(masked.ids, ids)
+
+
+def test_a_row_that_is_one_word_is_masked_in_pieces():
+    ids, starts = row_of_words((30,))
+    masked = draw(np.stack([ids] * 300), np.stack([starts] * 300))
+    number = number_of(ids, LAW)
+    assert number == 5 and (masked.weights.sum(axis=1) == 5).all()
+    first = masked.positions.min(axis=1, where=masked.weights > 0, initial=L)
+    assert set(first.tolist()) == set(range(1, 31, 5)), "each piece is drawn now and then"
+
+
+def test_words_end_at_marks():
+    """In a packed row and before a second segment a word begins after each mark, whatever is said of it."""
+    ids = np.full(L, 20, np.int32)
+    ids[[0, 11, 24]], ids[[10, 23, 39]] = CLS, SEP
+    ids[12:14] = 21
+    masked = draw(np.stack([ids] * 500), np.zeros((500, L), np.int8), law=LAW._replace(max_predictions=9, mask_fraction=0.225))
+    for positions, weights in zip(masked.positions, masked.weights, strict=True):
+        assert set(positions[weights > 0].tolist()) in (set(range(1, 10)), set(range(12, 21)), set(range(25, 34)),
+                                                        {21, 22, *range(34, 39)})  # fmt: skip
+
+
+def test_a_rows_mask_depends_on_its_key_alone():
+    rng = np.random.default_rng(2)
+    ids = np.stack([row(20 + i) for i in range(16)])
+    starts = rng.random(ids.shape) < 0.5
+    keys = jax.random.split(jax.random.key(0), 16)
+    whole = mask(jnp.asarray(ids), keys, jnp.asarray(starts), LAW)
+    part = mask(jnp.asarray(ids[3:7]), keys[3:7], jnp.asarray(starts[3:7]), LAW)
+    for a, b in zip(whole, part, strict=True):
+        np.testing.assert_array_equal(a[3:7], b)
+    assert not np.array_equal(draw(ids, starts, seed=1).positions, whole.positions)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "electra"])
+def test_the_objective_reads_where_words_begin(architecture: str):
+    """And an evaluation does not: its masks are of single tokens, in every run."""
+    model = {"architecture": architecture, "embedding_size": 16} if architecture == "electra" else {}
+    settings = ObjectiveConfig(whole_words=True, mask_fraction=0.3)
+    data = cases.batch() | {"word_start": jnp.zeros((8, cases.L), jnp.int8).at[:, ::4].set(1)}
+    inputs, _ = cases.compiled(cases.make(objective=settings, **model))[0](data)
+    masked = inputs.masked if architecture == "electra" else inputs
+    chosen = np.sort(np.asarray(masked.predicted), axis=1)
+    plain, _ = cases.compiled(cases.make(objective=settings.model_copy(update={"whole_words": False}), **model))[0](data)
+    other = plain.masked if architecture == "electra" else plain
+    assert not np.array_equal(np.asarray(other.predicted), np.asarray(masked.predicted))
+    assert chosen[0].tolist() == [0, 0, 1, 2, 3] or any(b - a == 1 for a, b in itertools.pairwise(chosen[0].tolist()))
+
+    evaluation = cases.make(objective=settings, evaluation=True, **model)
+    cases.compiled(evaluation)[0]({"tokens": data["tokens"]})
+    law = masking_law("bert", settings, sequence_length=L, vocab_size=60, special=LAW.special, evaluation=True)
+    assert not law.whole_words
+
+
+def test_a_decoder_has_no_words_to_draw():
+    causal = {"data": {"rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}
+    RunConfig.model_validate(causal)
+    with pytest.raises(ValueError, match="whole_words is for masked models"):
+        RunConfig.model_validate({**causal, "train": {"objective": {"whole_words": True}}})
