@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tpulm
-from tpulm.progress import format_amount
+from tpulm.progress import DocumentRate, format_amount, format_pace
 
 
 def test_a_line_at_each_beginning_and_whenever_the_time_has_come():
@@ -16,8 +16,8 @@ def test_a_line_at_each_beginning_and_whenever_the_time_has_come():
     progress.start("Exporting")
     assert lines == [
         "Training  0/2 steps",
-        "Training  1/2 steps",
-        "Training  1/2 steps  loss 3.1",
+        "Training  1/2 steps  0:00:00 left",
+        "Training  1/2 steps  0:00:00 left  loss 3.1",
         "note: a checkpoint was damaged",
         "Exporting",
     ]
@@ -36,6 +36,22 @@ def test_amounts_are_readable():
     assert format_amount(1200, 3000, "step") == "1,200/3,000 steps"
     assert format_amount(1_500_000, None, "byte") == "1.5 MB"
     assert format_amount(0, None, "") == ""
+
+
+def test_the_pace_tells_the_rate_and_what_is_left():
+    assert format_pace(30e6, 90e6, "B", 10.0) == "3.0 MB/s, 0:00:20 left"
+    assert format_pace(1, 2, "step", 3600.0) == "1:00:00 left"
+    assert format_pace(0, 2, "B", 5.0) == format_pace(2, 2, "B", 5.0) == format_pace(2, None, "B", 5.0) == ""
+
+
+def test_documents_a_second_stand_beside_the_bar():
+    lines: list[str] = []
+    progress = tpulm.PrintedProgress(lines.append, every_seconds=0.0)
+    rate = DocumentRate(progress)
+    rate.add(0)
+    assert not lines
+    rate.add(5)
+    assert lines[-1].endswith(" documents/s")
 
 
 def test_every_public_name_exists():

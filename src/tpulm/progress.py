@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+_BYTES: Final = ("byte", "bytes", "B")
 
 
 class Progress(Protocol):
@@ -48,6 +51,19 @@ class Silent:
 SILENT: Progress = Silent()
 
 
+class DocumentRate:
+    """Documents a second, beside a bar that counts bytes."""
+
+    def __init__(self, progress: Progress):
+        self._progress, self._begun_at, self._documents = progress, time.monotonic(), 0
+
+    def add(self, documents: int) -> None:
+        self._documents += documents
+        seconds = time.monotonic() - self._begun_at
+        if self._documents and seconds > 0:
+            self._progress.status(f"{self._documents / seconds:,.0f} documents/s")
+
+
 class PrintedProgress:
     """A line at each beginning and then now and then: for logs, scripts and notebooks."""
 
@@ -56,10 +72,11 @@ class PrintedProgress:
         self._description, self._unit, self._status = "", "", ""
         self._total: float | None = None
         self._completed, self._said_at = 0.0, time.monotonic()
+        self._begun_at = self._said_at
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
         self._description, self._total, self._unit, self._status = description, total, unit, ""
-        self._completed = 0.0
+        self._completed, self._begun_at = 0.0, time.monotonic()
         self._say()
 
     def advance(self, amount: float) -> None:
@@ -80,12 +97,13 @@ class PrintedProgress:
     def _say(self) -> None:
         self._said_at = time.monotonic()
         amount = format_amount(self._completed, self._total, self._unit)
-        self._print("  ".join(part for part in (self._description, amount, self._status) if part))
+        pace = format_pace(self._completed, self._total, self._unit, self._said_at - self._begun_at)
+        self._print("  ".join(part for part in (self._description, amount, pace, self._status) if part))
 
 
 def format_amount(completed: float, total: float | None, unit: str) -> str:
     """ "1,200/3,000 steps", or megabytes where the unit is bytes."""
-    if unit in ("byte", "bytes", "B"):
+    if unit in _BYTES:
         done, whole, unit = completed / 1e6, None if total is None else total / 1e6, "MB"
         form = "{:,.1f}"
     else:
@@ -93,3 +111,16 @@ def format_amount(completed: float, total: float | None, unit: str) -> str:
         unit = unit + "s" if unit and not unit.endswith("s") else unit
     of = "" if whole is None else f"/{form.format(whole)}"
     return f"{form.format(done)}{of} {unit}".strip() if unit or done else ""
+
+
+def format_rate(completed: float, unit: str, seconds: float) -> str:
+    """ "12.3 MB/s" of bytes; "" of anything else, whose rate the work itself tells."""
+    return f"{completed / 1e6 / seconds:,.1f} MB/s" if unit in _BYTES and completed and seconds > 0 else ""
+
+
+def format_pace(completed: float, total: float | None, unit: str, seconds: float) -> str:
+    """The rate, and the time that is left if it goes on like this: "12.3 MB/s, 0:01:20 left"."""
+    if not completed or not total or completed >= total or seconds <= 0:
+        return ""
+    left = timedelta(seconds=round((total - completed) * seconds / completed))
+    return ", ".join(part for part in (format_rate(completed, unit, seconds), f"{left} left") if part)

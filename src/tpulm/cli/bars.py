@@ -12,7 +12,7 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeElaps
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from tpulm.progress import PrintedProgress, Progress, format_amount
+from tpulm.progress import PrintedProgress, Progress, format_amount, format_rate
 
 
 @contextmanager
@@ -25,6 +25,7 @@ def drawn(console: Console) -> Iterator[Progress]:
         TextColumn("[bold]{task.description}", justify="left"),
         BarColumn(bar_width=24),
         _Amount(),
+        _Rate(),
         TextColumn("{task.fields[status]}", style="cyan"),
         TimeElapsedColumn(),
         TextColumn("left"),
@@ -40,6 +41,14 @@ class _Amount(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(format_amount(task.completed, task.total, task.fields["unit"]))
+
+
+class _Rate(ProgressColumn):
+    """'12.3 MB/s' where the unit is bytes."""
+
+    def render(self, task: Task) -> Text:
+        seconds = task.finished_time if task.finished_time is not None else task.elapsed
+        return Text(format_rate(task.completed, task.fields["unit"], seconds or 0.0), style="cyan")
 
 
 class _Bars:

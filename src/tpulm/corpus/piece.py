@@ -129,8 +129,10 @@ def _hash_beginning(path: str, offset: int, size: int) -> str:
     return digest.hexdigest()
 
 
-def scatter_piece(piece: Piece, advance: Callable[[float], None] = lambda amount: None) -> PieceRecord:
-    """Read the files once and write the spill, then its record. `advance` is told the raw bytes read."""
+def scatter_piece(
+    piece: Piece, advance: Callable[[float], None] = lambda amount: None, kept: Callable[[int], None] = lambda documents: None
+) -> PieceRecord:
+    """Read the files once and write the spill, then its record. `advance` is told the raw bytes read, `kept` the documents."""
     source = piece.config.sources[piece.files[0].source]
     faults = Faults(source.on_error)
     inputs: list[InputRecord] = []
@@ -141,7 +143,7 @@ def scatter_piece(piece: Piece, advance: Callable[[float], None] = lambda amount
             stream = open_file(file, faults, advance)
             for batch in read_documents(file, source, stream, faults, advance):
                 interrupt.check("files that were read to their end need not be read again")
-                keeper.keep(batch)
+                kept(keeper.keep(batch))
                 if keeper.limit_reached:
                     break
             inputs.append(_input_record(file, stream, keeper.limit_reached))
@@ -177,10 +179,11 @@ class _Keeper:
         self._draws = (RANGE - 1, 0)
         self.limit_reached = piece.limits.reached
 
-    def keep(self, batch: Batch) -> None:
+    def keep(self, batch: Batch) -> int:
+        """How many of its documents stay."""
         documents, characters = self._cleaner.clean(batch, self._faults.skipped)
         if not documents:
-            return
+            return 0
         keys = keys_of(documents)
         fraction = self._piece.config.sample_fraction
         if fraction < 1.0:
@@ -192,11 +195,12 @@ class _Keeper:
         if count < len(documents):
             documents, characters, sizes, keys = documents[:count], characters[:count], sizes[:count], keys.take(slice(count))
         if not count:
-            return
+            return 0
         self._spill.add(documents, keys)
         draws = draw(keys, Purpose.HOLDOUT)
         self._draws = (min(self._draws[0], int(draws.min())), max(self._draws[1], int(draws.max())))
         self._counts += Counts(documents=count, bytes=int(sizes.sum()), characters=int(characters.sum()))
+        return count
 
     def _fitting(self, sizes: np.ndarray) -> int:
         """How many of the next documents the limits allow."""

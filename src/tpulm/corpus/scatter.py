@@ -35,7 +35,7 @@ from tpulm.corpus.samples import merged
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
-from tpulm.progress import SILENT, Progress
+from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.workers import Runner, count_cores, run_tasks
 
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; a second's work on one core, as long as starting a pool takes
@@ -164,6 +164,7 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
         else:
             records[piece.number] = record
             progress.advance(_raw_bytes(piece))
+    documents = DocumentRate(progress)
     workers = min(workers or count_cores(), len(waiting))
     if runner is None and workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES:
         runner = partial(run_tasks, workers=workers)
@@ -172,9 +173,10 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
         for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
             records[number] = record
             progress.advance(sum(file.bytes for file in record.inputs))
+            documents.add(record.counts.documents)
     else:
         for piece in waiting:
-            records[piece.number] = scatter_piece(piece, progress.advance)
+            records[piece.number] = scatter_piece(piece, progress.advance, documents.add)
     return [records[piece.number] for piece in pieces]
 
 
@@ -184,13 +186,13 @@ def _numbered(piece: Piece) -> tuple[int, PieceRecord]:
 
 def _one_after_another(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
     """With a limit, how much of a piece is read depends on the pieces before it."""
-    limits = Limits(config.max_documents, config.max_bytes)
+    limits, documents = Limits(config.max_documents, config.max_bytes), DocumentRate(progress)
     records: list[PieceRecord] = []
     for piece in pieces:
         piece = piece._replace(limits=limits)
         record = finished(piece)
         if record is None:
-            record = scatter_piece(piece, progress.advance)
+            record = scatter_piece(piece, progress.advance, documents.add)
         else:
             progress.advance(_raw_bytes(piece))
         records.append(record)

@@ -31,7 +31,7 @@ from tpulm.dataset.manifest import (
 from tpulm.dataset.part import read_record
 from tpulm.errors import DataError, MissingExtra, StorageError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
-from tpulm.progress import SILENT, Progress
+from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.workers import Runner, run_tasks
 
@@ -212,10 +212,12 @@ def _build(tasks: list[PartTask], bytes_of_part: float, runner: Runner, progress
     if kept := len(tasks) - len(missing):
         progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
     progress.start("Building the dataset", total=bytes_of_part * len(missing), unit="B")
+    documents = DocumentRate(progress)
     for built in runner(build_part, ((task,) for task in missing)):
         for split, record in built.items():
             records[split].append(record)
         progress.advance(sum(record.counts.bytes for record in built.values()))
+        documents.add(sum(record.counts.documents for record in built.values()))
     return records
 
 
