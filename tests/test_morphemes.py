@@ -26,8 +26,8 @@ class Notes(Silent):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 def toy(folder: Path, analyser: str) -> RunConfig:
@@ -46,13 +46,13 @@ def toy(folder: Path, analyser: str) -> RunConfig:
 
 
 @pytest.mark.parametrize(("analyser", "package"), [("mecab", "fugashi"), ("kiwi", "kiwipiepy")])
-def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, analyser: str, package: str) -> None:
+def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, analyser: analysers.Name, package: str) -> None:
     pytest.importorskip(package)
     config, workdir, progress = toy(tmp_path, analyser), tmp_path / "w", Notes()
     summary = pipeline.run(config, workdir, progress=progress)
     assert any("read by tpulm alone" in note for note in progress.notes) is (analyser == "kiwi")
     manifest = dataset.load_manifest(workdir)
-    assert manifest is not None and manifest.inputs["analyser"] == analysers.versions(config.tokenizer.morphemes)
+    assert manifest is not None and manifest.inputs["analyser"] == analysers.versions(analyser)
     assert manifest.train.counts.unknown_tokens == 0 and manifest.train.rows.columns == ("tokens",)
 
     card = (Path(summary.export) / "README.md").read_text()
