@@ -37,8 +37,9 @@ def _check_named_inputs(config: RunConfig) -> None:
     if path is not None and storage.info(path) is None:
         what = "a folder; name the vocab.txt or tokenizer.json in it" if storage.exists(path) else "not there"
         raise ConfigError(f"tokenizer.path {path} is {what}")
-    if config.data.word_boundaries != "none":
-        tokenization.analysers.versions(config.data.word_boundaries)  # or the analyser's package would be missed in an hour
+    for name in (config.data.word_boundaries, config.tokenizer.morphemes):
+        if name != "none":
+            tokenization.analysers.versions(name)  # or the analyser's package would be missed in an hour
     start = config.train.start_from
     if start is not None and not storage.exists(start):
         raise ConfigError(f"train.start_from {start} is not there; name the folder of a model, or a work folder with an export")
@@ -55,11 +56,17 @@ def prepare_tokenizer(
         return tokenization.load(folder)
     manifest = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
     wanted = config.tokenizer
-    inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude={"path"})}
+    unsaid = {"path", "morphemes"} if wanted.morphemes == "none" else {"path"}
+    inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude=unsaid)}
     if wanted.path is None:
         inputs["corpus"] = manifest.fingerprint
     else:
         inputs["file"] = storage.sha256(wanted.path)
+    if wanted.morphemes == "kiwi":
+        progress.note(
+            "tokenizer.morphemes = 'kiwi': transformers has no tokenizer that cuts Korean into morphemes, so this one will be "
+            "read by tpulm alone; data.word_boundaries = 'kiwi' masks by morphemes and keeps a tokenizer that all can load"
+        )
     is_done = _is_done("the tokenizer", tokenization.load_manifest(folder), inputs)
     hosts.barrier("tokenizer begun")
     if not is_done and hosts.is_first:

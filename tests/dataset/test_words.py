@@ -219,6 +219,11 @@ def test_without_the_setting_nothing_of_it_is_written(tmp_path: Path) -> None:
 def test_boundaries_without_a_use_are_refused() -> None:
     with pytest.raises(ValueError, match=r"set train\.objective\.whole_words = true, or leave it out"):
         RunConfig.model_validate({"data": {"word_boundaries": "kiwi"}})
-    with pytest.raises(ValueError, match="word_boundaries are for masking whole words, which causal rows do not"):
-        RunConfig.model_validate({"data": {"word_boundaries": "kiwi", "rows": "causal"}})
+    with pytest.raises(ValueError, match=r"data\.word_boundaries are for masking whole words, which causal rows do not"):
+        RunConfig.model_validate(
+            {
+                "data": {"word_boundaries": "kiwi", "rows": "causal"},
+                "model": {"architecture": "decoder", "norm_position": "pre"},
+            }
+        )
     RunConfig.model_validate({"data": {"word_boundaries": "kiwi"}, "train": {"objective": {"whole_words": True}}})

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from tpulm.config.layouts import layout_of
 from tpulm.config.settings import Settings
 from tpulm.config.source import SourceConfig
+from tpulm.config.words import check_words
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -67,10 +68,18 @@ class TokenizerConfig(Settings):
     vocab_size: Annotated[int, Field(ge=1, le=2_000_000)] = 32_000
     lowercase: bool = False
     strip_accents: bool = False
-    split_cjk: bool = True  # each Chinese character a word of its own (wordpiece only)
+    split_cjk: bool = True  # each Chinese character a word of its own (wordpiece without morphemes only)
+    # wordpiece only: texts are cut into morphemes first (mecab: Japanese, kiwi: Korean), by all who use the model
+    morphemes: Literal["none", "mecab", "kiwi"] = "none"
     min_frequency: Positive = 2  # of a word or a merge
     unused_slots: NonNegative = 0  # [unused0], [unused1], … for later use
     sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # at most this much text is used for training
+
+    @model_validator(mode="after")
+    def _morphemes_of_wordpiece(self) -> Self:
+        if self.morphemes != "none" and (self.algorithm != "wordpiece" or self.strip_accents):
+            raise ValueError("morphemes go with algorithm = 'wordpiece' and strip_accents = false; set these, or leave it out")
+        return self
 
 
 class DataConfig(Settings):
@@ -92,8 +101,6 @@ class DataConfig(Settings):
     def _combinations(self) -> Self:
         if self.next_sentence and self.rows != "segments":
             raise ValueError(f"next_sentence needs rows = 'segments', not '{self.rows}'")
-        if self.word_boundaries != "none" and self.rows == "causal":
-            raise ValueError("word_boundaries are for masking whole words, which causal rows do not; leave it out")
         return self
 
 
@@ -318,15 +325,13 @@ class RunConfig(Settings):
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
             )
-        if self.train.objective.whole_words and self.model.architecture == "decoder":
-            raise ValueError(
-                "train.objective.whole_words is for masked models; a decoder predicts every token, so leave it out"
-            )
-        if self.data.word_boundaries != "none" and not self.train.objective.whole_words:
-            raise ValueError(
-                f"data.word_boundaries = '{self.data.word_boundaries}' is read only where whole words are masked: set "
-                "train.objective.whole_words = true, or leave it out"
-            )
+        check_words(
+            architecture=self.model.architecture,
+            rows=self.data.rows,
+            whole_words=self.train.objective.whole_words,
+            word_boundaries=self.data.word_boundaries,
+            morphemes=self.tokenizer.morphemes,
+        )
         layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # or it could never be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:

@@ -75,11 +75,11 @@ def _contradictions(prefix: str, stated: Mapping[str, Any], start: Mapping[str, 
         if prefix == "model" and name in FREE:
             continue
         full, there = f"{prefix}.{name}", start.get(name)
-        value = None if value == "none" else value
+        value = _unset(value)
         if isinstance(value, Mapping) and isinstance(there, Mapping):
             found += _contradictions(full, value, there)
         elif name not in start:
-            if prefix == "tokenizer" and value != getattr(TokenizerConfig(), name, None):
+            if prefix == "tokenizer" and value != _unset(getattr(TokenizerConfig(), name, None)):
                 found.append(f"{full} would not be read, as the tokenizer is taken from there")
             elif prefix != "tokenizer":
                 found.append(f"{full} is no setting.{suggest(name, start)}")
@@ -89,6 +89,10 @@ def _contradictions(prefix: str, stated: Mapping[str, Any], start: Mapping[str, 
         elif value != there:
             found.append(f"{full} is {_show(value)}, and {_show(there)} there")
     return found
+
+
+def _unset(value: Any) -> Any:
+    return None if value == "none" else value
 
 
 def _show(value: Any) -> str:

@@ -73,6 +73,20 @@ def words_of(head: Head) -> Words:
     return _BY_HEAD[head]
 
 
+def morphemes(facts: CardFacts) -> str:
+    """What the tokenizer needs that cuts texts into morphemes first, and whether others can."""
+    match facts.config.tokenizer.morphemes:
+        case "mecab":
+            return "\n\nThe tokenizer cuts texts into morphemes first, with MeCab: `pip install fugashi unidic-lite`."
+        case "kiwi":
+            return (
+                "\n\n**The tokenizer cannot be loaded by transformers**, which has none that cuts Korean into morphemes first, "
+                "as this one does with Kiwi. tpulm loads it (`pip install 'tpulm[ko]'`, then `tpulm.load_model`, "
+                "`tpulm fill-mask` and `tpulm finetune`). The weights are like any other's."
+            )
+    return ""
+
+
 def architecture(facts: CardFacts) -> str:
     """What the model is, with the class of transformers that it is built as."""
     model = facts.model

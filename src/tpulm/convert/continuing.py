@@ -46,12 +46,13 @@ def starting_point(path: str | os.PathLike[str]) -> Start:
 
 
 def _tokenizer(folder: PurePath, loaded: LoadedModel) -> dict[str, Any]:
-    vocab_size = loaded.tokenization.vocab_size
+    vocab_size, segmenter = loaded.tokenization.vocab_size, loaded.tokenization.segmenter
+    morphemes = {} if segmenter is None else {"morphemes": segmenter.analyser}
     if storage.exists(folder / "tokenizer.json"):
-        return {"path": str(folder / "tokenizer.json"), "vocab_size": vocab_size}
+        return {"path": str(folder / "tokenizer.json"), "vocab_size": vocab_size, **morphemes}
     settings = vocabulary_settings(folder)
     rules = {name: getattr(settings, name) for name in ("lowercase", "strip_accents", "split_cjk")}
-    return {"path": str(folder / "vocab.txt"), "vocab_size": vocab_size, **rules}
+    return {"path": str(folder / "vocab.txt"), "vocab_size": vocab_size, **rules, **morphemes}
 
 
 def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:

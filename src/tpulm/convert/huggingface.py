@@ -30,6 +30,7 @@ from tpulm.models.classifier import SequenceClassifier
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
+from tpulm.tokenization.segmenter import declared
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -252,6 +253,8 @@ def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
     path = folder / TOKENIZER_CONFIG
     settings = storage.read_given_object(path) if storage.exists(path) else {}
+    if (segmenter := declared(settings, str(path))) is not None:
+        return TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
     lowercase = settings.get("do_lower_case", True)
     strip_accents = settings.get("strip_accents")
     return TokenizerConfig(

@@ -14,7 +14,7 @@ from typing import Any
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
 from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts
-from tpulm.convert.card_words import architecture, words_of
+from tpulm.convert.card_words import architecture, morphemes, words_of
 from tpulm.convert.curve import Line, Point, draw
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
@@ -94,7 +94,7 @@ def _usage(facts: CardFacts) -> str:
     words = words_of(facts.head)
     text = facts.examples[0].text if facts.examples else words.text.format(mask=facts.mask_token)
     usage = words.usage.format(name=quote(facts.name), text=quote(text))
-    return f"## How to use\n\n```python\n{usage}\n```\n\n{words.classes}"
+    return f"## How to use\n\n```python\n{usage}\n```\n\n{words.classes}{morphemes(facts)}"
 
 
 def _examples(examples: Sequence[Example], mask_token: str) -> str:

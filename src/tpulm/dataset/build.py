@@ -53,7 +53,7 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
         numbers = (task.number, place)
         sentences = task.config.rows == "segments"
         tokens, counts = encode_documents(
-            documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=_word_encoder(task)
+            documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=_word_encoder(task, tokenizer)
         )
         documents.clear()
         layout = _lay(tokens, task.config, Draws(task.config.seed, Purpose.LAYOUT, *numbers))
@@ -107,16 +107,16 @@ def _tokenization(path: str, inputs: str) -> Tokenization:
     return tokenization.load(path)
 
 
-def _word_encoder(task: PartTask) -> WordEncoder | None:
+def _word_encoder(task: PartTask, tokenizer: Tokenization) -> WordEncoder | None:
     """Raises WorkFolderMismatch where this machine has another version than the one that began the dataset."""
-    name = task.config.word_boundaries
+    name = tokenizer.segmenter.analyser if tokenizer.segmenter else task.config.word_boundaries
     if name == "none":
         return None
     if (here := analysers.versions(name)) != task.analyser:
         raise WorkFolderMismatch(
             f"this machine has {here} to find words, the dataset was begun with {task.analyser}; install the same versions"
         )
-    return _words(task.tokenization_path, task.inputs, name)
+    return None if tokenizer.segmenter else _words(task.tokenization_path, task.inputs, name)
 
 
 @lru_cache(maxsize=1)

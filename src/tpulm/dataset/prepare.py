@@ -29,7 +29,7 @@ from tpulm.dataset.manifest import (
     write_manifest,
 )
 from tpulm.dataset.part import read_record
-from tpulm.errors import DataError, MissingExtra, StorageError, WorkFolderMismatch
+from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.tokenization import Tokenization, analysers
@@ -58,10 +58,11 @@ def prepare(
     """
     folder = dataset_folder(workdir)
     tokenizer = tokenization.load(tokenization_path)
-    analyser = _analyser(config, workdir)
+    analyser = _analyser(config, tokenizer, workdir)
+    unsaid = {"word_boundaries"} if config.word_boundaries == "none" else set()
     inputs = {
         "format_version": FORMAT_VERSION,
-        "config": config.model_dump(mode="json", exclude=set() if analyser else {"word_boundaries"}),
+        "config": config.model_dump(mode="json", exclude=unsaid),
         "tokenizer": tokenizer.fingerprint,
         "corpus": corpus_manifest.fingerprint,
         **({"analyser": analyser} if analyser else {}),
@@ -108,12 +109,20 @@ def prepare(
     return manifest
 
 
-def _analyser(config: DataConfig, workdir: str | PurePath) -> dict[str, str] | None:
-    """The versions of what finds word boundaries; of a complete dataset its own, if nothing is installed here."""
-    if config.word_boundaries == "none":
+def _analyser(config: DataConfig, tokenizer: Tokenization, workdir: str | PurePath) -> dict[str, str] | None:
+    """The versions of what finds words; of a complete dataset its own, if nothing is installed here."""
+    name = config.word_boundaries
+    if name != "none" and tokenizer.segmenter:
+        raise ConfigError(
+            f"data.word_boundaries is '{name}', and the tokenizer cuts texts into morphemes itself "
+            f"({tokenizer.segmenter.analyser}), so that its words are morphemes already; leave data.word_boundaries out"
+        )
+    if tokenizer.segmenter:
+        name = tokenizer.segmenter.analyser
+    if name == "none":
         return None
     try:
-        return analysers.versions(config.word_boundaries)
+        return analysers.versions(name)
     except MissingExtra:
         complete = load_manifest(workdir)
         if complete is None or "analyser" not in complete.inputs:

@@ -112,11 +112,11 @@ class Mecab:
     """Opened as transformers' BertJapaneseTokenizer opens it."""
 
     def __init__(self) -> None:
-        import fugashi
         import unidic_lite
+        from fugashi import GenericTagger  # pyright: ignore[reportAttributeAccessIssue]
 
         folder = unidic_lite.DICDIR
-        self._tagger: Any = fugashi.GenericTagger(f'-d "{folder}" -r "{folder}/mecabrc"')  # pyright: ignore[reportAttributeAccessIssue]
+        self._tagger: Any = GenericTagger(f'-d "{folder}" -r "{folder}/mecabrc"')
 
     def morphemes(self, texts: Sequence[str]) -> Iterator[list[Piece]]:
         for text in texts:

@@ -12,11 +12,12 @@ from tokenizers import Tokenizer, models
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
-from tpulm.errors import DataError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import pipelines, special
 from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS
 from tpulm.tokenization.saving import load_manifest
+from tpulm.tokenization.segmenter import Segmenter, declared
 from tpulm.tokenization.sentencepiece_model import read as read_sentencepiece
 from tpulm.tokenization.tokenization import Tokenization
 
@@ -31,12 +32,17 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     source = storage.as_path(path)
     if storage.is_folder(source):
         return _from_folder(source, config, progress)
-    match source.suffix:
-        case ".json":
-            return _from_json(source)
-        case ".model":
-            return _with_specials(read_sentencepiece(source), source)
-    return _from_vocabulary(source, config or TokenizerConfig(), progress)
+    settings = config or TokenizerConfig()
+    wanted = None if settings.morphemes == "none" else Segmenter(settings.morphemes, settings.lowercase)
+    if source.suffix not in (".json", ".model"):
+        return _from_vocabulary(source, settings, progress, wanted)
+    found = _from_json(source) if source.suffix == ".json" else _with_specials(read_sentencepiece(source), source)
+    if wanted is not None and found.segmenter is None:
+        raise ConfigError(
+            f"tokenizer.morphemes is '{settings.morphemes}', but {source} says itself how texts are cut, and not so; leave "
+            "morphemes out, or name a vocab.txt that was made of morphemes"
+        )
+    return found
 
 
 class Vocabulary(NamedTuple):
@@ -77,7 +83,11 @@ def _from_folder(folder: PurePath, config: TokenizerConfig | None, progress: Pro
     manifest = load_manifest(folder)
     source = _file_in(folder)
     if source.suffix != ".json":
-        return _from_vocabulary(source, config or TokenizerConfig(), progress)
+        segmenter = _segmenter_beside(source)
+        settings = config or TokenizerConfig()
+        if segmenter is not None:
+            settings = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
+        return _from_vocabulary(source, settings, progress, segmenter)
     tokenization = _from_json(source)
     if manifest is not None and tokenization.fingerprint != manifest["fingerprint"]:
         raise StorageError(
@@ -123,7 +133,13 @@ def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
         pipelines.add_special_tokens(tokenizer, tokens)
     if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):
         pipelines.frame(tokenizer, tokens)
-    return Tokenization(tokenizer, tokens)
+    return Tokenization(tokenizer, tokens, _segmenter_beside(path))
+
+
+def _segmenter_beside(path: PurePath) -> Segmenter | None:
+    """What the tokenizer_config.json beside a tokenizer says of morphemes."""
+    settings = path.parent / "tokenizer_config.json"
+    return declared(storage.read_given_object(settings), str(settings)) if storage.exists(settings) else None
 
 
 def _read_specification(path: PurePath) -> dict[str, Any]:
@@ -157,7 +173,7 @@ def _declared(folder: PurePath) -> dict[str, str]:
     return declared
 
 
-def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress) -> Tokenization:
+def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress, segmenter: Segmenter | None) -> Tokenization:
     vocabulary = _read_vocabulary(path)
     tokens = special.locate(vocabulary, str(path))
     unknown = next(token for token, index in vocabulary.items() if index == tokens.unknown)
@@ -174,7 +190,7 @@ def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress
             f"{path} has no upper-case letter, and tokenizer.lowercase is false: capitalised words will be unknown. Set "
             "tokenizer.lowercase = true (and strip_accents = true for google's uncased vocabularies)."
         )
-    return Tokenization(tokenizer, tokens)
+    return Tokenization(tokenizer, tokens, segmenter)
 
 
 def _read_vocabulary(path: PurePath) -> dict[str, int]:

@@ -24,8 +24,14 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
 
     Stripping accents decomposes every character first, and google's code leaves it so, which breaks a Hangul syllable into
     three letters. Here it is composed again, unless `as_google`: a vocabulary made with their code expects the letters.
+
+    With `config.morphemes` the text comes as words with spaces between them, and is split there.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token=special.UNKNOWN, max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    if config.morphemes != "none":
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return tokenizer
     bert = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=config.split_cjk,
@@ -35,7 +41,6 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
     compose = config.strip_accents and not as_google
     tokenizer.normalizer = normalizers.Sequence([bert, normalizers.NFC()]) if compose else bert
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
     return tokenizer
 
 

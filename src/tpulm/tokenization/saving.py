@@ -77,6 +77,7 @@ def _tokenizer_config(tokenization: Tokenization, names: Mapping[str, str], mode
         "padding_side": "right",
         "tokenizer_class": "PreTrainedTokenizerFast",
         "truncation_side": "right",
+        **(tokenization.segmenter.settings() if tokenization.segmenter else {}),
     }
 
 

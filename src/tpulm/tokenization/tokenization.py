@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from tpulm.errors import DataError
+from tpulm.errors import ConfigError, DataError
 from tpulm.tokenization.bulk import BulkEncoder
 from tpulm.tokenization.encoded import Encoded
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal
 from tpulm.tokenization.plain import without_special_names, without_surrogates
+from tpulm.tokenization.segmenter import Segmenter
 from tpulm.tokenization.special import SpecialTokens
 
 _BYTE_LEVEL_BLANKS = ("Ċ", "č", "ĉ")  # how GPT-2's table of bytes writes line feed, carriage return and tab
@@ -27,16 +28,17 @@ class Tokenization:
     It can be pickled, but a worker process had better `load` it from the folder: that costs a tenth of a second.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special: SpecialTokens):
+    def __init__(self, tokenizer: Tokenizer, special: SpecialTokens, segmenter: Segmenter | None = None):
         self._tokenizer = tokenizer
         self.special = special
+        self.segmenter = segmenter  # cuts texts into morphemes before the tokenizer sees them
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tokenizer": self._tokenizer.to_str(), "special": self.special}
+        return {"tokenizer": self._tokenizer.to_str(), "special": self.special, "segmenter": self.segmenter}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._tokenizer = Tokenizer.from_str(state["tokenizer"])
-        self.special = state["special"]
+        self.special, self.segmenter = state["special"], state["segmenter"]
 
     def __repr__(self) -> str:
         return f"Tokenization({self.algorithm}, {self.vocab_size:,} tokens, {self.fingerprint[:12]})"
@@ -58,8 +60,9 @@ class Tokenization:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical tokenizer.json, in hexadecimal."""
-        return hashlib.sha256(self.canonical_json.encode()).hexdigest()
+        """SHA-256 of the canonical tokenizer.json, and of what cuts morphemes before it, in hexadecimal."""
+        before = "" if self.segmenter is None else json.dumps(self.segmenter.settings(), sort_keys=True)
+        return hashlib.sha256((self.canonical_json + before).encode()).hexdigest()
 
     @property
     def ends(self) -> frozenset[int]:
@@ -77,7 +80,7 @@ class Tokenization:
         A lone surrogate counts as U+FFFD. Single-threaded unless a text cannot be cut into words; faster from call to call,
         as words are remembered.
         """
-        return self._bulk.encode(texts)
+        return self._bulk.encode(texts if self.segmenter is None else self.segmenter.segment(texts))
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
         """The ids of one text: [CLS] … [SEP] around it ([SEP] before it where `causal` made this), and a literal "[MASK]" in it
@@ -87,6 +90,8 @@ class Tokenization:
         """
         if not special_tokens:
             return self.encode([text]).ids.tolist()
+        if self.segmenter is not None:
+            text = self.segmenter.segment_around(text, [self.token(index) for index in self.special.in_order])
         return self._tokenizer.encode(without_surrogates(text), add_special_tokens=True).ids
 
     def decode(self, ids: Sequence[int] | np.ndarray, special_tokens: bool = False) -> str:
@@ -135,7 +140,15 @@ class Tokenization:
         return Tokenization(tokenizer, self.special)
 
     def plain(self) -> Tokenizer:
-        """A stock tokenizer that adds nothing and takes special tokens' names for plain text; has offsets, unlike `encode`."""
+        """A stock tokenizer that adds nothing and takes special tokens' names for plain text; has offsets, unlike `encode`.
+
+        Raises ConfigError where morphemes are cut first: the stock tokenizer would not, and offsets would be of other text.
+        """
+        if self.segmenter is not None:
+            raise ConfigError(
+                f"this tokenizer cuts texts into morphemes first ({self.segmenter.analyser}), and where its tokens lie in a "
+                "text is not known; it encodes (run, fill-mask, finetune, classify), and can do nothing else"
+            )
         return without_special_names(self._tokenizer, self.special)
 
     @cached_property

@@ -9,6 +9,7 @@ from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import byte_bpe, pipelines, special, unigram, wordpiece
+from tpulm.tokenization.segmenter import Segmenter
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.trainer import Unreached
 from tpulm.tokenization.words import count_words
@@ -29,14 +30,15 @@ def train(texts: Iterable[list[str]], config: TokenizerConfig, *, progress: Prog
         raise ConfigError(f"tokenizer.path is '{config.path}', so there is nothing to train; load it, or leave the path out")
     make_pipeline, learn = _ALGORITHMS[config.algorithm]
     tokenizer = make_pipeline(config)
-    words = count_words(texts, tokenizer, progress)
+    segmenter = None if config.morphemes == "none" else Segmenter(config.morphemes, config.lowercase)
+    words = count_words(texts if segmenter is None else map(segmenter.segment, texts), tokenizer, progress)
     try:
         tokenizer.model = learn(words, config, progress)
     except Unreached as error:
         raise _unreachable(words, config, error.reached) from None
     tokens = special.locate(tokenizer.get_vocab(), "the trained vocabulary")
     pipelines.add_special_tokens(tokenizer, tokens)
-    return Tokenization(tokenizer, tokens)
+    return Tokenization(tokenizer, tokens, segmenter)
 
 
 def _unreachable(words: Counter[str], config: TokenizerConfig, reached: int) -> ConfigError:

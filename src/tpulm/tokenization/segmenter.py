@@ -1,0 +1,88 @@
+"""Text cut into morphemes before the subword model sees it, as Tohoku University's Japanese BERTs do.
+
+A text becomes its morphemes with a space between them; the tokenizer that follows splits at spaces and nowhere else. So the
+stock library trains and encodes as ever, and knows nothing of analysers.
+
+`mecab` is transformers' BertJapaneseTokenizer with unidic_lite: NFKC, MeCab's surfaces, each lower-cased where that is wanted.
+Its ids are the same, but for texts with a NUL or with longer lines than analysers.py takes at once. `kiwi` is like it for
+Korean, but NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together. transformers has nothing
+that does this.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from tpulm.errors import DataError
+from tpulm.tokenization import analysers
+from tpulm.tokenization.plain import without_surrogates
+
+_FORMS: Final = {"mecab": "NFKC", "kiwi": "NFC"}
+_DICTIONARY: Final = "unidic_lite"
+
+
+class Segmenter(NamedTuple):
+    """Two are equal if they cut alike; the analyser is loaded when first used."""
+
+    analyser: analysers.Name
+    lowercase: bool = False
+
+    def segment(self, texts: list[str]) -> list[str]:
+        """The texts as morphemes with one space between them. Raises MissingExtra."""
+        form: Any = _FORMS[self.analyser]
+        texts = [unicodedata.normalize(form, without_surrogates(text)) for text in texts]
+        analyser = analysers.load(self.analyser)
+        words = _surfaces(texts, analyser) if self.analyser == "mecab" else _stretches(texts, analyser)
+        # Again split, since to Python's blanks, which transformers splits at, belong some that MeCab takes for signs.
+        joined = (" ".join(" ".join(some).split()) for some in words)
+        return [" ".join(map(str.lower, text.split(" "))) if self.lowercase else text for text in joined]
+
+    def segment_around(self, text: str, names: list[str]) -> str:
+        """The same, but that the names of special tokens stay as they are."""
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
+        parts[::2] = self.segment(parts[::2])
+        return " ".join(filter(None, parts))
+
+    def settings(self) -> dict[str, Any]:
+        """For tokenizer_config.json. transformers refuses "kiwi" by name, which is better than other tokens without a word."""
+        return {
+            "do_lower_case": self.lowercase,
+            "do_subword_tokenize": True,
+            "do_word_tokenize": True,
+            "mecab_kwargs": {"mecab_dic": _DICTIONARY} if self.analyser == "mecab" else None,
+            "subword_tokenizer_type": "wordpiece",
+            "tokenizer_class": "BertJapaneseTokenizer",
+            "word_tokenizer_type": self.analyser,
+        }
+
+
+def declared(settings: dict[str, Any], location: str) -> Segmenter | None:
+    """What a tokenizer_config.json asks for. Raises DataError where that is an analyser or a dictionary not known here."""
+    if settings.get("tokenizer_class") != "BertJapaneseTokenizer":
+        return None
+    kind, subwords = settings.get("word_tokenizer_type", "basic"), settings.get("subword_tokenizer_type", "wordpiece")
+    dictionary = (settings.get("mecab_kwargs") or {}).get("mecab_dic", _DICTIONARY)
+    known = kind == "kiwi" or (kind == "mecab" and dictionary == _DICTIONARY)
+    if not known or subwords != "wordpiece":
+        raise DataError(
+            f"BertJapaneseTokenizer with {kind} ({dictionary}) and {subwords} cannot be used here; mecab with {_DICTIONARY} "
+            "and wordpiece can",
+            location=location,
+        )
+    return Segmenter(kind, bool(settings.get("do_lower_case", False)))
+
+
+def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
+    pieces = [analysers.cut(text) for text in texts]
+    found = analyser.morphemes([piece.text for some in pieces for piece in some])
+    for some in pieces:
+        yield [morpheme.text for _ in some for morpheme in next(found)]
+
+
+def _stretches(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
+    for text, offsets in zip(texts, analysers.word_offsets(texts, analyser), strict=True):
+        yield [text[first:last] for first, last in pairwise([*offsets.tolist(), len(text)])]

@@ -1,0 +1,89 @@
+"""A run whose tokenizer cuts morphemes first: from text to a model, what the model card says, and the model in use."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tpulm
+from tpulm import dataset, pipeline, storage, tokenization
+from tpulm.config import RunConfig
+from tpulm.convert.continuing import starting_point
+from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.progress import Silent
+from tpulm.tokenization import analysers
+
+SENTENCES = {
+    "mecab": ["吾輩は猫である。", "名前はまだ無い。", "どこで生れたか見当がつかぬ。", "猫は名前が無い。", "吾輩はまだ見た。"],
+    "kiwi": ["영화를 봤다.", "재미있었어요ㅋㅋㅋ", "하늘을 나는 새를 봤다.", "영화가 정말 좋았다.", "카페에서 새를 만났다."],
+}
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def toy(folder: Path, analyser: str) -> RunConfig:
+    rng = random.Random(0)
+    text = folder / "text.txt"
+    text.write_text("\n".join(" ".join(rng.choices(SENTENCES[analyser], k=rng.randint(1, 5))) for _ in range(150)))
+    settings: dict[str, Any] = {
+        "corpus": {"sources": [str(text)], "holdout_fraction": 0.1},
+        "tokenizer": {"vocab_size": 48, "morphemes": analyser, "min_frequency": 1},
+        "data": {"sequence_length": 48, "rows": "packed"},
+        "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48},
+        "train": {"steps": 3, "batch_size": 8, "objective": {"whole_words": True}},
+        "hardware": {"data": 8},
+    }
+    return RunConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(("analyser", "package"), [("mecab", "fugashi"), ("kiwi", "kiwipiepy")])
+def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, analyser: analysers.Name, package: str) -> None:
+    pytest.importorskip(package)
+    config, workdir, progress = toy(tmp_path, analyser), tmp_path / "w", Notes()
+    summary = pipeline.run(config, workdir, progress=progress)
+    assert any("read by tpulm alone" in note for note in progress.notes) is (analyser == "kiwi")
+    manifest = dataset.load_manifest(workdir)
+    assert manifest is not None and manifest.inputs["analyser"] == analysers.versions(analyser)
+    assert manifest.train.counts.unknown_tokens == 0 and manifest.train.rows.columns == ("tokens",)
+
+    card = (Path(summary.export) / "README.md").read_text()
+    assert ("cannot be loaded by transformers" in card) is (analyser == "kiwi")
+    assert ("pip install fugashi unidic-lite" in card) is (analyser == "mecab")
+
+    model = tpulm.load_model(summary.export)
+    sentence = SENTENCES[analyser][0]
+    assert model.tokenization.encode_one(sentence) == tokenization.load(workdir / "tokenizer").encode_one(sentence)
+    (answers,) = tpulm.fill_mask(model, f"{sentence[:3]}[MASK]{sentence[4:]}", top=3)
+    assert len(answers) == 3 and all(answer.text.startswith(sentence[:3]) for answer in answers)
+    if analyser == "mecab":
+        theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(summary.export)
+        assert theirs(sentence)["input_ids"] == model.tokenization.encode_one(sentence)
+
+    begin = starting_point(storage.as_path(summary.export))
+    assert begin.tokenizer["morphemes"] == analyser
+
+    monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "package": "0"})
+    with pytest.raises(WorkFolderMismatch, match=r"analyser\.package was None, is now 0"):
+        pipeline.run(config, workdir)
+
+
+def test_a_classifier_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("fugashi")
+    config = toy(tmp_path, "mecab")
+    export = pipeline.run(config, tmp_path / "w").export
+    examples = [(sentence, "cat" if "猫" in sentence else "none") for sentence in SENTENCES["mecab"] * 4]
+    classifier = tpulm.Classifier(export, epochs=1, batch_size=8).fit(examples, examples[:5])
+    classifier.save_pretrained(tmp_path / "classifier")
+    texts = [text for text, _ in examples]
+    assert tpulm.Classifier(tmp_path / "classifier").predict(texts) == classifier.predict(texts)
+    with pytest.raises(ConfigError, match="cuts texts into morphemes first"):
+        tokenization.load(export).plain()

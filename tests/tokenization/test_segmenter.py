@@ -1,0 +1,179 @@
+"""Texts cut into morphemes before WordPiece: the same ids as transformers where it has a class for them, and use by tpulm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import make_texts
+from test_analysers import TROUBLE, no_surrogates
+
+from tpulm import tokenization
+from tpulm.config import RunConfig, TokenizerConfig
+from tpulm.errors import ConfigError, DataError
+from tpulm.tokenization import Tokenization
+from tpulm.tokenization.segmenter import Segmenter
+
+SENTENCES = {
+    "mecab": [
+        "吾輩は猫である。",
+        "名前はまだ無い。",
+        "どこで生れたか見当がつかぬ。",
+        "Ｔｏｋｙｏでｶﾀｶﾅを見た",
+        "The cat's 1,000 mice.",
+    ],
+    "kiwi": ["영화를 봤다.", "재미있었어요ㅋㅋㅋ", "하늘을 나는 새", "The cat's 1,000 mice.", "😀👍🏽 카페에서 만났다!"],
+}
+texts_of_trouble = st.lists(st.one_of(st.sampled_from(TROUBLE), no_surrogates), max_size=10).map("".join)
+
+
+@pytest.fixture(scope="module", params=SENTENCES)
+def made(request: pytest.FixtureRequest) -> Tokenization:
+    pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[request.param])
+    return train(request.param)
+
+
+def train(analyser: Any, *, lowercase: bool = False, texts: list[str] | None = None, size: int = 700) -> Tokenization:
+    config = TokenizerConfig(vocab_size=size, min_frequency=1, morphemes=analyser, lowercase=lowercase)
+    return tokenization.train([texts or [*SENTENCES[analyser] * 3, *make_texts(300)]], config)
+
+
+def theirs_of(made: Tokenization, folder: Path) -> Any:
+    tokenization.save(made, folder)
+    return pytest.importorskip("transformers").AutoTokenizer.from_pretrained(folder)
+
+
+def test_texts_become_morphemes(made: Tokenization) -> None:
+    assert made.segmenter is not None
+    text, expected = {
+        "mecab": ("吾輩は　ｶﾀｶﾅ\nを見た", "吾輩 は カタカナ を 見 た"),
+        "kiwi": ("영화를  봤다\nㅋㅋ", "영화 를 봤 다 ㅋㅋ"),
+    }[made.segmenter.analyser]
+    assert made.segmenter.segment([text, "", " "]) == [expected, "", ""]
+
+
+@settings(max_examples=200)
+@given(texts_of_trouble)
+def test_one_text_and_many_have_the_same_ids(made: Tokenization, text: str) -> None:
+    """Whatever is in it; and no morpheme is left uncut or cut at a blank of another kind."""
+    encoded = made.encode([text, "猫", text])
+    first = encoded.ids[: encoded.lengths[0]].tolist()
+    assert made.encode_one(text, special_tokens=False) == first
+    if not any(name in text for name in ("[MASK]", "[SEP]")):
+        assert made.encode_one(text)[1:-1] == first
+    assert made.segmenter is not None
+    (cut,) = made.segmenter.segment([text])
+    assert cut.split() == cut.split(" ") or not cut
+
+
+def test_a_mask_stays_a_mask(made: Tokenization) -> None:
+    mask, text = made.special.mask, SENTENCES[made.segmenter.analyser if made.segmenter else ""][0]
+    ids = made.encode_one(f"{text}[MASK]{text} [MASK]")
+    alone = made.encode_one(text, special_tokens=False)
+    assert ids == [made.special.cls, *alone, mask, *alone, mask, made.special.sep]
+    assert mask not in made.encode(["[MASK]"]).ids
+
+
+def test_a_surrogate_is_a_replacement_character(made: Tokenization) -> None:
+    assert made.encode(["猫\ud800새"]).ids.tolist() == made.encode(["猫\ufffd새"]).ids.tolist()
+    assert made.encode_one("猫\ud800새") == made.encode_one("猫\ufffd새")
+
+
+def test_saved_loaded_and_pickled(made: Tokenization, tmp_path: Path) -> None:
+    tokenization.save(made, tmp_path)
+    again = tokenization.load(tmp_path)
+    assert again.segmenter == made.segmenter and again.fingerprint == made.fingerprint
+    text = "".join(TROUBLE)
+    for other in (again, pickle.loads(pickle.dumps(made)), tokenization.load(tmp_path / "tokenizer.json")):
+        assert other.encode_one(text) == made.encode_one(text)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "manifest.json").unlink()
+    bare = tokenization.load(tmp_path)
+    assert bare.segmenter == made.segmenter and bare.encode_one(text) == made.encode_one(text)
+
+
+def test_the_fingerprint_knows_the_analyser(made: Tokenization) -> None:
+    assert made.segmenter is not None
+    others = [
+        None,
+        Segmenter("kiwi" if made.segmenter.analyser == "mecab" else "mecab"),
+        made.segmenter._replace(lowercase=True),
+    ]
+    assert len({made.fingerprint, *(Tokenization(made._tokenizer, made.special, other).fingerprint for other in others)}) == 4
+
+
+def test_offsets_are_refused(made: Tokenization) -> None:
+    with pytest.raises(ConfigError, match="cuts texts into morphemes first"):
+        made.plain()
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_transformers_gives_the_same_ids(tmp_path: Path, lowercase: bool) -> None:
+    """AutoTokenizer on the folder; on made-up text and on what tokenizers disagree about."""
+    pytest.importorskip("fugashi")
+    rng = random.Random(0)
+    texts = [*make_texts(300), *("".join(rng.choices(TROUBLE, k=6)) for _ in range(400)), "ΑΣ Σ İstanbul", "x" * 120]
+    texts = [text for text in texts if "\0" not in text]  # at which transformers' MeCab ends a text
+    made = train("mecab", lowercase=lowercase, texts=texts, size=1500)
+    theirs = theirs_of(made, tmp_path)
+    assert type(theirs).__name__ == "BertJapaneseTokenizer"
+    for text in [*texts, "吾輩は[MASK]である。"]:
+        assert made.encode_one(text) == theirs(text)["input_ids"], text
+
+
+def test_transformers_gives_the_same_ids_of_literature(real_data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fugashi")
+    path = real_data / "ja" / "aozora.txt.gz"
+    if not path.exists():
+        pytest.skip("no Japanese text")
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        lines = [line.rstrip("\n") for line, _ in zip(stream, range(2000), strict=False)]
+    made = train("mecab", texts=lines, size=6000)
+    theirs = theirs_of(made, tmp_path)
+    assert made.encode(lines).ids.tolist() == [index for line in lines for index in theirs(line)["input_ids"][1:-1]]
+
+
+def test_transformers_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    """Better than to read Korean without cutting it, which gives other tokens and says nothing."""
+    pytest.importorskip("kiwipiepy")
+    with pytest.raises(ValueError, match="Invalid word_tokenizer_type 'kiwi'"):
+        theirs_of(train("kiwi"), tmp_path)
+
+
+def test_a_vocabulary_of_others_is_read_as_its_settings_say(tmp_path: Path) -> None:
+    pytest.importorskip("fugashi")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "吾輩", "は", "猫", "##輩"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    as_bert = tokenization.load(tmp_path)
+    assert as_bert.segmenter is None
+    described = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**described, "mecab_kwargs": {"mecab_dic": "unidic_lite"}}))
+    assert tokenization.load(tmp_path).encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
+    by_settings = tokenization.load(tmp_path / "vocab.txt", TokenizerConfig(morphemes="mecab"))
+    assert by_settings.encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**described, "mecab_kwargs": {"mecab_dic": "ipadic"}}))
+    with pytest.raises(DataError, match=r"mecab \(ipadic\) and wordpiece cannot be used here"):
+        tokenization.load(tmp_path)
+
+
+def test_what_does_not_go_together(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="morphemes go with algorithm = 'wordpiece'"):
+        TokenizerConfig(algorithm="bpe", morphemes="mecab")
+    morphemes = {"tokenizer": {"morphemes": "kiwi"}}
+    with pytest.raises(ValueError, match=r"leave data\.word_boundaries out"):
+        words = {"data": {"word_boundaries": "kiwi"}, "train": {"objective": {"whole_words": True}}}
+        RunConfig.model_validate(morphemes | words)
+    with pytest.raises(ValueError, match=r"tokenizer\.morphemes is for encoders"):
+        causal = {"data": {"rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}
+        RunConfig.model_validate(morphemes | causal)
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path)
+    with pytest.raises(ConfigError, match="says itself how texts are cut"):
+        tokenization.load(tmp_path / "tokenizer.json", TokenizerConfig(morphemes="mecab"))
