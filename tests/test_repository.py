@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,9 @@ def test_the_lock_holds_every_dependency():
     locked = {name.lower() for name in re.findall(r"^([A-Za-z0-9_.-]+)==", lock, flags=re.MULTILINE)}
     names = {re.split(r"[\[<>=~! ]", item)[0].lower() for item in wanted}
     assert names - locked == set(), "run 'make lock'"
+
+
+def test_no_two_files_of_tests_share_a_name():
+    """pytest imports them by their names alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

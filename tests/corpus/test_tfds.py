@@ -178,7 +178,7 @@ def test_killed_and_run_again(scattered: Callable, data_dir: Path, tmp_path: Pat
 
     once = stage.__globals__["scatter_piece"]
     monkeypatch.setitem(
-        stage.__globals__, "scatter_piece", lambda piece, advance: read.append(piece.files[0].path) or once(piece, advance)
+        stage.__globals__, "scatter_piece", lambda piece, *told: read.append(piece.files[0].path) or once(piece, *told)
     )
     assert scattered([source(data_dir)], workdir=tmp_path / "work").manifest.fingerprint == whole.fingerprint
     assert read == [str(path) for path in shards(data_dir)[2:]]
