@@ -7,7 +7,7 @@ threshold; each purpose mixes with its own constant, so the choices are independ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -37,6 +37,17 @@ class Keys(NamedTuple):
     def order(self) -> np.ndarray:
         """The permutation that sorts; equal keys keep their order."""
         return np.lexsort((self.low, self.high))
+
+    def are_new(self) -> np.ndarray:
+        """Which of ascending keys differ from the one before; bool [N]."""
+        new = np.ones(len(self.high), bool)
+        new[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
+        return new
+
+
+def joined(parts: Iterable[Keys]) -> Keys:
+    none = np.zeros(0, np.uint64)
+    return Keys(*map(np.concatenate, zip(Keys(none, none), *parts, strict=True)))
 
 
 def keys_of(documents: Sequence[bytes]) -> Keys:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tpulm import interrupt, storage
-from tpulm.corpus.identity import RANGE, Keys
+from tpulm.corpus.identity import RANGE, Keys, joined
 from tpulm.corpus.manifest import PieceRecord, hash_json, pieces_folder, spill_path
 from tpulm.corpus.minhash import Banding, band_hashes, banding
 from tpulm.corpus.spill import Run, SpillReader, place_of
@@ -99,15 +99,15 @@ def keys_between(workdir: str | os.PathLike[str], low: int = 0, high: int = RANG
     return _keys_between(_union_path(workdir), low, high)
 
 
-def contains(sorted_keys: Keys, keys: Keys) -> np.ndarray:
-    """Which of `keys` are among those of `sorted_keys`; bool [N]."""
-    known = _as_pairs(sorted_keys)
-    wanted = _as_pairs(keys)
-    place = np.searchsorted(known, wanted)
-    found = np.zeros(len(wanted), bool)
-    inside = place < len(known)
-    found[inside] = known[place[inside]] == wanted[inside]
-    return found
+def contains(known: Keys, keys: Keys) -> np.ndarray:
+    """Which of `keys` are among the `known`; bool [N]."""
+    both = joined([known, keys])
+    order = both.order()  # stable: of equal keys a known one comes first
+    new = both.take(order).are_new()
+    first = order[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]
+    found = np.empty(len(order), bool)
+    found[order] = first < len(known.high)
+    return found[len(known.high) :]
 
 
 def _union_path(workdir: str | os.PathLike[str]) -> PurePath:
@@ -143,51 +143,59 @@ def _compare_band(band: int, pieces: Sequence[_Piece], bands: Banding, workdir: 
     for number in range(ranges):
         first, last = number * RANGE // ranges, (number + 1) * RANGE // ranges
         entries = [_entries(piece, band, bands, workdir, first, last) for piece in pieces]
-        hashes = np.concatenate([entry[0] for entry in entries])
-        keys = np.concatenate([entry[1] for entry in entries])
+        hashes = np.concatenate([entry.hashes for entry in entries])
+        keys = joined([entry.keys for entry in entries])
         order = np.argsort(hashes, kind="stable")
-        hashes, keys = hashes[order], keys[order]
+        hashes, keys = hashes[order], keys.take(order)
         new = np.ones(len(hashes), bool)
         new[1:] = hashes[1:] != hashes[:-1]
-        leader = keys[np.maximum.accumulate(np.where(new, np.arange(len(keys)), 0))]
-        found.append(np.unique(keys[keys != leader]))
-    united = np.unique(np.concatenate(found))
-    storage.write_atomic(storage.as_path(path), united.tobytes())
-    return len(united)
+        leader = keys.take(np.maximum.accumulate(np.where(new, np.arange(len(hashes)), 0)))
+        found.append(_distinct(keys.take((keys.high != leader.high) | (keys.low != leader.low))))
+    united = _distinct(joined(found))
+    storage.write_atomic(storage.as_path(path), _to_bytes(united))
+    return len(united.high)
 
 
-def _entries(piece: _Piece, band: int, bands: Banding, workdir: str, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+class _Entries(NamedTuple):
+    hashes: np.ndarray  # uint64 [N]
+    keys: Keys
+
+
+def _entries(piece: _Piece, band: int, bands: Banding, workdir: str, first: int, last: int) -> _Entries:
     """Hashes of a band that lie in [first, last), and the keys of their documents, in the order of the piece."""
     ranges = storage.open_ranges(piece.bands_path(workdir, bands))
-    hashes, keys, before = [np.zeros(0, np.uint64)], [np.zeros(0, _PAIR)], 0
+    found, before = [_Entries(np.zeros(0, np.uint64), joined([]))], 0
     for run, item in zip(piece.runs, SpillReader(spill_path(workdir, piece.number), piece.runs).slices(), strict=True):
         start = 8 * (bands.bands * before + band * run.documents)
-        some = np.frombuffer(ranges.read(start, start + 8 * run.documents), "<u8")
-        chosen = (some >= np.uint64(first)) & (some <= np.uint64(last - 1))
-        hashes.append(some[chosen])
-        keys.append(_as_pairs(item.keys.take(chosen)))
+        hashes = np.frombuffer(ranges.read(start, start + 8 * run.documents), "<u8")
+        chosen = (hashes >= np.uint64(first)) & (hashes <= np.uint64(last - 1))
+        found.append(_Entries(hashes[chosen], item.keys.take(chosen)))
         before += run.documents
-    return np.concatenate(hashes), np.concatenate(keys)
+    return _Entries(np.concatenate([entry.hashes for entry in found]), joined([entry.keys for entry in found]))
 
 
 def _unite(band_files: Sequence[PurePath], path: PurePath) -> None:
     with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
         for number in range(_RANGES_WRITTEN):
             low, high = number * RANGE // _RANGES_WRITTEN, (number + 1) * RANGE // _RANGES_WRITTEN
-            found = [_as_pairs(_keys_between(band, low, high)) for band in band_files]
-            stream.write(np.unique(np.concatenate(found)).tobytes())
+            stream.write(_to_bytes(_distinct(joined([_keys_between(band, low, high) for band in band_files]))))
         stream.flush()
         os.fsync(stream.fileno())
 
 
-# Ordered as the pair of its halves is.
-_PAIR: Final = np.dtype([("high", "<u8"), ("low", "<u8")])
+_PAIR: Final = np.dtype([("high", "<u8"), ("low", "<u8")])  # of a file of keys
 
 
-def _as_pairs(keys: Keys) -> np.ndarray:
+def _to_bytes(keys: Keys) -> bytes:
     pairs = np.empty(len(keys.high), _PAIR)
     pairs["high"], pairs["low"] = keys
-    return pairs
+    return pairs.tobytes()
+
+
+def _distinct(keys: Keys) -> Keys:
+    """Each once, ascending."""
+    keys = keys.take(keys.order())
+    return keys.take(keys.are_new())
 
 
 def _keys_between(path: PurePath, low: int, high: int) -> Keys:

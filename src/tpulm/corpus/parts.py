@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from tpulm import storage
-from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, part_range, threshold_of
+from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, joined, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
 from tpulm.corpus.near import contains, keys_between
 from tpulm.corpus.samples import Removed, Samples
@@ -125,16 +125,11 @@ def _each(function: Callable[[Item], Result], items: Iterable[Item], workdir: st
 
 def _merged(keys: list[Keys]) -> tuple[Keys, np.ndarray, np.ndarray]:
     """Sorted keys, the order that sorts them, and how many equal keys come before each."""
-    joined = Keys(*(np.concatenate([np.zeros(0, np.uint64), *half]) for half in zip(*keys, strict=True)) if keys else _NO_KEYS)
-    order = joined.order()
-    joined = joined.take(order)
-    new = np.ones(len(order), bool)
-    new[1:] = (joined.high[1:] != joined.high[:-1]) | (joined.low[1:] != joined.low[:-1])
+    merged = joined(keys)
+    order = merged.order()
+    merged = merged.take(order)
     positions = np.arange(len(order))
-    return joined, order, positions - np.maximum.accumulate(np.where(new, positions, 0))
-
-
-_NO_KEYS = Keys(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+    return merged, order, positions - np.maximum.accumulate(np.where(merged.are_new(), positions, 0))
 
 
 def _copies(keys: Keys, weight: np.ndarray) -> np.ndarray:
