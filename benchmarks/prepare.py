@@ -2,8 +2,8 @@
 
     python benchmarks/prepare.py [CACHE_FOLDER] [--repeats 3] [--data FOLDER]
 
-The tokenizer (WordPiece, 32,000) is trained once and kept in CACHE_FOLDER; that is not counted. Then bare `encode_batch` of
-all reviews over all cores, preparation as packed rows, and preparation as segments take turns, each in a process of its own;
+The tokenizer (WordPiece, 32,000) is trained once and kept in CACHE_FOLDER; that is not counted. Then bare `encode_batch_fast`
+of all reviews over all cores, preparation as packed rows, and preparation as segments take turns, each in a process of its own;
 the ratio is the median over turns.
 Preparation is everything from the compressed file to the finished dataset: scatter and build. MB are of uncompressed text.
 The last line of the output is one JSON object.

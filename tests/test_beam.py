@@ -19,28 +19,8 @@ from tpulm.errors import ConfigError, DataError, Stopped
 
 pytestmark = pytest.mark.filterwarnings("default")  # Beam's own
 TWO_PROCESSES = ["--runner=FnApiRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "dogs",
-    "ran",
-    "far",
-    "from",
-    "old",
-    "red",
-    "barns",
-    "while",
-    "rain",
-    "fell",
-    "over",
-    "green",
-    "hills",
-]
+TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
+WORDS = TEXT.split()
 
 
 def square(number: int) -> int:

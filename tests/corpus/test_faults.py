@@ -1,6 +1,7 @@
 import pytest
 
-from tpulm.corpus.faults import Faults, shorten
+from tpulm.corpus.faults import Faults
+from tpulm.corpus.samples import shorten
 from tpulm.errors import DataError
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, Literal, NamedTuple
 
+from tpulm.corpus.samples import Samples
 from tpulm.errors import DataError
 
 # Why a document, or the rest of a file, is not in the corpus. The first group is faults of the input and stops the run unless
@@ -20,9 +21,6 @@ Reason = Literal[
 
 # One document, one line, one field: more than this is taken for a mistake (a file without line ends), and bounds memory.
 MAX_DOCUMENT_BYTES: Final = 32 << 20
-
-
-_SAMPLES: Final = 3
 
 
 class Wording(NamedTuple):
@@ -45,7 +43,7 @@ class Faults:
         self.on_error: Literal["stop", "skip"] = on_error
         self.name = name  # the file being read; "" where a place says more than a number
         self.skipped: Counter[str] = Counter()
-        self.samples: dict[str, list[str]] = {}  # the first few of each reason
+        self.samples = Samples()
 
     @property
     def stops(self) -> bool:
@@ -67,12 +65,4 @@ class Faults:
     def leave_out(self, reason: Reason, sample: str) -> None:
         """One record that is none of the corpus's documents, and no fault: counted."""
         self.skipped[reason] += 1
-        samples = self.samples.setdefault(reason, [])
-        if len(samples) < _SAMPLES:
-            samples.append(sample)
-
-
-def shorten(text: str, limit: int = 60, *, quoted: bool = True) -> str:
-    """A text from the user's data as a message can show it."""
-    shown = repr(text[:limit]) if quoted else text[:limit]
-    return f"{shown}…" if len(text) > limit else shown
+        self.samples.keep(reason, [sample])

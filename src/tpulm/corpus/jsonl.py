@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tpulm.corpus.faults import Faults, Reason, shorten
+from tpulm.corpus.faults import Faults, Reason
 from tpulm.corpus.lines import Lines
 from tpulm.corpus.records import Batch, Batcher
+from tpulm.corpus.samples import shorten
 from tpulm.errors import suggest
 
 

@@ -223,5 +223,5 @@ class _Keeper:
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],
             limit_reached=self.limit_reached,
-            removed=merged([self._cleaner.samples.removed(), self._faults.samples]),
+            removed=merged([self._cleaner.samples.removed(), self._faults.samples.removed()]),
         )

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tpulm.corpus.codec import UNDECODABLE
-from tpulm.corpus.faults import Faults, Reason, shorten
+from tpulm.corpus.faults import Faults, Reason
+from tpulm.corpus.samples import shorten
 
 BATCH_BYTES: Final = 1 << 20
 

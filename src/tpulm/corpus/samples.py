@@ -1,18 +1,22 @@
-"""A few samples of what was left out or replaced, by reason: what `tpulm dataset inspect --removed` shows."""
+"""Texts from the user's data as they are shown: in messages, and as samples of what was left out or replaced, by reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Final
-
-from tpulm.corpus.faults import shorten
 
 _OF_A_PIECE: Final = 3  # of each reason
 _OF_ALL: Final = 20
 _CHARACTERS: Final = 200
 
 Removed = dict[str, tuple[str, ...]]  # samples by reason
+
+
+def shorten(text: str, limit: int = 60, *, quoted: bool = True) -> str:
+    """A text from the user's data as a message can show it."""
+    shown = repr(text[:limit]) if quoted else text[:limit]
+    return f"{shown}…" if len(text) > limit else shown
 
 
 class Samples:
@@ -25,11 +29,13 @@ class Samples:
         return len(self._kept.get(reason, ())) < _OF_A_PIECE
 
     def add(self, reason: str, texts: Iterable[str]) -> None:
+        """Texts of the corpus, of which the beginning is kept."""
+        self.keep(reason, (shorten(" ".join(text[: 2 * _CHARACTERS].split()), _CHARACTERS, quoted=False) for text in texts))
+
+    def keep(self, reason: str, shown: Iterable[str]) -> None:
+        """What is to be shown as it is."""
         kept = self._kept.setdefault(reason, [])
-        for text in texts:
-            if len(kept) >= _OF_A_PIECE:
-                return
-            kept.append(shorten(" ".join(text[: 2 * _CHARACTERS].split()), _CHARACTERS, quoted=False))
+        kept.extend(islice(shown, _OF_A_PIECE - len(kept)))
 
     def removed(self) -> Removed:
         return {reason: tuple(texts) for reason, texts in sorted(self._kept.items()) if texts}

@@ -10,9 +10,10 @@ import csv
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, Wording, shorten
+from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, Wording
 from tpulm.corpus.lines import Lines
 from tpulm.corpus.records import Batch, Batcher
+from tpulm.corpus.samples import shorten
 from tpulm.errors import DataError, suggest
 
 OpenQuote = Literal["fault", "error"]

@@ -44,6 +44,7 @@ def build_part(task: PartTask) -> dict[str, PartRecord]:
 def _build_part(task: PartTask) -> dict[str, PartRecord]:
     part = corpus.read_part(task.corpus_workdir, _corpus_manifest(task.corpus_workdir, task.inputs), task.number)
     tokenizer = _tokenization(task.tokenization_path, task.inputs)
+    words = _word_encoder(task, tokenizer)
     folder = dataset_folder(task.workdir)
     by_weight = {"left_out_by_weight": part.left_out, "added_by_weight": part.added}
     copies = {"duplicates": part.duplicates, "near_duplicates": part.near_duplicates}
@@ -52,9 +53,7 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
     for place, (split, documents) in enumerate(zip(SPLITS, (part.train, part.holdout), strict=True)):
         numbers = (task.number, place)
         sentences = task.config.rows == "segments"
-        tokens, counts = encode_documents(
-            documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=_word_encoder(task, tokenizer)
-        )
+        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=words)
         documents.clear()
         layout = _lay(tokens, task.config, Draws(task.config.seed, Purpose.LAYOUT, *numbers))
         rows = Draws(task.config.seed, Purpose.ROW_ORDER, *numbers).permutation(layout.num_rows)

@@ -75,7 +75,7 @@ def prepare(
         sweep(folder, set())
     hosts.barrier("dataset begun")
     rows = row_format(config, tokenizer)
-    numbers = range(corpus_manifest.num_parts)
+    numbers, made_from = range(corpus_manifest.num_parts), digest(inputs)
     tasks = [
         PartTask(
             str(folder.parent),
@@ -83,7 +83,7 @@ def prepare(
             number,
             config,
             str(tokenization_path),
-            digest(inputs),
+            made_from,
             rows,
             analyser,
         )
@@ -94,7 +94,7 @@ def prepare(
     hosts.barrier("dataset parts")
     if hosts.is_first:
         for number in set(numbers) - {task.number for task in tasks}:
-            found = _read_records(folder, number, digest(inputs))
+            found = _read_records(folder, number, made_from)
             if len(found) < len(SPLITS):
                 raise StorageError(
                     f"part {number} of {folder} is not there, though the host that made it said so; run the same command again"

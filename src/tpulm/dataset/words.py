@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Encoding
 
 from tpulm.tokenization import Tokenization, analysers
-from tpulm.tokenization.encoded import Encoded, joined, slices
+from tpulm.tokenization.encoded import NOTHING, Encoded, joined, slices
 from tpulm.tokenization.plain import without_surrogates
 
 _CHARACTERS_AT_ONCE: Final = 1 << 17  # what the tokenizer gives with places takes several hundred bytes a token
@@ -36,7 +36,7 @@ class WordEncoder:
 
     def encode(self, texts: list[str]) -> EncodedWords:
         """The first token of a text always begins a word. A lone surrogate counts as U+FFFD."""
-        parts, starts = [Encoded(np.zeros(0, np.uint32), np.zeros(0, np.int32))], [np.zeros(0, np.int8)]
+        parts, starts = [NOTHING], [np.zeros(0, np.int8)]
         for some in slices(texts, _CHARACTERS_AT_ONCE):
             some = list(map(without_surrogates, some))
             encodings = self._tokenizer.encode_batch(some, add_special_tokens=False)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tpulm.corpus.faults import shorten
 from tpulm.corpus.jsonl import find_value
+from tpulm.corpus.samples import shorten
 from tpulm.corpus.tables import separator_advice
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.labelled.records import WORDING, Record, RecordFile

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tpulm.corpus.faults import shorten
+from tpulm.corpus.samples import shorten
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.labelled.examples import Examples
 
