@@ -47,7 +47,8 @@ CUT: dict[str, Callable[[], Tokenizer]] = {
     "bert words, then digits": lambda: pipeline(pre.Sequence([pre.BertPreTokenizer(), pre.Digits(True)])),
     "whitespace": lambda: pipeline(pre.Whitespace(), norm.NFKC()),
     "whitespace, then marks": lambda: pipeline(pre.Sequence([pre.WhitespaceSplit(), pre.Punctuation()])),
-    "byte level with a first space": lambda: pipeline(pre.ByteLevel(add_prefix_space=True), norm.NFD()),
+    "byte level with a first space": lambda: pipeline(pre.ByteLevel(add_prefix_space=True)),
+    "byte level with a first space, of NFD": lambda: pipeline(pre.ByteLevel(add_prefix_space=True), norm.NFD()),
     "metaspace of NFKC": lambda: pipeline(pre.Metaspace(), norm.NFKC()),
     "metaspace without a first one": lambda: pipeline(pre.Metaspace(prepend_scheme="never"), norm.NFKD(), norm.StripAccents()),
     "metaspace, then scripts": lambda: pipeline(pre.Sequence([pre.Metaspace(), pre.UnicodeScripts()])),
@@ -76,8 +77,8 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
 
 def chunks_of(cut: Cutter, text: str) -> list[str]:
     found = cut.cut([text])
-    assert len(set(found.distinct)) == len(found.distinct) and found.ends.tolist() == [len(found.which)]
-    return [found.distinct[index] for index in found.which.tolist()]
+    assert found.ends.tolist() == [len(found.all)]
+    return found.all.to_pylist()
 
 
 @pytest.mark.parametrize("name", CUT)
@@ -89,7 +90,7 @@ def test_words_of_the_chunks_are_the_words_of_the_text(name: str):
     @settings(max_examples=100)
     @given(troublesome_text)
     def check(text: str):
-        assert [word for chunk in chunks_of(cut, text) for word in words(tokenizer, chunk)] == words(tokenizer, text)
+        assert [word for chunk in chunks_of(cut, text) for word in words(cut.for_chunks, chunk)] == words(tokenizer, text)
 
     check()
 
@@ -116,7 +117,8 @@ def test_text_falls_apart_where_it_should():
     assert cut(CUT["our wordpiece"](), " 영화 good...「日本語」") == ["영화", "good", "...「", "日", "本", "語", "」"]
     assert cut(CUT["our wordpiece, CJK together"](), "日本語 だ") == ["日本語", "だ"]
     assert cut(CUT["our bpe"](), "a b  c\td e ") == ["a", " b  c\td", " e "]
-    assert cut(CUT["our unigram"](), "a  b") == ["a", " ", " b"]
+    assert cut(CUT["our unigram"](), "a  b (c)") == [" a", " ", " b", " (", "c", ")"]
+    assert cut(CUT["our uncased unigram"](), "a  b (c)") == ["a", " ", " b", " (c)"]
 
 
 @pytest.mark.parametrize("name", CUT)
@@ -128,7 +130,7 @@ def test_texts_are_cut_together_as_they_are_alone(name: str):
     @given(st.lists(troublesome_text, max_size=5))
     def check(texts: list[str]):
         found = cut.cut(texts)
-        each = [[found.distinct[index] for index in part.tolist()] for part in np.split(found.which, found.ends)][:-1]
+        each = [part.tolist() for part in np.split(np.array(found.all.to_pylist(), object), found.ends)][:-1]
         assert each == [chunks_of(cut, text) for text in texts]
 
     check()

@@ -4,7 +4,8 @@ BERT's normaliser, if it strips no accents, looks at one character at a time, an
 whose characters pass unchanged and unsplit needs only the WordPiece model. That is most words, and half of the work saved.
 
 Byte-level BPE is alike: letters in a row are one word of GPT-2's expression, with the space before them. Their bytes, written
-as the characters that the vocabulary has for bytes, need only the model.
+as the characters that the vocabulary has for bytes, need only the model. So do letters of our Unigram, with "▁" for the
+space before them, if each letter has a token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer, pre_tokenizers
 
+from tpulm.tokenization import byte_level
 from tpulm.tokenization.encoded import NOTHING, Encoded, ids_of
+from tpulm.tokenization.pipelines import SPACE, is_unigram
 
 _JOINED_WORDS = 1024  # handed to the tokenizer as one string
 _UNSEEN, _UNCHANGED, _CHANGED = range(3)
@@ -32,11 +35,13 @@ def bare_words(tokenizer: Tokenizer) -> BareWords | None:
         return BareWords(tokenizer, _WordPieceWords(specification, tokenizer.get_vocab()))
     if _is_plain_byte_level(specification):
         return BareWords(tokenizer, _ByteWords(tokenizer.get_vocab()))
+    if _is_plain_unigram(specification):
+        return BareWords(tokenizer, _UnigramWords(tokenizer.get_vocab()))
     return None
 
 
 class Joined(NamedTuple):
-    """Many words a string, between them spaces; and the bytes of each word, int64 [N], where they tell the words apart."""
+    """Many words a string, and `between` between them; and the size of each word, int64 [N], where that tells them apart."""
 
     strings: list[str]
     sizes: np.ndarray
@@ -45,12 +50,12 @@ class Joined(NamedTuple):
 class BareWords:
     """Encodes bare words by a copy of the tokenizer that is its model alone; `form` says how words go in and come out."""
 
-    def __init__(self, tokenizer: Tokenizer, form: _WordPieceWords | _ByteWords):
+    def __init__(self, tokenizer: Tokenizer, form: _WordPieceWords | _ByteWords | _UnigramWords):
         self._normalizer, self._pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
         self._model = Tokenizer.from_str(tokenizer.to_str())
         self._model.encode_special_tokens = True
         self._model.normalizer = None
-        self._model.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+        self._model.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(form.between)
         self._form = form
         self._character = np.full(0x110000, _UNSEEN, np.uint8)
 
@@ -77,6 +82,8 @@ class BareWords:
         return Encoded(ids, np.diff(self._form.starts(ids, sizes), append=len(ids)).astype(np.int32))
 
     def _passes(self, character: str) -> bool:
+        if not self._form.can_write(character):
+            return False
         surrounded = f"a{character}a"
         normalized = self._normalizer.normalize_str(surrounded) if self._normalizer else surrounded
         return normalized == surrounded and len(self._pre_tokenizer.pre_tokenize_str(surrounded)) == 1
@@ -85,6 +92,7 @@ class BareWords:
 class _WordPieceWords:
     """Words are told apart by the sign that all their tokens but the first have."""
 
+    between = " "
     may_begin_with_space = False
 
     def __init__(self, specification: Mapping[str, Any], vocabulary: Mapping[str, int]):
@@ -92,9 +100,11 @@ class _WordPieceWords:
         self._begins_word = np.ones(1 + max(vocabulary.values(), default=0), bool)
         self._begins_word[[index for token, index in vocabulary.items() if token.startswith(prefix)]] = False
 
+    def can_write(self, character: str) -> bool:
+        return True
+
     def joined(self, words: list[str]) -> Joined:
-        groups = [words[start : start + _JOINED_WORDS] for start in range(0, len(words), _JOINED_WORDS)]
-        return Joined([" ".join(group) for group in groups], np.zeros(0, np.int64))
+        return Joined(_joined(words, self.between), np.zeros(0, np.int64))
 
     def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         return np.flatnonzero(self._begins_word[ids])
@@ -103,13 +113,16 @@ class _WordPieceWords:
 class _ByteWords:
     """Words are told apart by their bytes: each character of a token stands for one."""
 
+    between = " "
     may_begin_with_space = True
 
     def __init__(self, vocabulary: Mapping[str, int]):
-        self._character_of = np.array(list(map(ord, _characters_of_bytes())), "<u2")
+        self._character_of = np.array(list(map(ord, byte_level.CHARACTERS)), "<u2")
         self._character_of[_BETWEEN[0]] = _SPACE
-        self._bytes_of = np.zeros(1 + max(vocabulary.values()), np.int64)
-        self._bytes_of[list(vocabulary.values())] = list(map(len, vocabulary))
+        self._sizes = _Sizes(vocabulary)
+
+    def can_write(self, character: str) -> bool:
+        return True
 
     def joined(self, words: list[str]) -> Joined:
         data = np.frombuffer(_BETWEEN.join(map(str.encode, words)), np.uint8)
@@ -122,17 +135,43 @@ class _ByteWords:
         return Joined(strings, np.diff(ends, prepend=-1) - 1)
 
     def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        return np.searchsorted(np.cumsum(self._bytes_of[ids]), np.cumsum(sizes) - sizes, "right")
+        return self._sizes.starts(ids, sizes)
 
 
-def _characters_of_bytes() -> list[str]:
-    """How byte-level vocabularies write each byte: visible ones of Latin-1 as themselves, the others from U+0100 on.
+class _UnigramWords:
+    """Words are told apart by their characters, which no token writes otherwise if each has a token of its own."""
 
-    Source: GPT-2, encoder.py, bytes_to_unicode.
-    """
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in visible else chr(next(others)) for byte in range(256)]
+    between = "\n"
+    may_begin_with_space = True
+
+    def __init__(self, vocabulary: Mapping[str, int]):
+        self._vocabulary = vocabulary
+        self._sizes = _Sizes(vocabulary)
+
+    def can_write(self, character: str) -> bool:
+        return character in self._vocabulary
+
+    def joined(self, words: list[str]) -> Joined:
+        strings = [string.replace(" ", SPACE) for string in _joined(words, self.between)]
+        return Joined(strings, np.fromiter(map(len, words), np.int64, len(words)))
+
+    def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        return self._sizes.starts(ids, sizes)
+
+
+class _Sizes:
+    """Where words begin among tokens as long as they are written."""
+
+    def __init__(self, vocabulary: Mapping[str, int]):
+        self._of_token = np.zeros(1 + max(vocabulary.values()), np.int64)
+        self._of_token[list(vocabulary.values())] = list(map(len, vocabulary))
+
+    def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        return np.searchsorted(np.cumsum(self._of_token[ids]), np.cumsum(sizes) - sizes, "right")
+
+
+def _joined(words: list[str], between: str) -> list[str]:
+    return [between.join(words[start : start + _JOINED_WORDS]) for start in range(0, len(words), _JOINED_WORDS)]
 
 
 def _is_plain_bert(specification: Mapping[str, Any]) -> bool:
@@ -154,11 +193,22 @@ def _is_plain_byte_level(specification: Mapping[str, Any]) -> bool:
     model, normalizer, pre_tokenizer = (specification[name] or {} for name in ("model", "normalizer", "pre_tokenizer"))
     steps = normalizer.get("normalizers", [normalizer] if normalizer else [])
     return (
-        model["type"] == "BPE"
-        and not any(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"))
+        byte_level.is_plain(model)
         and all(step.get("type") == "Lowercase" for step in steps)
         and pre_tokenizer.get("type") == "ByteLevel"
         and pre_tokenizer.get("use_regex", True)
         and not pre_tokenizer.get("add_prefix_space")
-        and all(character in model["vocab"] for character in _characters_of_bytes())
+    )
+
+
+def _is_plain_unigram(specification: Mapping[str, Any]) -> bool:
+    """Whether text is cut as our Unigram's, at most lower-cased before, and nothing is put before it."""
+    model, normalizer = specification["model"], specification["normalizer"] or {}
+    steps = normalizer.get("normalizers", [normalizer] if normalizer else [])
+    return (
+        model["type"] == "Unigram"
+        and all(step.get("type") == "Lowercase" for step in steps)
+        and is_unigram(specification["pre_tokenizer"])
+        and specification["pre_tokenizer"]["pretokenizers"][0]["prepend_scheme"] == "never"
+        and any(token == SPACE for token, _ in model["vocab"])
     )

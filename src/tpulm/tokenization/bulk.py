@@ -7,26 +7,41 @@ to the tokenizer whole; the ids are the same.
 
 from __future__ import annotations
 
+from collections import deque
 from functools import cached_property
-from itertools import repeat
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from tpulm.tokenization.bare_words import bare_words
-from tpulm.tokenization.chunks import SLICE_CHARACTERS, Chunks, cutter
+from tpulm.tokenization.chunks import SLICE_CHARACTERS, Chunks, cutter, distinct
 from tpulm.tokenization.encoded import NOTHING, Encoded, gather, ids_of, joined, slices
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.special import SpecialTokens
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _JOINED_CHUNKS = 128  # handed to the tokenizer as one string; the longer it is, the more a character costs
 _LONGEST_KEPT = 48  # characters; longer chunks hardly ever return
-_MOST_KEPT = 1 << 20  # chunks, about 150 MB; then all are forgotten and learnt anew
-_USELESS_SHARE = 0.8  # of a slice's characters went through the whole pipeline: cutting gained nothing
+_MOST_KEPT = 1 << 20  # chunks, about 80 MB; when there are more, the rare ones are forgotten
+_WORTH_A_LOOK = 8  # known chunks for each of a block, at most: hashing them costs as much as encoding new ones
+_MOST_SLICES = 8  # of a block: the larger it is, the more of its chunks are equal
+_USELESS_SHARE = 0.8  # of a block's characters went through the whole pipeline: cutting gained nothing
 _USELESS_SLICES = 7  # so the next ones go to the tokenizer whole
 
 _MARK: Final = "\U0010fffd"  # between two chunks; a text that has this private character is encoded whole
+
+
+class _Known(NamedTuple):
+    """Chunks and their ids, in the same order."""
+
+    chunks: pa.StringArray | tuple[()]
+    encoded: Encoded
+
+
+_NONE_KNOWN: Final = _Known((), NOTHING)
 
 
 class BulkEncoder:
@@ -35,54 +50,50 @@ class BulkEncoder:
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
         self._tokenizer = without_special_names(tokenizer, specials)
         self._cutter = cutter(self._tokenizer)
-        self._bare_words = bare_words(self._tokenizer)
-        self._forget()
+        self._for_chunks = self._cutter.for_chunks if self._cutter else self._tokenizer
+        self._bare_words = bare_words(self._for_chunks)
+        self._known = _NONE_KNOWN
         self._slices_to_skip = 0
-        self._slowly_encoded = 0  # characters of this slice that were no bare words
-
-    def _forget(self) -> None:
-        self._known: dict[str, int] = {}  # its place in the arrays
-        self._ids, self._lengths = NOTHING
+        self._slices_at_once = 1
+        self._slowly_encoded = 0  # characters of this block that were no bare words
 
     def encode(self, texts: list[str]) -> Encoded:
-        parts = [NOTHING]
-        for part in slices(texts, SLICE_CHARACTERS):
+        parts, waiting = [NOTHING], deque(slices(texts, SLICE_CHARACTERS))
+        while waiting:
+            block = [waiting.popleft() for _ in range(min(self._slices_at_once, len(waiting)))]
             try:
-                parts.append(self._encode(part))
+                parts.append(self._encode(block))
             except (UnicodeEncodeError, TypeError):  # what the library makes of a lone surrogate
-                parts.append(self._encode([without_surrogates(text) for text in part]))
+                parts.append(self._encode([list(map(without_surrogates, part)) for part in block]))
         return joined(parts)
 
-    def _encode(self, texts: list[str]) -> Encoded:
-        if self._cutter is None or any(_MARK in text for text in texts):
-            return self._encode_whole(texts)
+    def _encode(self, block: list[list[str]]) -> Encoded:
+        if self._cutter is None or any(_MARK in "".join(part) for part in block):
+            return joined(list(map(self._encode_whole, block)))
         if self._slices_to_skip:
-            self._slices_to_skip -= 1
-            return self._encode_whole(texts)
-        return self._from_chunks(self._cutter.cut(texts))
-
-    def _from_chunks(self, chunks: Chunks) -> Encoded:
-        if len(self._known) > _MOST_KEPT:
-            self._forget()
+            self._slices_to_skip -= len(block)
+            return joined(list(map(self._encode_whole, block)))
         self._slowly_encoded = 0
-        number = len(chunks.distinct)
-        place = np.fromiter(map(self._known.get, chunks.distinct, repeat(-1)), np.int64, number)
-        missing = np.flatnonzero(place < 0)
-        sizes = np.fromiter(map(len, chunks.distinct), np.int64, number)
-        kept = missing[sizes[missing] <= _LONGEST_KEPT]
-        passing = missing[sizes[missing] > _LONGEST_KEPT]
-        place[np.concatenate([kept, passing])] = len(self._known) + np.arange(len(missing))
+        found = self._from_chunks([self._cutter.cut(part) for part in block])
+        is_useless = self._slowly_encoded > _USELESS_SHARE * sum(len(text) for part in block for text in part)
+        self._slices_to_skip = _USELESS_SLICES if is_useless else 0
+        self._slices_at_once = 1 if is_useless else min(2 * self._slices_at_once, _MOST_SLICES)
+        return found
 
-        learnt = [chunks.distinct[index] for index in kept.tolist()]
-        self._ids, self._lengths = joined([Encoded(self._ids, self._lengths), self._learn(learnt)])
-        self._known.update(zip(learnt, range(len(self._known), len(self._known) + len(learnt)), strict=True))
-        some = self._learn([chunks.distinct[index] for index in passing.tolist()])
-        found = gather(joined([Encoded(self._ids, self._lengths), some]), place[chunks.which])
-
-        if self._slowly_encoded > _USELESS_SHARE * sizes[chunks.which].sum():
-            self._slices_to_skip = _USELESS_SLICES
-        ends = np.concatenate([[0], np.cumsum(found.lengths, dtype=np.int64)])[chunks.ends]
-        return Encoded(found.ids, np.diff(ends, prepend=0).astype(np.int32))
+    def _from_chunks(self, block: list[Chunks]) -> Encoded:
+        sizes = [len(part.all) for part in block]
+        known = self._known
+        if len(known.chunks) > _WORTH_A_LOOK * sum(sizes):
+            known = _NONE_KNOWN
+        chunks, which = distinct([part.all for part in block], known.chunks)
+        new = chunks[len(known.chunks) :].to_pylist()
+        encoded = joined([known.encoded, self._learn(new)])
+        if known is self._known:
+            is_kept = np.ones(len(chunks), bool)
+            is_kept[len(chunks) - len(new) :] = np.fromiter(map(len, new), np.int64, len(new)) <= _LONGEST_KEPT
+            self._known = _kept(_Known(chunks, encoded), is_kept, which)
+        places = np.split(which, np.cumsum(sizes)[:-1])
+        return joined([_of_texts(encoded, here, part.ends) for here, part in zip(places, block, strict=True)])
 
     def _learn(self, chunks: list[str]) -> Encoded:
         """Encode chunks, many at a time because a call costs more than a word."""
@@ -111,8 +122,8 @@ class BulkEncoder:
 
     @cached_property
     def _marked(self) -> Tokenizer:
-        """The same tokenizer, but that it finds the mark between chunks."""
-        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        """What encodes chunks, but that it finds the mark between them."""
+        tokenizer = Tokenizer.from_str(self._for_chunks.to_str())
         tokenizer.encode_special_tokens = True
         tokenizer.add_tokens([AddedToken(_MARK, normalized=False)])
         return tokenizer
@@ -120,3 +131,21 @@ class BulkEncoder:
     def _encode_whole(self, texts: list[str]) -> Encoded:
         found = list(ids_of(self._tokenizer, texts))
         return Encoded(np.concatenate([NOTHING.ids, *found]), np.fromiter(map(len, found), np.int32, len(found)))
+
+
+def _of_texts(encoded: Encoded, which: np.ndarray, ends: np.ndarray) -> Encoded:
+    """What texts have whose chunks are `which` of the encoded ones, up to `ends` each."""
+    found = gather(encoded, which)
+    token_ends = np.concatenate([[0], np.cumsum(found.lengths, dtype=np.int64)])[ends]
+    return Encoded(found.ids, np.diff(token_ends, prepend=0).astype(np.int32))
+
+
+def _kept(known: _Known, is_kept: np.ndarray, which: np.ndarray) -> _Known:
+    """Those that are kept; where they would be too many, only what the last block, at `which`, has more than once."""
+    if is_kept.sum() > _MOST_KEPT:
+        is_kept &= np.bincount(which, minlength=len(is_kept)) > 1
+    if is_kept.all() or isinstance(known.chunks, tuple):
+        return known
+    import pyarrow as pa
+
+    return _Known(known.chunks.filter(pa.array(is_kept)), gather(known.encoded, np.flatnonzero(is_kept)))

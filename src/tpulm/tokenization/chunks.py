@@ -15,23 +15,33 @@ composes nothing before it has removed those.
 Byte-level BPE (GPT-2's expression) begins a word at a space between two characters that are not blank: no alternative of the
 expression crosses from a visible character into a blank, and its look-ahead concerns runs of blanks alone. Any other blank
 stays inside its chunk. A letter and a mark beside it are never in one word, but for an apostrophe before letters ('s), so text
-falls apart there, too, where both are such in every version of Unicode, and no normaliser takes characters apart.
+falls apart there, too, where both are such in every version of Unicode, no normaliser takes characters apart, and no space is
+put before what stands alone; and between letters where no token reaches across (see crossings.py), but for Latin ones, which an
+apostrophe may bind.
 
 Metaspace turns each space into "▁", adds one at the very start, and begins a word at each. A chunk with the space before it is
-treated alone as it is in the text. What follows Metaspace in a sequence sees one such word at a time.
+treated alone as it is in the text. What follows Metaspace in a sequence sees one such word at a time. Where that is our own
+expression for Unigram, text falls apart beside marks and between letters as above; its chunks have every "▁" as a space and go
+to a tokenizer that adds none.
 
-A cut looks at a block of texts as an array of characters: a table says what kind each is, and where the kind changes a chunk
+A cut looks at a slice of texts as an array of characters: a table says what kind each is, and where the kind changes a chunk
 begins. Equal chunks are found by Arrow's hash table. So a character costs nanoseconds, and only distinct chunks become strings.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
+
+from tpulm.tokenization.crossings import crossings
+from tpulm.tokenization.pipelines import SPACE, is_unigram
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MARKS: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~、。「」『』（）！？…"
 _CHINESE: Final = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF))
@@ -67,22 +77,48 @@ Starts = Callable[[Points, np.ndarray], np.ndarray]  # bool [T]: where a chunk b
 class Chunks(NamedTuple):
     """The chunks of N texts in order: C in all, of which many are equal. What lies between two chunks has no tokens."""
 
-    distinct: list[str]
-    which: np.ndarray  # int32 [C], into `distinct`
+    all: pa.StringArray  # [C]
     ends: np.ndarray  # int64 [N], the chunks up to and with each text
 
 
-class Cutter:
-    """Cuts texts where `starts` says; the characters in `dropped` stand between chunks and are in none."""
+class Distinct(NamedTuple):
+    """The chunks of several arrays: which there are, and which of those stands at each of C places; int32 [C]."""
 
-    def __init__(self, starts: Starts, dropped: str = ""):
+    chunks: pa.StringArray
+    which: np.ndarray
+
+
+def distinct(arrays: Sequence[pa.StringArray], known: pa.StringArray | tuple[()] = ()) -> Distinct:
+    """`known`, in which no chunk is twice, come first and in their order; the others as they occur."""
+    import pyarrow as pa
+
+    before = [known] if len(known) else []
+    parts = pa.chunked_array([*before, *arrays], pa.utf8()).dictionary_encode().chunks  # without those that are empty
+    # `to_numpy` would import pandas
+    which = [np.frombuffer(part.indices.buffers()[1], np.int32, len(part)) for part in parts]
+    chunks = parts[0].dictionary if parts else pa.array([], pa.utf8())
+    return Distinct(chunks, np.concatenate([np.zeros(0, np.int32), *which])[len(known) :])
+
+
+class Cutter:
+    """Cuts texts where `starts` says; the characters in `dropped` stand between chunks and are in none.
+
+    `for_chunks` is the tokenizer that gives the tokens of a chunk; if it is not the one of the texts, then because chunks bring
+    the space that it would add to a text.
+    """
+
+    def __init__(self, for_chunks: Tokenizer, starts: Starts, *, dropped: str = "", adds_space: bool = False):
+        self.for_chunks = for_chunks
         self._starts = starts
         self._dropped = dropped
+        self._adds_space = adds_space
 
     def cut(self, texts: Sequence[str]) -> Chunks:
         """Raises UnicodeEncodeError for a lone surrogate. Memory: about 20 bytes a character."""
         import pyarrow as pa  # a fifth of a second to import, which whoever encodes nothing in bulk does without
 
+        if self._adds_space:
+            texts = [text if not text or text.startswith((" ", SPACE)) else f" {text}" for text in texts]
         text = "".join(texts)
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         begins = np.cumsum(sizes) - sizes
@@ -97,13 +133,10 @@ class Cutter:
             kept = here if kept is None else kept | here
         offsets = _utf8_offsets(points, starts, None if kept is None else ~kept)
         data = text.encode()
-        array = pa.LargeStringArray.from_buffers(
-            len(starts), pa.py_buffer(np.append(offsets, len(data)).astype(np.int64)), pa.py_buffer(data)
+        array = pa.StringArray.from_buffers(
+            len(starts), pa.py_buffer(np.append(offsets, len(data)).astype(np.int32)), pa.py_buffer(data)
         )
-        found = array.dictionary_encode()
-        ends = np.searchsorted(starts, begins + sizes)
-        which = np.frombuffer(found.indices.buffers()[1], np.int32, len(starts))  # `to_numpy` would import pandas
-        return Chunks(found.dictionary.to_pylist(), which, ends)
+        return Chunks(array, np.searchsorted(starts, begins + sizes))
 
 
 def cutter(tokenizer: Tokenizer) -> Cutter | None:
@@ -119,15 +152,23 @@ def cutter(tokenizer: Tokenizer) -> Cutter | None:
     names = {step["type"] for step in normalizers}
     if not (names <= _BY_CHARACTER and rest <= _WITHIN_A_WORD):
         return None
+    composes = names <= {"Lowercase", "NFC"}  # and takes nothing apart
     match first["type"]:
         case "BertPreTokenizer":
-            return _at_kinds(*_bert(normalizers))
+            return _at_kinds(tokenizer, *_bert(normalizers))
         case "Whitespace" | "WhitespaceSplit":
-            return _at_kinds()
+            return _at_kinds(tokenizer)
         case "ByteLevel" if first.get("use_regex", True) and names <= _KEEPS_BLANKS_APART:
-            return Cutter(_spaces_and_marks if names <= {"Lowercase", "NFC"} and not rest else _lone_spaces)
+            if not composes or rest or first["add_prefix_space"]:
+                return Cutter(tokenizer, _lone_spaces)
+            return Cutter(tokenizer, _letters_and_marks(_lone_spaces, specification["model"]))
         case "Metaspace" if first.get("split", True) and first["prepend_scheme"] in ("always", "never"):
-            return Cutter(_every_space)
+            if not composes or not is_unigram(specification["pre_tokenizer"]):
+                return Cutter(tokenizer, _every_space)
+            adds_space, first["prepend_scheme"] = first["prepend_scheme"] == "always", "never"
+            for_chunks = Tokenizer.from_str(json.dumps(specification))
+            for_chunks.encode_special_tokens = tokenizer.encode_special_tokens
+            return Cutter(for_chunks, _letters_and_marks(_every_space, specification["model"]), adds_space=adds_space)
     return None
 
 
@@ -153,7 +194,7 @@ def _steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
 _DROPPED, _WORD, _MARK, _SINGLE = range(4)
 
 
-def _at_kinds(marks: str = "", singles: Sequence[tuple[int, int]] = ()) -> Cutter:
+def _at_kinds(tokenizer: Tokenizer, marks: str = "", singles: Sequence[tuple[int, int]] = ()) -> Cutter:
     """Runs of marks and runs of other characters, without spaces and line ends; each of `singles` alone."""
     table = np.full(0x110000, _WORD, np.uint8)
     table[list(map(ord, marks))] = _MARK
@@ -170,7 +211,7 @@ def _at_kinds(marks: str = "", singles: Sequence[tuple[int, int]] = ()) -> Cutte
         found &= kinds != _DROPPED
         return found
 
-    return Cutter(starts, dropped=" \n")
+    return Cutter(tokenizer, starts, dropped=" \n")
 
 
 def _every_space(points: Points, begins: np.ndarray) -> np.ndarray:
@@ -191,11 +232,19 @@ def _lone_spaces(points: Points, begins: np.ndarray) -> np.ndarray:
     return found
 
 
-def _spaces_and_marks(points: Points, begins: np.ndarray) -> np.ndarray:
-    found = _lone_spaces(points, begins)
-    kinds = _LETTER_OR_MARK[points]
-    found[1:] |= kinds[1:] + kinds[:-1] == 3
-    return found
+def _letters_and_marks(starts: Starts, model: Mapping[str, Any]) -> Starts:
+    """Where `starts` says, between letters and marks, and between letters where no token reaches across."""
+    seams = crossings(model, (point for first, last in _LETTERS if first > 0x7F for point in range(first, last + 1)))
+
+    def more_starts(points: Points, begins: np.ndarray) -> np.ndarray:
+        found = starts(points, begins)
+        kinds = _LETTER_OR_MARK[points]
+        found[1:] |= kinds[1:] + kinds[:-1] == 3
+        if seams is not None and points.dtype != np.uint8:
+            found[1:] |= ~seams.between(points)
+        return found
+
+    return more_starts
 
 
 _LETTER_OR_MARK: Final = np.zeros(0x110000, np.uint8)

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
+from tpulm.tokenization import byte_level
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE
 from tpulm.tokenization.special import is_slot
 from tpulm.tokenization.tokenization import Tokenization
@@ -53,9 +54,9 @@ def _is_byte_level(specification: dict) -> bool:
 
 
 def _of_bytes(token: str) -> Form:
-    if not all(character in _BYTE_OF for character in token):  # added by its name
+    data = byte_level.bytes_of(token)
+    if data is None:
         return Form(token, False)
-    data = bytes(_BYTE_OF[character] for character in token)
     begins = data.startswith(b" ") and data != b" "
     data = data[1:] if begins else data
     try:
@@ -69,16 +70,6 @@ def _of_pieces(token: str) -> Form:
         return Form(bytes.fromhex(match[1]), False)
     begins = token.startswith(SPACE) and token != SPACE
     return Form((token[1:] if begins else token).replace(SPACE, " "), begins)
-
-
-def _bytes_by_sign() -> dict[str, int]:
-    """GPT-2's code (`bytes_to_unicode`): printable bytes stand for themselves, the others for U+0100 and on."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
-
-
-_BYTE_OF = _bytes_by_sign()
 
 
 def visible(text: str | bytes) -> str:

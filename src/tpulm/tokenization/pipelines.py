@@ -5,6 +5,9 @@ Everything here is written to tokenizer.json, so that any reader of that file sp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from tpulm.config import TokenizerConfig
@@ -62,6 +65,20 @@ def unigram(config: TokenizerConfig) -> Tokenizer:
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(replacement=SPACE)])
     return tokenizer
+
+
+def is_unigram(pre_tokenizer: Mapping[str, Any] | None) -> bool:
+    """Whether a pre-tokenizer of tokenizer.json is that of `unigram`, whatever it puts before a text."""
+    match pre_tokenizer:
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Metaspace", "replacement": replacement, "split": True},
+                {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False},
+            ],
+        }:
+            return replacement == SPACE and expression == _UNIGRAM_WORDS
+    return False
 
 
 def add_special_tokens(tokenizer: Tokenizer, tokens: special.SpecialTokens) -> None:

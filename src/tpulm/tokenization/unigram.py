@@ -3,8 +3,9 @@
 The library sums probabilities in the order of a randomly seeded hash table and over threads, so scores differ between two runs
 in the eleventh digit, and the scores given to rare characters, which it numbers in that order, in the second.
 docs/design/tokenizer-determinism.md has the measurements. What is done here: rare characters all get the lowest score; scores
-are rounded to thousandths; the trainer is asked for some pieces too many, and the cut is made afterwards, by rounded score and
-then by the piece itself.
+are rounded to multiples of 1/1024; the trainer is asked for some pieces too many, and the cut is made afterwards, by rounded
+score and then by the piece itself. Sums of such scores are exact, so that which of two paths is better never depends on what
+stands before them in a text (crossings.py makes use of it).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _SHRINKING = 0.5  # of the pieces survive a round; the library's 0.75 takes twic
 _LONGEST_WORD = 200  # characters; longer ones are cut for training
 _SPARE = 50  # the trainer is asked for one in this many pieces more than needed
 _RARE_STEP = 1e-4  # by which the trainer spaces the scores of characters that no piece needs
+_STEPS = 1024  # of a score, from one whole number to the next
 _NEVER = -1000.0  # the score of what text must not match: special tokens, slots, and bytes, which are reached by fallback only
 _ALWAYS = frozenset(SPACE + "".join((*special.TOKENS, *BYTES, "[unused0123456789]")))  # so that those names can be spelt
 
@@ -91,7 +93,8 @@ def _canonical(trained: Mapping[str, float], wanted: int) -> list[tuple[str, flo
     characters = {piece for piece in trained if len(piece) == 1}
     rare_below = lowest + _RARE_STEP * len(characters)
     scores = {
-        piece: round(lowest if piece in characters and score < rare_below else score, 3) for piece, score in trained.items()
+        piece: round(_STEPS * (lowest if piece in characters and score < rare_below else score)) / _STEPS
+        for piece, score in trained.items()
     }
     best = sorted(scores, key=lambda piece: (piece not in characters, -scores[piece], piece))[:wanted]
     return sorted(((piece, scores[piece]) for piece in best), key=lambda item: (-item[1], item[0]))

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization.chunks import SLICE_CHARACTERS, Cutter, cutter
+from tpulm.tokenization.chunks import SLICE_CHARACTERS, Cutter, cutter, distinct
 from tpulm.tokenization.encoded import slices
 from tpulm.tokenization.plain import without_surrogates
 
@@ -29,6 +29,7 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
     Raises DataError when there is nothing but blanks.
     """
     cut = cutter(pipeline)
+    pipeline = cut.for_chunks if cut else pipeline
     words: Counter[str] = Counter()
     chunks: Counter[str] = Counter()
     held = num_texts = 0
@@ -62,8 +63,9 @@ def _counted(cut: Cutter | None, texts: list[str]) -> Counter[str]:
             chunks = cut.cut(part)
         except UnicodeEncodeError:
             chunks = cut.cut(list(map(without_surrogates, part)))
-        counts = np.bincount(chunks.which, minlength=len(chunks.distinct)).tolist()
-        counted.update(dict(zip(chunks.distinct, counts, strict=True)))
+        found = distinct([chunks.all])
+        counts = np.bincount(found.which, minlength=len(found.chunks)).tolist()
+        counted.update(dict(zip(found.chunks.to_pylist(), counts, strict=True)))
     return counted
 
 

@@ -1,0 +1,118 @@
+"""Law: where no token reaches across, a word's tokens are those of its two halves."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from tpulm.tokenization import Tokenization, crossings
+from tpulm.tokenization.chunks import cutter
+from tpulm.tokenization.crossings import Crossings
+
+KANA = [chr(point) for point in range(0x3041, 0x3094)]
+LETTERS = [*map(ord, KANA), *map(ord, "山川田中日本人大가나다라")]
+
+
+def across(crossed: Crossings, text: str) -> list[bool]:
+    return crossed.between(np.array(list(map(ord, text)), np.uint32)).tolist()
+
+
+def test_a_token_crosses_between_its_characters_and_wherever_it_may_begin_or_end_within_one():
+    crossed = Crossings(["かき".encode(), "山田".encode()[:4], "なに".encode()[1:], "さ".encode()[:2]], LETTERS)
+    assert across(crossed, "かきか") == [True, False]
+    assert across(crossed, "山田山日") == [True, False, False]  # 日 begins with another byte than 田
+    assert across(crossed, "なにさに") == [True, False, False]  # さ ends with other bytes than な
+
+
+def test_of_characters_that_are_not_asked_about_it_promises_nothing():
+    assert across(Crossings(["かき".encode()], LETTERS), "aかな!かa") == [True, False, True, True, True]
+    assert across(Crossings([], []), "かな") == [True]
+
+
+def test_a_table_that_would_be_too_large_promises_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(crossings, "_MOST_PAIRS", 3)
+    assert across(Crossings(["かき".encode()], LETTERS), "かなか") == [True, True]
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_halves_have_the_tokens_of_the_whole(trained: dict[str, Tokenization], algorithm: str):
+    tokenizer = alone(trained[algorithm])
+    seams = crossings.crossings(json.loads(tokenizer.to_str())["model"], LETTERS)
+    assert seams is not None
+    found = 0
+
+    @settings(max_examples=200)
+    @given(st.text(st.sampled_from(list(map(chr, LETTERS))), min_size=2, max_size=12))
+    def check(word: str):
+        nonlocal found
+        for place, reaches in enumerate(across(seams, word), start=1):
+            if not reaches:
+                found += 1
+                halves = tokenizer.encode(word[:place]).ids + tokenizer.encode(word[place:]).ids
+                assert halves == tokenizer.encode(word).ids
+
+    check()
+    assert found > 100
+
+
+def test_equally_good_paths_are_chosen_alike_whatever_stands_before():
+    """With scores in thousandths, a word alone and after another differ; with exact ones they never do."""
+    differ: dict[int, int] = {}
+    for steps in (1000, 1024):
+        rng = random.Random(0)
+        pieces = [(piece, -round(rng.uniform(2, 9) * steps) / steps) for piece in ["あ", "ああ", "あああ", "い", "う", "いう"]]
+        tokenizer = Tokenizer(models.Unigram([("?", -20.0), *pieces], unk_id=0))
+        specification = json.loads(tokenizer.to_str())["model"]
+        assert (crossings.crossings(specification, LETTERS) is not None) is (steps == 1024)
+        differ[steps] = 0
+        for _ in range(2_000):
+            before = "".join(rng.choices(["い", "う", "いう"], k=rng.randint(1, 9)))
+            word = "あ" * rng.randint(2, 9)
+            apart = tokenizer.encode(before).ids + tokenizer.encode(word).ids
+            differ[steps] += tokenizer.encode(before + word).ids != apart
+    assert differ[1024] == 0 < differ[1000]
+
+
+def test_unknown_letters_are_not_asked_about():
+    """Two in a row become one token."""
+    tokenizer = Tokenizer(models.Unigram([("?", -20.0), ("か", -1.0)], unk_id=0))
+    seams = crossings.crossings(json.loads(tokenizer.to_str())["model"], LETTERS)
+    assert seams is not None and across(seams, "かかきくか") == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"),
+        models.BPE({"a": 0}, []),
+        models.Unigram([("?", 0.1)], unk_id=0),
+        models.Unigram([("?", -4096.0)], unk_id=0),
+    ],
+)
+def test_of_other_models_nothing_is_known(model: models.Model):
+    assert crossings.crossings(json.loads(Tokenizer(model).to_str())["model"], LETTERS) is None
+
+
+def test_clauses_fall_apart(trained: dict[str, Tokenization]):
+    for algorithm in ("bpe", "unigram"):
+        cut = cutter(trained[algorithm].plain())
+        assert cut is not None
+        text = "".join(random.Random(0).choices(KANA, k=1_000))
+        assert 200 < len(cut.cut([text]).all) < 1_000
+
+
+def alone(made: Tokenization) -> Tokenizer:
+    """Without what is put before a text."""
+    specification = json.loads(made.canonical_json)
+    specification |= {"normalizer": None, "post_processor": None}
+    if specification["pre_tokenizer"]["type"] == "Sequence":
+        specification["pre_tokenizer"] = None
+    else:
+        assert isinstance(made.plain().pre_tokenizer, pre_tokenizers.ByteLevel)
+    return Tokenizer.from_str(json.dumps(specification))
