@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := $(filter-out benchmarks/cloud_stand_in.py,$(wildcard benchmarks/*.py))
+# Without what they share, and without prepare.py, of which one case is enough: all of them take half an hour.
+BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,cloud_stand_in contenders corpora memory prepare),$(wildcard benchmarks/*.py))
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
 .PHONY: help check fix test test-slow test-soak bench docs quickstart lock environment clean
@@ -46,6 +47,8 @@ bench: $(READY)
 	$(BIN)/python -c 'import torch, accelerate' 2> /dev/null || \
 	  $(BIN)/pip install --quiet --disable-pip-version-check "torch==2.13.0" "accelerate==1.15.0"
 	set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+	@echo "== benchmarks/prepare.py --case ko"
+	$(BIN)/python benchmarks/prepare.py --case ko
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict --quiet

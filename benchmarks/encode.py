@@ -11,7 +11,6 @@ other work on the machine counts less; the ratio is the median over turns. The l
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import pickle
@@ -22,15 +21,10 @@ from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from corpora import ALGORITHMS, CORPORA, data_folder, in_batches, read, trained
 from tokenizers import Tokenizer
 
 from tpulm import tokenization
-from tpulm.config import TokenizerConfig
-
-CORPORA = {"ko": "ko/nsmc_reviews.txt.gz", "en": "en/wikitext2_train.txt.gz", "ja": "ja/aozora.txt.gz"}
-VOCAB_SIZES = {"ko": 32_000, "en": 16_000, "ja": 16_000}
-ALGORITHMS = ("wordpiece", "bpe", "unigram")
-BATCH = 10_000
 
 
 def main() -> None:
@@ -42,43 +36,22 @@ def main() -> None:
             case = f"{language}-{algorithm}"
             if arguments.only and arguments.only not in case:
                 continue
-            folder = trained(arguments.cache / case, texts, language, algorithm)
+            folder = trained(arguments.cache, arguments.data, language, algorithm)
             results[case] = measure(folder, texts[: arguments.texts], arguments.repeats)
             print(f"{case:14}" + "".join(f"  {key} {value:7.2f}" for key, value in results[case].items()), file=sys.stderr)
     print(json.dumps(results))
 
 
 def parse() -> argparse.Namespace:
-    data = os.environ.get("TPULM_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "cache", nargs="?", type=Path, default=Path("build/benchmarks"), help="folder for the tokenizers, kept between runs"
     )
-    parser.add_argument("--data", type=Path, default=Path(data), help="folder that holds " + ", ".join(CORPORA.values()))
+    parser.add_argument("--data", type=Path, default=data_folder(), help="folder that holds " + ", ".join(CORPORA.values()))
     parser.add_argument("--repeats", type=int, default=5, help="turns of each; medians count")
     parser.add_argument("--texts", type=int, default=None, help="encode only so many of each corpus")
     parser.add_argument("--only", help="cases whose name has this in it")
     return parser.parse_args()
-
-
-def read(path: Path) -> list[str]:
-    if not path.is_file():
-        sys.exit(f"{path} is not there: name the folder of real data with --data or TPULM_TEST_DATA")
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        return stream.read().split("\n")
-
-
-def trained(folder: Path, texts: list[str], language: str, algorithm: str) -> Path:
-    if tokenization.load_manifest(folder) is None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true"
-        config = TokenizerConfig.model_validate({"algorithm": algorithm, "vocab_size": VOCAB_SIZES[language]})
-        started_at, used = time.perf_counter(), time.process_time()
-        batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
-        tokenization.save(tokenization.train(batches, config), folder)
-        seconds, cpu_seconds = time.perf_counter() - started_at, time.process_time() - used
-        print(f"{folder.name}: trained in {seconds:.0f} s, {cpu_seconds:.0f} s of processor time", file=sys.stderr)
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return folder
 
 
 def measure(folder: Path, texts: list[str], repeats: int) -> dict[str, float]:
@@ -88,13 +61,13 @@ def measure(folder: Path, texts: list[str], repeats: int) -> dict[str, float]:
     speeds: dict[str, list[float]] = {"bare": [], "ours": []}
     for _ in range(repeats):
         used = time.process_time()
-        for start in range(0, len(texts), BATCH):
-            bare.encode_batch_fast(texts[start : start + BATCH], add_special_tokens=False)
+        for batch in in_batches(texts):
+            bare.encode_batch_fast(batch, add_special_tokens=False)
         speeds["bare"].append(megabytes / (time.process_time() - used))
         fresh = pickle.loads(pickle.dumps(ours))
         used = time.process_time()
-        for start in range(0, len(texts), BATCH):
-            fresh.encode(texts[start : start + BATCH])
+        for batch in in_batches(texts):
+            fresh.encode(batch)
         speeds["ours"].append(megabytes / (time.process_time() - used))
     return {
         "bare": statistics.median(speeds["bare"]),

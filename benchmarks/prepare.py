@@ -1,233 +1,225 @@
-"""Preparing a dataset against bare encoding: speed, memory and size on the Korean reviews.
+"""Preparing a dataset against bare encoding: speed, memory and size, by language, algorithm and size of the corpus.
 
-    python benchmarks/prepare.py [CACHE_FOLDER] [--repeats 3] [--data FOLDER]
+    python benchmarks/prepare.py [CACHE_FOLDER] [--case ko --case scaling] [--repeats 3] [--data FOLDER] [--megabytes 10]
 
-The tokenizer (WordPiece, 32,000) is trained once and kept in CACHE_FOLDER; that is not counted. Then bare `encode_batch_fast`
-of all reviews over all cores, preparation as packed rows, and preparation as segments take turns, each in a process of its own;
-the ratio is the median over turns.
-Preparation is everything from the compressed file to the finished dataset: scatter and build. MB are of uncompressed text.
+Cases: ko (Korean reviews, WordPiece), ko-1gb (the same again and again with changes, 1 GB), ko-bpe, ko-unigram, en-*, ja-*,
+`datasets` (against Hugging Face's `load_dataset` and two `map`, with a process for each core, in place of bare encoding), and
+scaling (a hundredth, a tenth and all of the 1 GB). All of them take half an hour or more; --megabytes cuts corpora, to try.
+Tokenizers are trained once and kept in CACHE_FOLDER, as is the corpus of 1 GB (0.5 GB compressed); that is not counted.
+
+The contenders of a case take turns, each in a process of its own; the ratio is the median over turns of ours to the reference,
+which is bare `encode_batch_fast` of all texts over all cores, texts in memory, reading not counted. Preparation (packed,
+segments) is everything from the compressed files to the finished dataset: scatter and build. MB are of uncompressed text; peak
+MB are of the memory of all processes. Tokens are those of the text: ours are fewer by those of duplicates, which are left out,
+and of spaces at the ends of lines, which are cleaned away; `datasets` drops the end of each batch.
 The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import gzip
 import json
-import os
-import resource
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm import corpus, tokenization
-from tpulm.config import CorpusConfig, DataConfig, SourceConfig, TokenizerConfig
-from tpulm.dataset import prepare
+from contenders import Job, missing_libraries
+from corpora import CORPORA, cut, data_folder, repeated_reviews, trained, uncompressed_bytes
+from memory import PeakMemory
+
 from tpulm.workers import count_cores
 
-REVIEWS = "ko/nsmc_reviews.txt.gz"
-REQUIRED_RATIO, REQUIRED_MEMORY_BYTES, REQUIRED_BYTES_PER_TOKEN = 0.9, 1.5e9, 2.2
-CONTENDERS = ("bare", "packed", "segments")
+REQUIRED_MEMORY_BYTES, REQUIRED_BYTES_PER_TOKEN, REQUIRED_COST = 1e9, 2.2, 1.2
+SCALES = (0.01, 0.1, 1.0)
+Runs = dict[str, list[dict[str, Any]]]  # by contender, a run a turn
+
+
+@dataclass(frozen=True)
+class Case:
+    tokenizer: str
+    required: dict[str, float]  # by contender: the least ratio to the reference; a cost ratio for scaling
+    reference: str = "bare"
+    corpus: str = ""  # what the tokenizer was trained on, if empty
+    repeats: int = 3
+    bytes_per_token: float = math.inf
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        return (self.reference, *self.required)
+
+
+CASES = {
+    "ko": Case("ko-wordpiece", {"packed": 1.3, "segments": 1.0}, bytes_per_token=REQUIRED_BYTES_PER_TOKEN),
+    "ko-1gb": Case("ko-wordpiece", {"packed": 3.0}, corpus="ko-1gb", repeats=1),
+    "ko-bpe": Case("ko-bpe", {"packed": 1.5}),
+    "ko-unigram": Case("ko-unigram", {"packed": 1.0}),
+    "en-wordpiece": Case("en-wordpiece", {"packed": 1.5}),
+    "en-bpe": Case("en-bpe", {"packed": 1.5}),
+    "en-unigram": Case("en-unigram", {"packed": 1.0}),
+    "ja-wordpiece": Case("ja-wordpiece", {"packed": 1.5}),
+    "ja-bpe": Case("ja-bpe", {"packed": 1.5}),
+    "ja-unigram": Case("ja-unigram", {"packed": 1.0}),
+    "datasets": Case("ko-wordpiece", {"packed": 2.5}, reference="datasets"),
+    "scaling": Case("ko-wordpiece", {}, reference="packed", corpus="ko-1gb", repeats=1),
+}
 
 
 def main() -> None:
     arguments = parse()
-    reviews = arguments.data / REVIEWS
-    if not reviews.is_file():
-        sys.exit(f"{reviews} is not there: name the folder of real data with --data or TPULM_TEST_DATA")
-    tokenizer = arguments.cache / "tokenizer"
-    if arguments.contender:
-        measure = measure_bare if arguments.contender == "bare" else measure_preparation
-        print(json.dumps({**measure(arguments.contender, reviews, tokenizer, arguments), "cpu_seconds": cpu_seconds()}))
-        return
-    if not (tokenizer / "manifest.json").is_file():
-        train_tokenizer(reviews, tokenizer)
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
-    for _ in range(arguments.repeats):
-        for name in CONTENDERS:
-            results[name].append(run_alone(name))
-            print(f"{name:10}{json.dumps(results[name][-1])}", file=sys.stderr)
-    report = summarize(results)
-    print_table(report)
+    report: dict[str, Any] = {"cores": count_cores()}
+    print_heading()
+    for name in arguments.case or CASES:
+        case = CASES[name]
+        missing = [library for contender in case.contenders for library in missing_libraries(contender)]
+        if missing:
+            print(f"{name}: left out; it needs: pip install {' '.join(missing)}", file=sys.stderr)
+            continue
+        with tempfile.TemporaryDirectory(prefix="tpulm-cut-") as folder:
+            measure = measure_scaling if name == "scaling" else measure_case
+            rows = measure(case, arguments, Path(folder))
+        for contender, row in rows.items():
+            print_row(name, contender, row)
+        report[name] = {contender: rounded(row) for contender, row in rows.items()}
     print(json.dumps(report))
 
 
 def parse() -> argparse.Namespace:
-    data = os.environ.get("TPULM_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "cache", nargs="?", type=Path, default=Path("build/benchmarks"), help="folder for the tokenizer, kept between runs"
+        "cache", nargs="?", type=Path, default=Path("build/benchmarks"), help="folder for tokenizers and 1 GB of text, kept"
     )
-    parser.add_argument("--data", type=Path, default=Path(data), help="folder that holds " + REVIEWS)
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each; medians count")
+    parser.add_argument("--case", action="append", choices=CASES, help="one of the cases; may be repeated (default: all)")
+    parser.add_argument("--data", type=Path, default=data_folder(), help="folder that holds " + ", ".join(CORPORA.values()))
+    parser.add_argument("--repeats", type=int, help="turns of each; medians count (default: 3, and 1 for 1 GB)")
+    parser.add_argument("--megabytes", type=float, default=math.inf, help="cut each corpus to so much of its beginning")
     parser.add_argument("--workers", type=int, default=count_cores(), help="processes that prepare (default: the cores)")
     parser.add_argument("--sequence-length", type=int, default=128)
-    parser.add_argument("--contender", choices=CONTENDERS, help="measure one of them once, in this process")
     return parser.parse_args()
 
 
-def train_tokenizer(reviews: Path, folder: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="tpulm-prepare-") as workdir:
-        manifest = corpus.scatter(corpus_config(reviews), workdir, part_bytes=DataConfig().part_bytes)
-        config = TokenizerConfig(vocab_size=32_000)
-        trained = tokenization.train(corpus.sample_texts(workdir, manifest, config.sample_bytes), config)
-        tokenization.save(trained, folder)
+def measure_case(case: Case, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    files = files_of(case, arguments, arguments.megabytes * 1e6, folder)
+    runs = measure(case, arguments, {contender: (contender, files) for contender in case.contenders})
+    reference = [run["megabytes_per_second"] for run in runs[case.reference]]
+    report = {case.reference: medians(runs[case.reference])}
+    for contender, required in case.required.items():
+        speeds = [run["megabytes_per_second"] for run in runs[contender]]
+        row = medians(runs[contender])
+        row["ratio"] = statistics.median(ours / theirs for ours, theirs in zip(speeds, reference, strict=True))
+        row["required"] = f">= {required}"
+        row["passed"] = (
+            row["ratio"] >= required
+            and row["peak_memory_bytes"] < REQUIRED_MEMORY_BYTES
+            and row["bytes_per_token"] <= case.bytes_per_token
+        )
+        report[contender] = row
+    return report
 
 
-def corpus_config(reviews: Path) -> CorpusConfig:
-    return CorpusConfig(sources=(SourceConfig(path=str(reviews)),))
+def measure_scaling(case: Case, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The ratio is of costs per MB, of all of the text to a tenth of it: at most 1.2."""
+    files = files_of(case, arguments, arguments.megabytes * 1e6, folder)
+    total = sum(map(uncompressed_bytes, files))
+    cuts = {}
+    for scale in SCALES:
+        (part := folder / str(scale)).mkdir()
+        cuts[f"{total * scale / 1e6:.4g} MB"] = ("packed", cut(files, total * scale, part))
+    runs = measure(case, arguments, cuts)
+    report = {name: medians(runs[name]) for name in cuts}
+    for row in report.values():
+        row["passed"] = row["peak_memory_bytes"] < REQUIRED_MEMORY_BYTES
+    *_, tenth, whole = report.values()
+    whole["ratio"] = tenth["megabytes_per_second"] / whole["megabytes_per_second"]
+    whole["required"] = f"<= {REQUIRED_COST}"
+    whole["passed"] = whole["passed"] and whole["ratio"] <= REQUIRED_COST
+    return report
 
 
-def run_alone(contender: str) -> dict[str, Any]:
+def files_of(case: Case, arguments: argparse.Namespace, num_bytes: float, folder: Path) -> list[Path]:
+    files = [arguments.data / CORPORA[case.tokenizer.partition("-")[0]]]
+    if not files[0].is_file():
+        sys.exit(f"{files[0]} is not there: name the folder of real data with --data or TPULM_TEST_DATA")
+    if case.corpus:
+        files = repeated_reviews(files[0], arguments.cache / case.corpus, num_bytes)
+    return cut(files, num_bytes, folder) if math.isfinite(num_bytes) else files
+
+
+def measure(case: Case, arguments: argparse.Namespace, contenders: dict[str, tuple[str, Sequence[Path]]]) -> Runs:
+    language, _, algorithm = case.tokenizer.partition("-")
+    tokenizer = trained(arguments.cache, arguments.data, language, algorithm)
+    megabytes = {name: sum(map(uncompressed_bytes, files)) / 1e6 for name, (_, files) in contenders.items()}
+    runs: Runs = {name: [] for name in contenders}
+    for _ in range(arguments.repeats or case.repeats):
+        for name, (contender, files) in contenders.items():
+            job = Job(contender, tuple(map(str, files)), str(tokenizer), arguments.workers, arguments.sequence_length)
+            run = run_alone(job)
+            run["megabytes"] = megabytes[name]
+            run["megabytes_per_second"] = megabytes[name] / run["seconds"]
+            run["seconds_per_100_megabytes"] = 100 * run["seconds"] / megabytes[name]
+            runs[name].append(run)
+            print(f"{name:10}{json.dumps(run)}", file=sys.stderr)
+    return runs
+
+
+def run_alone(job: Job) -> dict[str, Any]:
     """Measure in a fresh process, and the memory of its tree from here."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--contender", contender]
+    command = [sys.executable, str(Path(__file__).with_name("contenders.py")), json.dumps(asdict(job))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         peak = PeakMemory(process.pid)
         output, _ = process.communicate()
         memory = peak.stop()
     if process.returncode:
-        sys.exit(f"{contender} failed with exit code {process.returncode}")
+        sys.exit(f"{job.contender} failed with exit code {process.returncode}")
     return {**json.loads(output.splitlines()[-1]), "peak_memory_bytes": memory}
 
 
-def measure_bare(contender: str, reviews: Path, tokenizer_folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the library does at its best: lists of 10,000, so that it need not hold 10 million tokens as objects."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
-    with gzip.open(reviews, "rt", encoding="utf-8") as stream:
-        lines = stream.read().splitlines()
-    started_at = time.perf_counter()
-    for first in range(0, len(lines), 10_000):
-        tokenizer.encode_batch_fast(lines[first : first + 10_000], add_special_tokens=False)
-    seconds = time.perf_counter() - started_at
-    return {"seconds": seconds, "megabytes_per_second": uncompressed_bytes(reviews) / 1e6 / seconds}
+def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each figure over the turns; of memory, the most."""
+    row: dict[str, Any] = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    row["peak_memory_bytes"] = max(run["peak_memory_bytes"] for run in runs)
+    return row
 
 
-def measure_preparation(contender: str, reviews: Path, tokenizer_folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    config = DataConfig.model_validate({"rows": contender, "sequence_length": arguments.sequence_length})
-    with tempfile.TemporaryDirectory(prefix="tpulm-prepare-") as workdir:
-        started_at = time.perf_counter()
-        scattered = corpus.scatter(corpus_config(reviews), workdir, part_bytes=config.part_bytes, workers=arguments.workers)
-        scattered_at = time.perf_counter()
-        manifest = prepare(
-            config, workdir, tokenization_path=tokenizer_folder, corpus_manifest=scattered, workers=arguments.workers
-        )
-        ended_at = time.perf_counter()
-        tokens = manifest.train.counts.tokens + manifest.holdout.counts.tokens
-        return {
-            "seconds": ended_at - started_at,
-            "scatter_seconds": scattered_at - started_at,
-            "megabytes_per_second": uncompressed_bytes(reviews) / 1e6 / (ended_at - started_at),
-            "bytes_per_token": disk_usage(Path(workdir) / "dataset") / tokens,
-            "tokens": tokens,
-            "rows": manifest.train.counts.rows + manifest.holdout.counts.rows,
-            "padding_fraction": manifest.train.padding_fraction,
-        }
-
-
-def cpu_seconds() -> float:
-    """Of this process and its workers, start and imports included: what to compare on a machine that others use too."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
-def uncompressed_bytes(reviews: Path) -> int:
-    with gzip.open(reviews) as stream:
-        return sum(map(len, iter(lambda: stream.read(1 << 20), b"")))
-
-
-def disk_usage(folder: Path) -> int:
-    """What `du` says, in bytes."""
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
-
-
-class PeakMemory:
-    """The largest sum of proportional set sizes over a process and its descendants, sampled from /proc ten times a second."""
-
-    def __init__(self, pid: int):
-        self._pid = pid
-        self._peak = 0
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def stop(self) -> int:
-        self._stopped.set()
-        self._thread.join()
-        return self._peak
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(0.1):
-            self._peak = max(self._peak, sum(map(_pss, _tree(self._pid))))
-
-
-def _tree(pid: int) -> list[int]:
-    found = [pid]
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                found += _tree(int(child))
-    return found
-
-
-def _pss(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
-def summarize(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    median = {name: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for name, runs in results.items()}
-    bare = [run["megabytes_per_second"] for run in results["bare"]]
-    report: dict[str, Any] = {"cores": count_cores(), "bare": round_values(median["bare"])}
-    for name in CONTENDERS[1:]:
-        found = median[name]
-        found["peak_memory_bytes"] = max(run["peak_memory_bytes"] for run in results[name])
-        speeds = [run["megabytes_per_second"] for run in results[name]]
-        found["ratio"] = statistics.median(ours / theirs for ours, theirs in zip(speeds, bare, strict=True))
-        passed = (
-            found["ratio"] >= REQUIRED_RATIO
-            and found["peak_memory_bytes"] < REQUIRED_MEMORY_BYTES
-            and found["bytes_per_token"] <= REQUIRED_BYTES_PER_TOKEN
-        )
-        report[name] = {**round_values(found), "passed": passed}
-    return report
-
-
-def round_values(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
+def rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}
 
 
 COLUMNS = {  # heading: key, factor, decimals
+    "MB": ("megabytes", 1, 1),
     "MB/s": ("megabytes_per_second", 1, 2),
     "ratio": ("ratio", 1, 2),
+    "required": ("required", 1, 0),
     "seconds": ("seconds", 1, 2),
-    "scatter s": ("scatter_seconds", 1, 2),
+    "s/100 MB": ("seconds_per_100_megabytes", 1, 2),
+    "read s": ("scatter_seconds", 1, 2),
     "CPU s": ("cpu_seconds", 1, 2),
     "peak MB": ("peak_memory_bytes", 1e-6, 0),
+    "tokens": ("tokens", 1, 0),
     "bytes/token": ("bytes_per_token", 1, 3),
     "padding": ("padding_fraction", 1, 3),
+    "passed": ("passed", 1, 0),
 }
 
 
-def print_table(report: dict[str, Any]) -> None:
-    print(f"{'':12}" + "".join(f"{heading:>12}" for heading in COLUMNS) + "  passed")
-    for name in CONTENDERS:
-        row = report[name]
-        cells = [
-            f"{row[key] * factor:12.{decimals}f}" if key in row else 12 * " " for key, factor, decimals in COLUMNS.values()
-        ]
-        print(f"{name:12}{''.join(cells)}  {row.get('passed', '')}")
+def print_heading() -> None:
+    print(f"{'':24}" + "".join(f"{heading:>12}" for heading in COLUMNS), flush=True)
+
+
+def print_row(case: str, contender: str, row: dict[str, Any]) -> None:
+    cells = [cell(row.get(key), factor, decimals) for key, factor, decimals in COLUMNS.values()]
+    print(f"{case:14}{contender:10}{''.join(f'{text:>12}' for text in cells)}", flush=True)
+
+
+def cell(value: Any, factor: float, decimals: int) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value * factor:.{decimals}f}" if isinstance(value, int | float) else value or ""
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -191,13 +194,26 @@ class TestFolder:
                     read(tmp_path / "nowhere" / name)
 
 
+UNCASED = {"lowercase": True, "strip_accents": True}
+
+
+def bert_tokenizer(vocabulary: Path, settings: dict[str, bool]) -> Any:
+    """That of transformers, with the same settings."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.BertTokenizer(
+        vocab=str(vocabulary),
+        do_lower_case=settings.get("lowercase", False),
+        strip_accents=settings.get("strip_accents", False),
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "size", "settings", "text", "expected"),
     [
         (
             "bert_base_uncased_vocab.txt",
             30_522,
-            {"lowercase": True, "strip_accents": True},
+            UNCASED,
             "Pretraining a naïve [MASK]",
             ["pre", "##train", "##ing", "a", "naive", "[", "mask", "]"],
         ),
@@ -208,14 +224,11 @@ class TestFolder:
 def test_published_vocabularies(
     real_data: Path, tmp_path: Path, name: str, size: int, settings: dict, text: str, expected: list[str]
 ):
-    transformers = pytest.importorskip("transformers")
     path = real_data / "vocab" / name
     made = load(path, TokenizerConfig.model_validate(settings))
     assert made.vocab_size == vocab_size_of(path) == size
     assert tokens(made, text) == expected
-    theirs = transformers.BertTokenizer(
-        vocab=str(path), do_lower_case=settings.get("lowercase", False), strip_accents=settings.get("strip_accents", False)
-    )
+    theirs = bert_tokenizer(path, settings)
     texts = ["Ünïcode 日本語 한국어!", "it's well-known…", "ㅋㅋㅋ 재밌다~~", "x" * 101, ""]
     assert made.encode(texts).ids.tolist() == [i for ids in theirs(texts, add_special_tokens=False)["input_ids"] for i in ids]
     assert theirs("a", "b")["input_ids"] == [
@@ -225,6 +238,45 @@ def test_published_vocabularies(
         *made.encode(["b"]).ids,
         made.special.sep,
     ]
+
+
+def lines_of(corpus: Path, count: int) -> list[str]:
+    with gzip.open(corpus, "rt", encoding="utf-8") as stream:
+        return [line.rstrip("\n") for line in itertools.islice(stream, count)]
+
+
+ON_REAL_TEXT = pytest.mark.parametrize(
+    ("name", "settings", "corpus"),
+    [
+        ("bert_base_uncased_vocab.txt", UNCASED, "en/wikitext2_train.txt.gz"),
+        ("koelectra_vocab_32200.txt", {}, "ko/nsmc_reviews.txt.gz"),
+        ("kcbert_vocab.txt", {}, "ko/nsmc_reviews.txt.gz"),
+    ],
+)
+
+
+@ON_REAL_TEXT
+def test_ids_of_real_text_are_those_of_transformers(real_data: Path, name: str, settings: dict, corpus: str):
+    path, lines = real_data / "vocab" / name, lines_of(real_data / corpus, 10_000)
+    theirs, made = bert_tokenizer(path, settings), load(path, TokenizerConfig.model_validate(settings))
+    encoded, expected = made.encode(lines), theirs(lines, add_special_tokens=False)["input_ids"]
+    assert encoded.lengths.tolist() == [len(ids) for ids in expected]
+    assert encoded.ids.tolist() == list(itertools.chain.from_iterable(expected))
+    assert [made.encode_one(line) for line in lines[:300]] == theirs(lines[:300])["input_ids"]
+
+
+@ON_REAL_TEXT
+def test_ids_of_real_text_are_those_of_the_first_bert(real_data: Path, name: str, settings: dict, corpus: str):
+    """google's own steps in Python, which transformers keeps: nothing of the tokenizers library is in them."""
+    legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy")
+    path, lines = real_data / "vocab" / name, lines_of(real_data / corpus, 2_000)
+    theirs = legacy.BertTokenizerLegacy(
+        str(path), do_lower_case=settings.get("lowercase", False), strip_accents=settings.get("strip_accents", False)
+    )
+    expected = [theirs.convert_tokens_to_ids(theirs.tokenize(line)) for line in lines]
+    encoded = load(path, TokenizerConfig.model_validate(settings)).encode(lines)
+    assert encoded.lengths.tolist() == [len(ids) for ids in expected]
+    assert encoded.ids.tolist() == list(itertools.chain.from_iterable(expected))
 
 
 def test_gpt2_has_no_mask_token(real_data: Path, tmp_path: Path):
