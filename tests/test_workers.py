@@ -20,8 +20,8 @@ def square(x: int) -> int:
     return x * x
 
 
-def environment_of(name: str) -> str | None:
-    return os.environ.get(name)
+def process_number() -> int:
+    return os.getpid()
 
 
 def fail(location: str) -> None:
@@ -61,8 +61,24 @@ def test_tasks_are_taken_as_they_are_needed():
     running.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_environment_reaches_the_workers():
-    assert list(workers.run_tasks(environment_of, [("TPULM_X",)], workers=1, environment={"TPULM_X": "1"})) == ["1"]
+def test_a_pool_keeps_its_processes_from_call_to_call():
+    with workers.WorkerPool(1) as pool:
+        pool.warm_up("json")
+        first, second = list(pool(process_number, [()])), list(pool(process_number, [(), ()]))
+    assert len({*first, *second}) == 1 and first[0] != os.getpid()
+
+
+def test_a_pool_goes_on_after_a_failure():
+    with workers.WorkerPool(1) as pool:
+        with pytest.raises(DataError, match="broken"):
+            list(pool(fail, [("file",)] * 3))
+        assert list(pool(square, [(3,)])) == [9]
+
+
+def test_warming_up_what_is_not_there_is_the_tasks_to_complain_about():
+    with workers.WorkerPool(1) as pool:
+        pool.warm_up("tpulm.no_such_module")
+        assert list(pool(square, [(3,)])) == [9]
 
 
 def test_a_failure_comes_back_as_it_is():

@@ -12,7 +12,7 @@ from tpulm.config.starting import OPTIMIZER_FILE
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
-from tpulm.workers import Runner
+from tpulm.workers import Runner, WorkerPool
 from tpulm.workfolder import is_imported
 
 
@@ -89,6 +89,17 @@ def prepare_dataset(
     """
     if is_imported(workdir) and (imported := dataset.load_manifest(workdir)) is not None:
         return imported  # `workfolder.begin` has compared it with the settings
+    if runner is not None:
+        return _prepare_dataset(config, workdir, hosts, runner, progress)
+    with WorkerPool() as pool:
+        if corpus.load_manifest(workdir) is None:
+            pool.warm_up(dataset.prepare.__module__)  # while one process reads the text
+        return _prepare_dataset(config, workdir, hosts, pool, progress)
+
+
+def _prepare_dataset(
+    config: RunConfig, workdir: PurePath, hosts: Hosts, runner: Runner, progress: Progress
+) -> dataset.DatasetManifest:
     prepare_tokenizer(config, workdir, hosts=hosts, runner=runner, progress=progress)
     text = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
     made = [

@@ -6,12 +6,12 @@ killed or not, so nothing goes on writing into a work folder behind the next att
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class Runner(Protocol):
-    """Where restartable tasks are computed: by a pool here (`run_tasks`), or by a cluster (`tpulm.beam`)."""
+    """Where restartable tasks are computed: by a pool here (`WorkerPool`), or by a cluster (`tpulm.beam`)."""
 
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in any order. The function must be importable, its results picklable."""
@@ -35,26 +35,41 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_tasks(
-    function: Callable[..., Result],
-    tasks: Iterable[tuple[Any, ...]],
-    *,
-    workers: int | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Iterator[Result]:
-    """Yield function(*task) for each task, in the order they finish, computed by `workers` processes (default: the cores).
+class WorkerPool:
+    """A runner of so many processes (default: the cores), which stay from one call to the next.
 
-    `function` must be importable and its results picklable. At most two tasks a worker are in flight, so `tasks` may be lazy.
-    The first failure is raised here as it is; a requested stop raises `Stopped` and waits for the tasks that are running.
+    They are started by the first call, or by `warm_up`, so that they are there by then. To be used as a context.
     """
-    workers = workers or count_cores()
-    pending: set[Future[Result]] = set()
-    remaining = iter(tasks)
-    with _pool(workers, dict(environment or {})) as pool:
+
+    def __init__(self, workers: int | None = None):
+        self.workers = workers or count_cores()
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin_worker)
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def warm_up(self, module: str) -> None:
+        """Start the processes now, beside whatever else is done, and have them import the module with their first tasks."""
+        for _ in range(self.workers):
+            self._executor.submit(_import, module)
+
+    def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+        """Yield function(*task) for each task, in the order they finish.
+
+        `function` must be importable and its results picklable. At most two tasks a worker are in flight, so `tasks` may be
+        lazy. The first failure is raised here as it is; a requested stop raises `Stopped`. Either waits for the tasks that are
+        running.
+        """
+        pending: set[Future[Result]] = set()
+        remaining = iter(tasks)
         try:
             while True:
-                while len(pending) < 2 * workers and (task := next(remaining, None)) is not None:
-                    pending.add(pool.submit(function, *task))
+                while len(pending) < 2 * self.workers and (task := next(remaining, None)) is not None:
+                    pending.add(self._executor.submit(function, *task))
                 if not pending:
                     return
                 done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -68,20 +83,23 @@ def run_tasks(
                 "and 'taskset --cpu-list 0' in front of it leaves one. In a script of your own, the call must stand under "
                 "if __name__ == '__main__':"
             ) from error
+        finally:
+            wait([future for future in pending if not future.cancel()])
 
 
-@contextlib.contextmanager
-def _pool(workers: int, environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(environment,))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+def run_tasks(
+    function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], *, workers: int | None = None
+) -> Iterator[Result]:
+    """The same by processes that are started for these tasks."""
+    with WorkerPool(workers) as pool:
+        yield from pool(function, tasks)
 
 
-def _begin_worker(environment: dict[str, str]) -> None:
-    os.environ.update(environment)
+def _import(module: str) -> None:
+    importlib.import_module(module)
+
+
+def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()

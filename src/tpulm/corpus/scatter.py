@@ -36,7 +36,7 @@ from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
-from tpulm.workers import Runner, count_cores, run_tasks
+from tpulm.workers import Runner, WorkerPool, count_cores, run_tasks
 
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; a second's work on one core, as long as starting a pool takes
 
@@ -165,9 +165,10 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
             records[piece.number] = record
             progress.advance(_raw_bytes(piece))
     documents = DocumentRate(progress)
-    workers = min(workers or count_cores(), len(waiting))
-    if runner is None and workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES:
-        runner = partial(run_tasks, workers=workers)
+    if runner is None or isinstance(runner, WorkerPool):
+        workers = min(workers or count_cores(), len(waiting))
+        is_worth_it = workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES
+        runner = (runner or partial(run_tasks, workers=workers)) if is_worth_it else None
     if runner is not None:
         largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
         for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
