@@ -36,7 +36,7 @@ def text_of(ids: np.ndarray) -> str:
 
 @pytest.mark.parametrize("at_once", [1, 2, 10**6])
 def test_sentences_and_documents_end_where_they_should(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(encode, "_AT_ONCE", at_once)
+    monkeypatch.setattr(encode, "_CHARACTERS_AT_ONCE", at_once)
     documents = ["One is here.  Two is there.\nThree.", "---", "四。五。", "Why?"]
     tokens, counts = encode_documents(documents, LETTERS, sentences=True, dtype=UINT16)
     assert tokens.ids.dtype == np.uint16

@@ -12,8 +12,9 @@ from tpulm.dataset.manifest import Counts
 from tpulm.dataset.rows import Tokens
 from tpulm.dataset.words import WordEncoder
 from tpulm.tokenization import Tokenization
+from tpulm.tokenization.encoded import slices
 
-_AT_ONCE = 50_000  # documents
+_CHARACTERS_AT_ONCE = 1 << 22
 
 
 class EncodedDocuments(NamedTuple):
@@ -38,8 +39,7 @@ def encode_documents(
     sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
     word_start: list[np.ndarray] = [np.empty(0, np.int8)]
     num_bytes = 0
-    for first in range(0, len(documents), _AT_ONCE):
-        some = documents[first : first + _AT_ONCE]
+    for some in slices(documents, _CHARACTERS_AT_ONCE):
         split = list(map(_sentences, some)) if sentences else [[document] for document in some]
         texts = list(chain.from_iterable(split))
         if words is None:

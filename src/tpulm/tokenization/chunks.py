@@ -94,6 +94,7 @@ def distinct(arrays: Sequence[pa.StringArray], known: pa.StringArray | tuple[()]
 
     before = [known] if len(known) else []
     parts = pa.chunked_array([*before, *arrays], pa.utf8()).dictionary_encode().chunks  # without those that are empty
+    pa.default_memory_pool().release_unused()  # the hash table's; Arrow would keep it for later
     # `to_numpy` would import pandas
     which = [np.frombuffer(part.indices.buffers()[1], np.int32, len(part)) for part in parts]
     chunks = parts[0].dictionary if parts else pa.array([], pa.utf8())
