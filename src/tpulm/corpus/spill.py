@@ -22,7 +22,8 @@ from tpulm.errors import StorageError
 
 _RUN_BYTES: Final = 96 << 20  # of memory, texts and what is needed to sort them
 _DOCUMENT_OVERHEAD: Final = 100  # bytes of memory a document costs beside its text
-_WRITE_DOCUMENTS: Final = 1 << 16
+_WRITE_DOCUMENTS: Final = 1 << 16  # put in order at once
+_WRITE_BYTES: Final = 4 << 20  # as well, or one document
 
 
 class Run(NamedTuple):
@@ -82,15 +83,26 @@ class SpillWriter:
         text, keys, ends = np.frombuffer(self._text, np.uint8), joined(self._keys), np.concatenate(self._ends)
         self._text, self._ends, self._keys, self._cost = bytearray(), [], [], 0
         order = keys.order()
-        keys, ends, sizes = keys.take(order), ends[order], np.diff(ends, prepend=0)[order]
+        sizes = np.diff(ends, prepend=0)
+        keys, starts, sizes = keys.take(order), (ends - sizes)[order], sizes[order]
+        ends = np.cumsum(sizes)
         run = Run(self._stream.tell(), len(text), len(order))
-        for start in range(0, len(order), _WRITE_DOCUMENTS):
-            some = slice(start, start + _WRITE_DOCUMENTS)
-            self._stream.write(_in_order(text, ends[some] - sizes[some], sizes[some]).data)
+        for some in _blocks(ends):
+            self._stream.write(_in_order(text, starts[some], sizes[some]).data)
         self._stream.write(bytes(run.arrays_offset - run.offset - run.text_bytes))
-        for array in (*keys, np.cumsum(sizes)):
+        for array in (*keys, ends):
             self._stream.write(array.astype("<u8").tobytes())
         self.runs.append(run)
+
+
+def _blocks(ends: np.ndarray) -> Iterator[slice]:
+    """All documents, as many at a time as are put in order at once; `ends`: int64 [N], bytes up to the end of each."""
+    first = start = 0
+    while first < len(ends):
+        last = int(np.searchsorted(ends, start + _WRITE_BYTES, "right"))
+        last = min(max(last, first + 1), first + _WRITE_DOCUMENTS)
+        yield slice(first, last)
+        first, start = last, int(ends[last - 1])
 
 
 def _in_order(text: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
