@@ -20,6 +20,12 @@ def test_sorting_is_by_the_whole_key_and_stable():
     assert keys.order().tolist() == [2, 1, 3, 0]
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
+def test_sorting_is_that_of_pairs(pairs: list[tuple[int, int]]):
+    keys = Keys(*np.array(pairs, np.uint64).T)
+    assert keys.order().tolist() == sorted(range(len(pairs)), key=pairs.__getitem__)
+
+
 def test_draws_are_uniform_and_independent_of_each_other_and_of_the_part():
     uniforms = [draw(KEYS, purpose) / RANGE for purpose in Purpose] + [KEYS.high / RANGE, KEYS.low / RANGE]
     for uniform in uniforms:
