@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpulm.config import CleaningConfig
+from tpulm.corpus import cleaning
 from tpulm.corpus.cleaning import _BLANKS, Cleaner
 from tpulm.corpus.records import Batch
 
@@ -65,6 +66,17 @@ def test_a_batch_is_cleaned_as_its_documents_one_by_one(config: CleaningConfig, 
         else:
             expected.append(text)
     assert clean_with(config, documents, separator) == (expected, reasons)
+
+
+@pytest.mark.parametrize("separator", ["\n", "\0"])
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@given(st.lists(st.text(st.sampled_from(INTERESTING.replace("\n", "")), max_size=5), min_size=1, max_size=20))
+def test_a_long_batch_is_normalized_as_its_documents(separator: str, form: str, documents: list[str]):
+    expected = [unicodedata.normalize(form, document) for document in documents]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleaning, "_NORMALIZED_AT_ONCE", 4)
+        texts, _ = clean(documents, separator, unicode_form=form, whitespace="keep")
+    assert texts == [text for text in expected if text and not text.isspace()]
 
 
 @given(SETTINGS, DOCUMENTS)

@@ -1,9 +1,8 @@
-from hashlib import blake2b
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_128_intdigest
 
 from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, holdout_threshold, keys_of, part_range, threshold_of
 
@@ -12,13 +11,19 @@ KEYS = keys_of([b"document %d" % number for number in range(100_000)])
 
 def test_a_key_is_the_digest_of_the_text():
     keys = keys_of(["한국어".encode(), b""])
-    digest = blake2b("한국어".encode(), digest_size=16).digest()
-    assert int(keys.high[0]) << 64 | int(keys.low[0]) == int.from_bytes(digest, "big")
+    whole = [int(high) << 64 | int(low) for high, low in zip(keys.high, keys.low, strict=True)]
+    assert whole == [xxh3_128_intdigest("한국어".encode()), 0x99AA06D3014798D86001C324468D497F]
 
 
 def test_sorting_is_by_the_whole_key_and_stable():
     keys = Keys(np.array([2, 1, 1, 1], np.uint64), np.array([0, 5, 3, 5], np.uint64))
     assert keys.order().tolist() == [2, 1, 3, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
+def test_sorting_is_that_of_pairs(pairs: list[tuple[int, int]]):
+    keys = Keys(*np.array(pairs, np.uint64).T)
+    assert keys.order().tolist() == sorted(range(len(pairs)), key=pairs.__getitem__)
 
 
 def test_draws_are_uniform_and_independent_of_each_other_and_of_the_part():

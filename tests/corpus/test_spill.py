@@ -25,14 +25,15 @@ def written(path: Path, batches: list[list[str]]) -> list[spill.Run]:
     return writer.runs
 
 
-@given(st.lists(TEXTS, max_size=4), st.sampled_from([1, 500, 10**9]), st.integers(1, 5))
+@given(st.lists(TEXTS, max_size=4), st.sampled_from([1, 500, 10**9]), st.sampled_from([1, 20, 10**6]), st.integers(1, 5))
 def test_ranges_hold_every_document_once_in_order(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[str]], run_bytes: int, parts: int
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[str]], run_bytes: int, write_bytes: int, parts: int
 ):
     path = tmp_path_factory.mktemp("spill") / "a.spill"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spill, "_RUN_BYTES", run_bytes)
         patch.setattr(spill, "_WRITE_DOCUMENTS", 3)
+        patch.setattr(spill, "_WRITE_BYTES", write_bytes)
         runs = written(path, batches)
     assert path.stat().st_size == spill_bytes(runs)
     reader = SpillReader(path, runs)

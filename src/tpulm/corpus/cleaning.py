@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from itertools import compress
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,9 +31,15 @@ _BLANK_RUN = re.compile(f"[ {_BLANKS}]+")
 _SPACES = re.compile("  +")
 _LINES_AT_EDGE = re.compile(r"(?<!\n)\n++\0\n*+|\0\n++")  # possessive: linear on long runs of line ends
 
+_NORMALIZED_AT_ONCE: Final = 512  # characters
+_LEAST_FIRST: Final = -64  # of UTF-8, read as int8: a byte below it goes on with a character
+
+_Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
+
 
 class Cleaned(NamedTuple):
     documents: list[bytes]  # UTF-8
+    sizes: np.ndarray  # int64, bytes of each document
     characters: np.ndarray  # int64, of each document
 
 
@@ -58,23 +64,19 @@ class Cleaner:
             text = replaced(text, self._config.replace, self.replaced, self.samples)
         if self._keep:
             text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
-        lengths = np.fromiter(map(len, text.split(separator)), np.int64)
-        kept = self._by_length(text, separator, lengths, skipped)
+        data = (text + separator).encode()
+        sizes, characters = _lengths(data, separator)
+        kept = self._by_length(text, separator, characters, skipped)
         if self._languages is not None:
             kept &= self._by_language(text, separator, kept, self._languages, skipped)
-        documents = text.encode().split(separator.encode())
+        documents = data.split(separator.encode())[:-1]
         if kept.all():
-            return Cleaned(documents, lengths)
-        return Cleaned(list(compress(documents, kept.tolist())), lengths[kept])
+            return Cleaned(documents, sizes, characters)
+        return Cleaned(list(compress(documents, kept.tolist())), sizes[kept], characters[kept])
 
     def _normalize(self, text: str, separator: str) -> str:
         form = self._config.unicode_form
-        if form == "none" or text.isascii() or unicodedata.is_normalized(form, text):
-            return text
-        parts = text.split(separator)
-        return separator.join([
-            part if unicodedata.is_normalized(form, part) else unicodedata.normalize(form, part) for part in parts
-        ])  # fmt: skip
+        return text if form == "none" or text.isascii() else _normalized(text, separator, form)
 
     def _by_length(self, text: str, separator: str, lengths: np.ndarray, skipped: Counter[str]) -> np.ndarray:
         """Which documents stay; each other one is counted under the first reason that holds."""
@@ -111,8 +113,30 @@ class Cleaner:
         return wanted
 
 
+def _normalized(text: str, separator: str, form: _Form) -> str:
+    """Halves where that is not needed stay as they are. Nothing composes across a separator, or is reordered."""
+    if unicodedata.is_normalized(form, text):
+        return text
+    middle = text.find(separator, len(text) // 2) if len(text) > _NORMALIZED_AT_ONCE else -1
+    if middle < 0:
+        return unicodedata.normalize(form, text)
+    halves = text[:middle], text[middle + 1 :]
+    return separator.join([_normalized(half, separator, form) for half in halves])
+
+
+def _lengths(data: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes and characters of each document, int64 [N] each; in the UTF-8 the separator stands after each of them."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(separator)) + 1
+    starts = np.append(0, ends[:-1])
+    sizes = ends - starts - 1
+    if data.isascii():
+        return sizes, sizes
+    begins = np.frombuffer(data, np.int8) >= _LEAST_FIRST
+    return sizes, np.add.reduceat(begins, starts, dtype=np.int32).astype(np.int64) - 1  # the separator is one, too
+
+
 def _collapse(text: str, separator: str) -> str:
-    if "\r\n" in text:
+    if "\r" in text:
         text = text.replace("\r\n", "\n")
     if _ODD_BLANK.search(text):
         text = _BLANK_RUN.sub(" ", text)

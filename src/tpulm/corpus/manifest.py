@@ -17,7 +17,7 @@ from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import Run
 from tpulm.errors import StorageError
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 
 class Record(BaseModel):

@@ -181,7 +181,7 @@ class _Keeper:
 
     def keep(self, batch: Batch) -> int:
         """How many of its documents stay."""
-        documents, characters = self._cleaner.clean(batch, self._faults.skipped)
+        documents, sizes, characters = self._cleaner.clean(batch, self._faults.skipped)
         if not documents:
             return 0
         keys = keys_of(documents)
@@ -189,8 +189,8 @@ class _Keeper:
         if fraction < 1.0:
             chosen = below(draw(keys, Purpose.CORPUS_SAMPLE), threshold_of(fraction))
             self._faults.skipped["sampled_out"] += int((~chosen).sum())
-            documents, characters, keys = list(compress(documents, chosen.tolist())), characters[chosen], keys.take(chosen)
-        sizes = np.fromiter(map(len, documents), np.int64, len(documents))
+            documents, keys = list(compress(documents, chosen.tolist())), keys.take(chosen)
+            sizes, characters = sizes[chosen], characters[chosen]
         count = self._fitting(sizes)
         if count < len(documents):
             documents, characters, sizes, keys = documents[:count], characters[:count], sizes[:count], keys.take(slice(count))

@@ -17,12 +17,13 @@ from typing import BinaryIO, Final, NamedTuple
 import numpy as np
 
 from tpulm import storage
-from tpulm.corpus.identity import RANGE, Keys
+from tpulm.corpus.identity import RANGE, Keys, joined
 from tpulm.errors import StorageError
 
-_RUN_BYTES: Final = 96 << 20  # of memory, texts and what Python adds to them
+_RUN_BYTES: Final = 96 << 20  # of memory, texts and what is needed to sort them
 _DOCUMENT_OVERHEAD: Final = 100  # bytes of memory a document costs beside its text
-_WRITE_DOCUMENTS: Final = 1 << 16
+_WRITE_DOCUMENTS: Final = 1 << 16  # put in order at once
+_WRITE_BYTES: Final = 4 << 20  # as well, or one document
 
 
 class Run(NamedTuple):
@@ -60,36 +61,64 @@ class SpillWriter:
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
-        self._documents: list[bytes] = []
+        self._text = bytearray()  # NUL after each document
+        self._ends: list[np.ndarray] = []  # of each document's NUL in it, int64 [N] each
         self._keys: list[Keys] = []
         self._cost = 0
         self.runs: list[Run] = []
 
     def add(self, documents: Sequence[bytes], keys: Keys) -> None:
-        self._documents.extend(documents)
+        text = b"\0".join([*documents, b""])
+        self._ends.append(np.flatnonzero(np.frombuffer(text, np.uint8) == 0) + 1 + len(self._text))
+        self._text += text
         self._keys.append(keys)
-        self._cost += sum(map(len, documents)) + _DOCUMENT_OVERHEAD * len(documents)
+        self._cost += len(text) + _DOCUMENT_OVERHEAD * len(documents)
         if self._cost >= _RUN_BYTES:
             self.write_run()
 
     def write_run(self) -> None:
         """Write what was gathered. Raises OSError."""
-        documents, self._documents, self._cost = self._documents, [], 0
-        if not documents:
+        if not self._text:
             return
-        keys = Keys(*map(np.concatenate, zip(*self._keys, strict=True)))
-        self._keys = []
+        text, keys, ends = np.frombuffer(self._text, np.uint8), joined(self._keys), np.concatenate(self._ends)
+        self._text, self._ends, self._keys, self._cost = bytearray(), [], [], 0
         order = keys.order()
-        documents = [documents[index] for index in order.tolist()]
-        keys = keys.take(order)
-        ends = np.cumsum(np.fromiter(map(len, documents), np.uint64, len(documents)) + np.uint64(1))
-        run = Run(self._stream.tell(), int(ends[-1]), len(documents))
-        for start in range(0, len(documents), _WRITE_DOCUMENTS):
-            self._stream.write(b"\0".join([*documents[start : start + _WRITE_DOCUMENTS], b""]))
+        sizes = np.diff(ends, prepend=0)
+        keys, starts, sizes = keys.take(order), (ends - sizes)[order], sizes[order]
+        ends = np.cumsum(sizes)
+        run = Run(self._stream.tell(), len(text), len(order))
+        for some in _blocks(ends):
+            self._stream.write(_in_order(text, starts[some], sizes[some]).data)
         self._stream.write(bytes(run.arrays_offset - run.offset - run.text_bytes))
         for array in (*keys, ends):
             self._stream.write(array.astype("<u8").tobytes())
         self.runs.append(run)
+
+
+def _blocks(ends: np.ndarray) -> Iterator[slice]:
+    """All documents, as many at a time as are put in order at once; `ends`: int64 [N], bytes up to the end of each."""
+    first = start = 0
+    while first < len(ends):
+        last = int(np.searchsorted(ends, start + _WRITE_BYTES, "right"))
+        last = min(max(last, first + 1), first + _WRITE_DOCUMENTS)
+        yield slice(first, last)
+        first, start = last, int(ends[last - 1])
+
+
+def _in_order(text: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The documents at `starts`, of `sizes` bytes, one after another; uint8. Those of one size are copied at once."""
+    ends = np.cumsum(sizes)
+    copied = np.empty(int(ends[-1]), np.uint8)
+    by_size = np.argsort(sizes, kind="stable")
+    for group in np.split(by_size, np.flatnonzero(np.diff(sizes[by_size])) + 1):
+        size = int(sizes[group[0]])
+        _windows(copied, size)[ends[group] - size] = _windows(text, size)[starts[group]]
+    return copied
+
+
+def _windows(data: np.ndarray, size: int) -> np.ndarray:
+    """Every stretch of so many bytes as one element, sharing memory."""
+    return np.ndarray(len(data) - size + 1, f"V{size}", data, strides=(1,))
 
 
 class SpillReader:

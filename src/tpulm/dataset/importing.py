@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from tpulm import interrupt, storage, tokenization
 from tpulm.config import DataConfig
-from tpulm.corpus.identity import RANGE, holdout_threshold
+from tpulm.corpus.identity import HASH, RANGE, holdout_threshold
 from tpulm.dataset.imported_part import ImportedPartTask, import_part, write_index
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
@@ -149,6 +149,7 @@ def _inputs(files: Sequence[ImportedFile], shape: Shape, tokenizer: Tokenization
     """What the dataset is made from. "imported" is by what `workfolder` knows it."""
     return {
         "format_version": FORMAT_VERSION,
+        "hash": HASH,
         "imported": shape.kind,
         "holdout_fraction": holdout_fraction,
         "sizes": {"stretch_bytes": STRETCH_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
