@@ -23,6 +23,7 @@ from corpora import in_batches, read
 from tpulm import corpus
 from tpulm.config import CorpusConfig, DataConfig, SourceConfig
 from tpulm.dataset import prepare
+from tpulm.workers import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ def preparation(job: Job) -> dict[str, Any]:
     sources = CorpusConfig(sources=tuple(SourceConfig(path=file) for file in job.files))
     with tempfile.TemporaryDirectory(prefix="tpulm-prepare-") as workdir:
         started_at = time.perf_counter()
-        scattered = corpus.scatter(sources, workdir, part_bytes=config.part_bytes, workers=job.workers)
-        scattered_at = time.perf_counter()
-        manifest = prepare(
-            config, workdir, tokenization_path=Path(job.tokenizer), corpus_manifest=scattered, workers=job.workers
-        )
+        with WorkerPool(job.workers) as pool:  # as tpulm.preparation has it
+            pool.warm_up(prepare.__module__)
+            scattered = corpus.scatter(sources, workdir, part_bytes=config.part_bytes, runner=pool)
+            scattered_at = time.perf_counter()
+            manifest = prepare(config, workdir, tokenization_path=Path(job.tokenizer), corpus_manifest=scattered, runner=pool)
         seconds = time.perf_counter() - started_at
         counts = (manifest.train.counts, manifest.holdout.counts)
         tokens = sum(one.tokens for one in counts)

@@ -100,6 +100,7 @@ def _import(module: str) -> None:
 
 
 def _begin_worker() -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is to use one core
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()

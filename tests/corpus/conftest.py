@@ -73,7 +73,7 @@ def scattered(tmp_path: Path) -> Callable[..., Scattered]:
     made = 0
 
     def scattered(
-        sources: Any, *, part_bytes: int = 32_000_000, workers: int = 1, workdir: Path | None = None, **settings: Any
+        sources: Any, *, part_bytes: int = 16_000_000, workers: int = 1, workdir: Path | None = None, **settings: Any
     ) -> Scattered:
         nonlocal made
         made += 1

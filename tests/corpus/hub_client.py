@@ -23,7 +23,7 @@ def main() -> None:
         began = time.monotonic()
         try:
             config = CorpusConfig(**asked)
-            manifest = scatter(config, workdir, part_bytes=32_000_000, workers=1)
+            manifest = scatter(config, workdir, part_bytes=16_000_000, workers=1)
             assert has_spill(workdir, manifest)
             part = read_part(workdir, manifest, 0)
             answer = {

@@ -30,7 +30,7 @@ def test_unchanged(scattered: Callable, folder: Path):
         ({"cleaning": {"min_characters": 3}}, r"corpus.cleaning.min_characters: 1 -> 3"),
         ({"holdout_fraction": 0.5}, r"corpus.holdout_fraction: 0.01 -> 0.5"),
         ({"max_documents": 3}, r"corpus.max_documents: null -> 3"),
-        ({"part_bytes": 10_000}, r"data.part_bytes: 32000000 -> 10000"),
+        ({"part_bytes": 10_000}, r"data.part_bytes: 16000000 -> 10000"),
     ],
 )
 def test_other_settings_are_named(scattered: Callable, folder: Path, settings: dict, message: str):
@@ -73,9 +73,9 @@ def test_a_corpus_that_is_not_here_at_all_is_no_mismatch(scattered: Callable, fo
     (folder / "a.txt").unlink()
     gone = CorpusConfig.model_validate({"sources": [str(folder / "a.txt"), str(folder / "b.txt")]})
     with pytest.raises(ConfigError, match="no file or folder"):
-        verify(corpus.manifest, gone, corpus.workdir, part_bytes=32_000_000)
+        verify(corpus.manifest, gone, corpus.workdir, part_bytes=16_000_000)
     shutil.rmtree(folder)
-    verify(corpus.manifest, gone, corpus.workdir, part_bytes=32_000_000)
+    verify(corpus.manifest, gone, corpus.workdir, part_bytes=16_000_000)
     with pytest.raises(WorkFolderMismatch, match="part_bytes"):
         verify(corpus.manifest, gone, corpus.workdir, part_bytes=10_000)
 

@@ -207,7 +207,7 @@ def test_without_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch, scat
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtra, match=r"pip install 'tpulm\[hub\]'"):
         find_files([source(folder)])
-    verify(corpus.manifest, CorpusConfig(sources=(source(folder),)), corpus.workdir, part_bytes=32_000_000)
+    verify(corpus.manifest, CorpusConfig(sources=(source(folder),)), corpus.workdir, part_bytes=16_000_000)
 
 
 @pytest.mark.parametrize(

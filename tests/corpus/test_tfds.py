@@ -207,10 +207,10 @@ def test_a_finished_corpus_needs_neither_dataset_nor_package(
 ):
     corpus = scattered([source(data_dir)])
     gone = CorpusConfig(sources=(source(tmp_path / "nowhere"),))
-    verify(corpus.manifest, gone, corpus.workdir, part_bytes=32_000_000)
+    verify(corpus.manifest, gone, corpus.workdir, part_bytes=16_000_000)
     assert not (tmp_path / "nowhere").exists()  # nothing was prepared
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    verify(corpus.manifest, CorpusConfig(sources=(source(data_dir),)), corpus.workdir, part_bytes=32_000_000)
+    verify(corpus.manifest, CorpusConfig(sources=(source(data_dir),)), corpus.workdir, part_bytes=16_000_000)
     with pytest.raises(MissingExtra, match=r"pip install 'tpulm\[tfds\]'"):
         find_files([source(data_dir)])
 

@@ -259,7 +259,7 @@ def test_real_reviews_take_little_room(real_data: Path, tmp_path: Path, kind: st
     """Short reviews leave segments mostly padding, which must cost next to nothing on disk."""
     sources = str(real_data / "ko" / "nsmc_reviews.txt.gz")
     limited = CorpusConfig.model_validate({"sources": sources, "max_documents": 5000})
-    manifest = corpus.scatter(limited, tmp_path, part_bytes=32_000_000, workers=1)
+    manifest = corpus.scatter(limited, tmp_path, part_bytes=16_000_000, workers=1)
     config, vocabulary = DataConfig.model_validate({"rows": kind}), real_data / "vocab" / "koelectra_vocab_32200.txt"
     made = prepare(config, tmp_path, tokenization_path=vocabulary, corpus_manifest=manifest, workers=1)
     summary = summarize(tmp_path, "train")

@@ -93,7 +93,7 @@ class DataConfig(Settings):
     # for train.objective.whole_words: words are an analyser's morphemes (mecab: Japanese, kiwi: Korean), not the tokenizer's
     word_boundaries: Literal["none", "mecab", "kiwi"] = "none"
     # text of one part of the dataset: the unit of restart and of memory
-    part_bytes: Annotated[int, Field(ge=10_000)] = 32_000_000
+    part_bytes: Annotated[int, Field(ge=10_000)] = 16_000_000
     block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows read and shuffled together
     seed: NonNegative = 0
 

@@ -38,6 +38,8 @@ from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.workers import Runner, WorkerPool, count_cores, run_tasks
 
+_SHARED_PARTS: Final = 8
+_WORTH_SHARING_BYTES: Final = 2_000_000
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; a second's work on one core, as long as starting a pool takes
 
 
@@ -116,7 +118,7 @@ def _write_manifest(
         part_bytes=part_bytes,
         inputs=inputs,
         counts=counts,
-        num_parts=max(1, -(-counts.bytes // part_bytes)),
+        num_parts=_number_of_parts(counts.bytes, part_bytes),
         holdout_below=holdout_threshold(
             config.holdout_fraction,
             min((record.smallest_draw for record in records), default=RANGE - 1),
@@ -128,6 +130,11 @@ def _write_manifest(
     )
     storage.write_json(removed_path(workdir), merged(record.removed for record in records))
     storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"))
+
+
+def _number_of_parts(text_bytes: int, part_bytes: int) -> int:
+    """Of a small corpus as many as a few cores can share, which do not get too small by that."""
+    return max(1, -(-text_bytes // part_bytes), min(_SHARED_PARTS, text_bytes // _WORTH_SHARING_BYTES))
 
 
 def _without_places(config: CorpusConfig) -> CorpusConfig:

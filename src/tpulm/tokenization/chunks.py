@@ -51,7 +51,7 @@ _BLANK: Final = (
     + "".join(map(chr, range(0x2000, 0x200C)))
     + ("\u2028\u2029\u202f\u205f\u2060\u3000\ufeff")
 )
-# Latin, kana with its long mark, Chinese, Hangul syllables:
+# Latin, which comes first, kana with its long mark, Chinese, Hangul syllables:
 _LETTERS: Final = (
     (0x41, 0x5A), (0x61, 0x7A), (0x3041, 0x3094), (0x30A1, 0x30FA), (0x30FC, 0x30FC), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3),
 )  # fmt: skip
@@ -235,7 +235,7 @@ def _lone_spaces(points: Points, begins: np.ndarray) -> np.ndarray:
 
 def _letters_and_marks(starts: Starts, model: Mapping[str, Any]) -> Starts:
     """Where `starts` says, between letters and marks, and between letters where no token reaches across."""
-    seams = crossings(model, (point for first, last in _LETTERS if first > 0x7F for point in range(first, last + 1)))
+    seams = crossings(model, np.concatenate([np.arange(first, last + 1, dtype=np.uint32) for first, last in _LETTERS[2:]]))
 
     def more_starts(points: Points, begins: np.ndarray) -> np.ndarray:
         found = starts(points, begins)

@@ -13,7 +13,7 @@ In languages without spaces one place in four is such, so that clauses, which ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -24,13 +24,14 @@ _MOST_PAIRS: Final = 1 << 26  # of kinds of letters: the bytes of the table
 _WHOLE_BITS, _FRACTION_BITS = 11, 10  # of a score; a double holds the sum of four thousand million of these exactly
 
 
-def crossings(model: Mapping[str, Any], letters: Iterable[int]) -> Crossings | None:
-    """For a model of tokenizer.json, or None for one of another kind."""
+def crossings(model: Mapping[str, Any], letters: np.ndarray) -> Crossings | None:
+    """For a model of tokenizer.json, or None for one of another kind. `letters`: as of `Crossings`."""
     if byte_level.is_plain(model):
-        return Crossings(filter(None, map(byte_level.bytes_of, model["vocab"])), list(letters))
+        return Crossings(filter(None, map(byte_level.bytes_of, model["vocab"])), letters)
     if model["type"] == "Unigram" and all(_is_exact(score) for _, score in model["vocab"]):
         pieces = {piece for piece, _ in model["vocab"]}
-        return Crossings(map(str.encode, pieces), [letter for letter in letters if chr(letter) in pieces])
+        known = np.array([ord(piece) for piece in pieces if len(piece) == 1], np.uint32)
+        return Crossings(map(str.encode, pieces), np.intersect1d(letters, known))
     return None
 
 
@@ -39,18 +40,22 @@ def _is_exact(score: float) -> bool:
 
 
 class Crossings:
-    """Asked about pairs of neighbours among `letters`; of others it says that there may be a token across."""
+    """Asked about pairs of neighbours among `letters`; of others it says that there may be a token across.
 
-    def __init__(self, tokens: Iterable[bytes], letters: Sequence[int]):
-        seams = {seam for token in tokens for seam in _seams(token)}
-        left = _kinds(letters, {before for before, _ in seams}, [slice(at, None) for at in range(4)])
-        right = _kinds(letters, {after for _, after in seams}, [slice(0, end) for end in range(1, 5)])
+    `letters`: their code points, each once, uint32 [N]; all of three bytes in UTF-8, U+0800 to U+FFFF.
+    """
+
+    def __init__(self, tokens: Iterable[bytes], letters: np.ndarray):
+        seams = {seam for token in tokens if not token.isascii() for seam in _seams(token)}
+        left = _Kinds(letters, {before for before, _ in seams}, ends_with=True)
+        right = _Kinds(letters, {after for _, after in seams}, ends_with=False)
         self._left, self._right = left.of_letter, right.of_letter
         crossed = np.ones((left.number, right.number), bool)
         if crossed.size <= _MOST_PAIRS:
             crossed[1:, 1:] = False
             for before, after in seams:
-                crossed[np.ix_(left.having.get(before, []), right.having.get(after, []))] = True
+                if before in left.having and after in right.having:
+                    crossed[left.having[before][:, None], right.having[after]] = True
         self._crossed = crossed.ravel()
         self._row = right.number
 
@@ -62,26 +67,35 @@ class Crossings:
 
 
 class _Kinds:
-    """Letters in groups that no seam tells apart; group 0 are all other characters."""
+    """Letters in groups that no seam tells apart; group 0 are all other characters.
 
-    def __init__(self, of_letter: np.ndarray, having: dict[bytes, list[int]], number: int):
-        self.of_letter = of_letter  # int32 [0x110000]
-        self.having = having  # the groups whose letters have these bytes at the seam
-        self.number = number
+    `of_letter`: the groups, int32 [0x110000]. `having`: of each of the wanted pieces of UTF-8, the groups of the letters that
+    end, or begin, with it. `number`: of groups.
+    """
+
+    def __init__(self, letters: np.ndarray, wanted: set[bytes], *, ends_with: bool):
+        encoded = 0xE08080 | (letters >> 12) << 16 | (letters >> 6 & 0x3F) << 8 | letters & 0x3F
+        places = dict(zip(encoded.tolist(), range(len(letters)), strict=True))
+        whole = {piece: places[number] for piece in wanted if (number := int.from_bytes(piece)) in places}
+        pieces = [piece for piece in sorted(wanted) if len(piece) < 3]
+        has = np.zeros((len(letters), len(pieces)), bool)
+        for number, piece in enumerate(pieces):
+            bits = 8 * len(piece)
+            has[:, number] = (encoded & (1 << bits) - 1 if ends_with else encoded >> 24 - bits) == int.from_bytes(piece)
+        group = _numbered_rows(np.packbits(has, axis=1)) + 1
+        group[list(whole.values())] = group.max(initial=0) + 1 + np.arange(len(whole))
+        self.of_letter = np.zeros(0x110000, np.int32)
+        self.of_letter[letters] = group
+        self.having = {piece: np.unique(group[has[:, number]]) for number, piece in enumerate(pieces)}
+        self.having |= {piece: group[[place]] for piece, place in whole.items()}
+        self.number = 1 + int(group.max(initial=0))
 
 
-def _kinds(letters: Sequence[int], wanted: set[bytes], pieces: Sequence[slice]) -> _Kinds:
-    of_letter = np.zeros(0x110000, np.int32)
-    groups: dict[tuple[bytes, ...], int] = {}
-    for letter in letters:
-        encoded = chr(letter).encode()
-        found = tuple(sorted({encoded[piece] for piece in pieces} & wanted))
-        of_letter[letter] = groups.setdefault(found, len(groups) + 1)
-    having: dict[bytes, list[int]] = {}
-    for found, group in groups.items():
-        for piece in found:
-            having.setdefault(piece, []).append(group)
-    return _Kinds(of_letter, having, len(groups) + 1)
+def _numbered_rows(rows: np.ndarray) -> np.ndarray:
+    """Equal rows of uint8 have equal numbers, from 0 on; int64 [N]."""
+    if not rows.size:
+        return np.zeros(len(rows), np.int64)
+    return np.unique(np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel(), return_inverse=True)[1]
 
 
 def _seams(token: bytes) -> Iterable[tuple[bytes, bytes]]:
