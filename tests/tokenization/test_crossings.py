@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from tpulm.tokenization import Tokenization, crossings
 from tpulm.tokenization.chunks import cutter
@@ -28,6 +28,24 @@ def test_a_token_crosses_between_its_characters_and_wherever_it_may_begin_or_end
     assert across(crossed, "かきか") == [True, False]
     assert across(crossed, "山田山日") == [True, False, False]  # 日 begins with another byte than 田
     assert across(crossed, "なにさに") == [True, False, False]  # さ ends with other bytes than な
+
+
+def test_a_longer_token_crosses_only_where_its_other_letters_stand_too():
+    crossed = Crossings(["かきく".encode()], LETTERS)
+    assert across(crossed, "かきく") == [True, True]
+    assert across(crossed, "かきこ") == [False, False] == across(crossed, "さきく")
+    crossed = Crossings(["かきくけ".encode()], LETTERS)
+    assert across(crossed, "かきくけ") == [True, True, True]
+    assert across(crossed, "さきくけ")[1] is False is across(crossed, "かきくこ")[1]
+    crossed = Crossings(["かきく".encode(), "きく".encode()], LETTERS)
+    assert across(crossed, "さきく") == [False, True]
+
+
+def test_a_neighbour_that_is_no_letter_may_be_written_otherwise_in_the_text():
+    """A vocabulary's "▁" is a space, its "a" may be an "A"."""
+    for first in ("▁", "a", " ", "。"):
+        assert across(Crossings([f"{first}かき".encode()], LETTERS), "さかきく") == [False, True, False]
+        assert across(Crossings([f"かき{first}".encode()], LETTERS), "さかきく") == [False, True, False]
 
 
 def test_of_characters_that_are_not_asked_about_it_promises_nothing():
@@ -105,6 +123,15 @@ def test_clauses_fall_apart(trained: dict[str, Tokenization]):
         assert cut is not None
         text = "".join(random.Random(0).choices(KANA, k=1_000))
         assert 200 < len(cut.cut([text]).all) < 1_000
+
+
+def test_nothing_is_promised_where_letters_are_composed(trained: dict[str, Tokenization]):
+    """か and a voiced mark are が to the vocabulary, and が may be in a token with what stands before."""
+    for algorithm in ("bpe", "unigram"):
+        tokenizer = trained[algorithm].plain()
+        tokenizer.normalizer = normalizers.NFC()
+        cut = cutter(tokenizer)
+        assert cut is not None and len(cut.cut(["".join(KANA)]).all) == 1
 
 
 def alone(made: Tokenization) -> Tokenizer:

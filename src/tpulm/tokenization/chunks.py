@@ -17,7 +17,7 @@ expression crosses from a visible character into a blank, and its look-ahead con
 stays inside its chunk. A letter and a mark beside it are never in one word, but for an apostrophe before letters ('s), so text
 falls apart there, too, where both are such in every version of Unicode, no normaliser takes characters apart, and no space is
 put before what stands alone; and between letters where no token reaches across (see crossings.py), but for Latin ones, which an
-apostrophe may bind.
+apostrophe may bind, and if nothing composes letters with what follows.
 
 Metaspace turns each space into "▁", adds one at the very start, and begins a word at each. A chunk with the space before it is
 treated alone as it is in the text. What follows Metaspace in a sequence sees one such word at a time. Where that is our own
@@ -162,14 +162,14 @@ def cutter(tokenizer: Tokenizer) -> Cutter | None:
         case "ByteLevel" if first.get("use_regex", True) and names <= _KEEPS_BLANKS_APART:
             if not composes or rest or first["add_prefix_space"]:
                 return Cutter(tokenizer, _lone_spaces)
-            return Cutter(tokenizer, _letters_and_marks(_lone_spaces, specification["model"]))
+            return Cutter(tokenizer, _letters_and_marks(_lone_spaces, specification["model"], names))
         case "Metaspace" if first.get("split", True) and first["prepend_scheme"] in ("always", "never"):
             if not composes or not is_unigram(specification["pre_tokenizer"]):
                 return Cutter(tokenizer, _every_space)
             adds_space, first["prepend_scheme"] = first["prepend_scheme"] == "always", "never"
             for_chunks = Tokenizer.from_str(json.dumps(specification))
             for_chunks.encode_special_tokens = tokenizer.encode_special_tokens
-            return Cutter(for_chunks, _letters_and_marks(_every_space, specification["model"]), adds_space=adds_space)
+            return Cutter(for_chunks, _letters_and_marks(_every_space, specification["model"], names), adds_space=adds_space)
     return None
 
 
@@ -233,9 +233,11 @@ def _lone_spaces(points: Points, begins: np.ndarray) -> np.ndarray:
     return found
 
 
-def _letters_and_marks(starts: Starts, model: Mapping[str, Any]) -> Starts:
+def _letters_and_marks(starts: Starts, model: Mapping[str, Any], normalizers: set[str]) -> Starts:
     """Where `starts` says, between letters and marks, and between letters where no token reaches across."""
-    seams = crossings(model, np.concatenate([np.arange(first, last + 1, dtype=np.uint32) for first, last in _LETTERS[2:]]))
+    seams = None
+    if normalizers <= {"Lowercase"}:
+        seams = crossings(model, np.concatenate([np.arange(first, last + 1, dtype=np.uint32) for first, last in _LETTERS[2:]]))
 
     def more_starts(points: Points, begins: np.ndarray) -> np.ndarray:
         found = starts(points, begins)

@@ -8,19 +8,24 @@ that are equally good the library takes the first, and which are equally good de
 scores are such that their sums are exact, as those of our own vocabularies are (see unigram.py). Unknown characters in a row
 become one token, so a letter counts only if it is known.
 
+A letter must be to the vocabulary what it is in the text: no normaliser may change it, or compose it with what follows.
+
 In languages without spaces one place in four is such, so that clauses, which hardly return, fall apart into words, which do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+import itertools
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tpulm.tokenization import byte_level
 
 _MOST_PAIRS: Final = 1 << 26  # of kinds of letters: the bytes of the table
+_NEVER, _DEPENDS, _ALWAYS = range(3)  # whether there may be a token across
+_ALONE, _TOGETHER = 1, 2
 _WHOLE_BITS, _FRACTION_BITS = 11, 10  # of a score; a double holds the sum of four thousand million of these exactly
 
 
@@ -40,30 +45,89 @@ def _is_exact(score: float) -> bool:
 
 
 class Crossings:
-    """Asked about pairs of neighbours among `letters`; of others it says that there may be a token across.
+    """Asked about neighbours among `letters`; of others it says that there may be a token across.
 
     `letters`: their code points, each once, uint32 [N]; all of three bytes in UTF-8, U+0800 to U+FFFF.
+
+    Across two letters that are a token, or the end and the beginning of characters in one, there may always be a token. Across
+    those that have neighbours in every token of theirs, only where these stand beside them.
     """
 
     def __init__(self, tokens: Iterable[bytes], letters: np.ndarray):
-        seams = {seam for token in tokens if not token.isascii() for seam in _seams(token)}
-        left = _Kinds(letters, {before for before, _ in seams}, ends_with=True)
-        right = _Kinds(letters, {after for _, after in seams}, ends_with=False)
+        whole = set(map(str.encode, map(chr, letters.tolist())))
+        seams = {seam for token in tokens if not token.isascii() for seam in _seams(token, whole)}
+        left = _Kinds(letters, {seam.before for seam in seams}, ends_with=True)
+        right = _Kinds(letters, {seam.after for seam in seams}, ends_with=False)
         self._left, self._right = left.of_letter, right.of_letter
-        crossed = np.ones((left.number, right.number), bool)
+        crossed = np.full((left.number, right.number), _ALWAYS, np.uint8)
+        seams = {seam for seam in seams if seam.before in left.having and seam.after in right.having}
         if crossed.size <= _MOST_PAIRS:
-            crossed[1:, 1:] = False
-            for before, after in seams:
-                if before in left.having and after in right.having:
-                    crossed[left.having[before][:, None], right.having[after]] = True
+            crossed[1:, 1:] = _NEVER
+            for seam in sorted(seams, key=_is_pair):
+                crossed[np.ix_(left.having[seam.before], right.having[seam.after])] = _ALWAYS if _is_pair(seam) else _DEPENDS
         self._crossed = crossed.ravel()
         self._row = right.number
+        self._first = _Triples((seam.first + seam.before + seam.after, bool(seam.last)) for seam in seams if seam.first)
+        self._last = _Triples((seam.before + seam.after + seam.last, bool(seam.first)) for seam in seams if seam.last)
 
     def between(self, points: np.ndarray) -> np.ndarray:
         """Whether a token may reach across from each of the characters [T] to the next; bool [T - 1]."""
         pair = self._left[points[:-1]] * np.int32(self._row)
         pair += self._right[points[1:]]
-        return self._crossed[pair]
+        crossed = self._crossed[pair]
+        found = crossed == _ALWAYS
+        places = np.flatnonzero(crossed == _DEPENDS)
+        around = np.concatenate([[0], points, [0]]).astype(np.uint64)
+        first, last = self._first.find(around, places), self._last.find(around, places + 1)
+        found[places] = ((first | last) & _ALONE | first & last & _TOGETHER) != 0
+        return found
+
+
+class _Seam(NamedTuple):
+    """A place between two characters of a token, as UTF-8.
+
+    `before`, `after`: what the token has of these two. `first`, `last`: the letters before and after those, or b"" where the
+    token has none, or what a normaliser might have made of something else.
+    """
+
+    first: bytes
+    before: bytes
+    after: bytes
+    last: bytes
+
+
+def _is_pair(seam: _Seam) -> bool:
+    return not (seam.first or seam.last)
+
+
+def _seams(token: bytes, letters: Container[bytes]) -> Iterable[_Seam]:
+    begins = [0, *(at for at in range(1, len(token)) if token[at] & 0xC0 != 0x80), len(token)]
+    characters = [b"", *(token[begin:end] for begin, end in itertools.pairwise(begins)), b""]
+    for first, before, after, last in zip(characters, characters[1:], characters[2:], characters[3:], strict=False):
+        is_known = before in letters and after in letters
+        yield _Seam(
+            first if is_known and first in letters else b"", before, after, last if is_known and last in letters else b""
+        )
+
+
+class _Triples:
+    """Three letters in a row, and whether they alone may have a token across, or only together with those on the other side."""
+
+    def __init__(self, triples: Iterable[tuple[bytes, bool]]):
+        flags: dict[int, int] = {}
+        for triple, together in triples:
+            first, second, third = map(ord, triple.decode())
+            key = first << 42 | second << 21 | third
+            flags[key] = flags.get(key, 0) | (_TOGETHER if together else _ALONE)
+        keys = sorted(flags)
+        self._keys = np.array([*keys, 1 << 63], np.uint64)
+        self._flags = np.array([*map(flags.__getitem__, keys), 0], np.uint8)
+
+    def find(self, points: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """The flags of the characters at `places` and the two after, of uint64 `points`; 0 where they are no such triple."""
+        keys = points[places] << np.uint64(42) | points[places + 1] << np.uint64(21) | points[places + 2]
+        found = np.searchsorted(self._keys, keys)
+        return np.where(self._keys[found] == keys, self._flags[found], 0)
 
 
 class _Kinds:
@@ -96,10 +160,3 @@ def _numbered_rows(rows: np.ndarray) -> np.ndarray:
     if not rows.size:
         return np.zeros(len(rows), np.int64)
     return np.unique(np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel(), return_inverse=True)[1]
-
-
-def _seams(token: bytes) -> Iterable[tuple[bytes, bytes]]:
-    """The bytes of the two characters around each place between characters, as far as the token has them."""
-    begins = [0, *(at for at in range(1, len(token)) if token[at] & 0xC0 != 0x80), len(token)]
-    for before, at, after in zip(begins, begins[1:], begins[2:], strict=False):
-        yield token[before:at], token[at:after]
