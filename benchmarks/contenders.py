@@ -9,7 +9,6 @@ import importlib.util
 import itertools
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -37,7 +36,7 @@ class Job:
 
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
-    print(json.dumps({**CONTENDERS[job.contender](job), "cpu_seconds": cpu_seconds()}))
+    print(json.dumps(CONTENDERS[job.contender](job)))
 
 
 def bare(job: Job) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def preparation(job: Job) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tpulm-prepare-") as workdir:
         started_at = time.perf_counter()
         with WorkerPool(job.workers) as pool:  # as tpulm.preparation has it
-            pool.warm_up(prepare.__module__)
+            pool.warm_up(prepare.__module__, "pyarrow")
             scattered = corpus.scatter(sources, workdir, part_bytes=config.part_bytes, runner=pool)
             scattered_at = time.perf_counter()
             manifest = prepare(config, workdir, tokenization_path=Path(job.tokenizer), corpus_manifest=scattered, runner=pool)
@@ -125,12 +124,6 @@ CONTENDERS: dict[str, Callable[[Job], dict[str, Any]]] = {
 def missing_libraries(contender: str) -> list[str]:
     wanted = ("datasets", "transformers") if contender == "datasets" else ()
     return [name for name in wanted if importlib.util.find_spec(name) is None]
-
-
-def cpu_seconds() -> float:
-    """Of this process and its workers, start and imports included: what to compare on a machine that others use too."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def disk_usage(folder: Path) -> int:

@@ -198,7 +198,6 @@ COLUMNS = {  # heading: key, factor, decimals
     "seconds": ("seconds", 1, 2),
     "s/100 MB": ("seconds_per_100_megabytes", 1, 2),
     "read s": ("scatter_seconds", 1, 2),
-    "CPU s": ("cpu_seconds", 1, 2),
     "peak MB": ("peak_memory_bytes", 1e-6, 0),
     "tokens": ("tokens", 1, 0),
     "bytes/token": ("bytes_per_token", 1, 3),

@@ -93,7 +93,7 @@ def prepare_dataset(
         return _prepare_dataset(config, workdir, hosts, runner, progress)
     with WorkerPool() as pool:
         if corpus.load_manifest(workdir) is None:
-            pool.warm_up(dataset.prepare.__module__)  # while one process reads the text
+            pool.warm_up(dataset.prepare.__module__, "pyarrow")  # while one process reads the text
         return _prepare_dataset(config, workdir, hosts, pool, progress)
 
 

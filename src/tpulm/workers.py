@@ -1,17 +1,17 @@
 """A pool of worker processes for restartable tasks.
 
-Workers are spawned, never forked: the parent may hold the threads of JAX. A worker leaves as soon as its parent is gone,
-killed or not, so nothing goes on writing into a work folder behind the next attempt's back.
+Workers are never forked from this process, which may hold the threads of JAX, but from a server that imports what they need,
+does nothing, and leaves with this process: so it is imported once, and kept in memory once. A worker leaves as soon as its
+parent is gone, killed or not, so nothing goes on writing into a work folder behind the next attempt's back.
 """
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
@@ -43,8 +43,11 @@ class WorkerPool:
 
     def __init__(self, workers: int | None = None):
         self.workers = workers or count_cores()
-        context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin_worker)
+        self._context = multiprocessing.get_context("forkserver")
+        environment = dict(os.environ)  # the server's is that of the first pool
+        self._executor = ProcessPoolExecutor(
+            self.workers, mp_context=self._context, initializer=_begin_worker, initargs=(environment,)
+        )
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -52,10 +55,10 @@ class WorkerPool:
     def __exit__(self, *exception: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def warm_up(self, module: str) -> None:
-        """Start the processes now, beside whatever else is done, and have them import the module with their first tasks."""
-        for _ in range(self.workers):
-            self._executor.submit(_import, module)
+    def warm_up(self, *modules: str) -> None:
+        """Start the processes now, beside whatever else is done, with the modules imported that their tasks will need."""
+        self._context.set_forkserver_preload(list(modules))
+        threading.Thread(target=self._executor.submit, args=(os.getpid,), daemon=True).start()  # it waits for the server
 
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in the order they finish.
@@ -95,11 +98,9 @@ def run_tasks(
         yield from pool(function, tasks)
 
 
-def _import(module: str) -> None:
-    importlib.import_module(module)
-
-
-def _begin_worker() -> None:
+def _begin_worker(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is to use one core
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

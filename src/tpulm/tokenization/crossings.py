@@ -63,8 +63,12 @@ class Crossings:
         seams = {seam for seam in seams if seam.before in left.having and seam.after in right.having}
         if crossed.size <= _MOST_PAIRS:
             crossed[1:, 1:] = _NEVER
-            for seam in sorted(seams, key=_is_pair):
-                crossed[np.ix_(left.having[seam.before], right.having[seam.after])] = _ALWAYS if _is_pair(seam) else _DEPENDS
+            for value, is_pair in ((_DEPENDS, False), (_ALWAYS, True)):
+                here = [(left.having[seam.before], right.having[seam.after]) for seam in seams if _is_pair(seam) is is_pair]
+                rows = [np.repeat(before, len(after)) for before, after in here]
+                columns = [after if len(before) == 1 else np.tile(after, len(before)) for before, after in here]
+                if here:
+                    crossed[np.concatenate(rows), np.concatenate(columns)] = value
         self._crossed = crossed.ravel()
         self._row = right.number
         self._first = _Triples((seam.first + seam.before + seam.after, bool(seam.last)) for seam in seams if seam.first)
@@ -72,11 +76,12 @@ class Crossings:
 
     def between(self, points: np.ndarray) -> np.ndarray:
         """Whether a token may reach across from each of the characters [T] to the next; bool [T - 1]."""
-        pair = self._left[points[:-1]] * np.int32(self._row)
-        pair += self._right[points[1:]]
-        crossed = self._crossed[pair]
-        found = crossed == _ALWAYS
-        places = np.flatnonzero(crossed == _DEPENDS)
+        found = np.ones(len(points) - 1, bool)
+        places = np.flatnonzero(self._left[points[:-1]])
+        pairs = self._left[points[places]] * np.int32(self._row) + self._right[points[places + 1]]
+        crossed = self._crossed[pairs]
+        found[places] = crossed != _NEVER
+        places = places[crossed == _DEPENDS]
         around = np.concatenate([[0], points, [0]]).astype(np.uint64)
         first, last = self._first.find(around, places), self._last.find(around, places + 1)
         found[places] = ((first | last) & _ALONE | first & last & _TOGETHER) != 0

@@ -89,8 +89,9 @@ def _from_folder(folder: PurePath, config: TokenizerConfig | None, progress: Pro
             settings = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
         return _from_vocabulary(source, settings, progress, segmenter)
     tokenization = _from_json(source)
-    is_as_written = manifest is not None and storage.sha256(source) == manifest["fingerprint"]  # quicker to say than its own
-    if manifest is not None and not is_as_written and tokenization.fingerprint != manifest["fingerprint"]:
+    if manifest is not None and storage.sha256(source) == manifest["fingerprint"]:
+        tokenization.fingerprint = manifest["fingerprint"]  # which takes longer to compute
+    if manifest is not None and tokenization.fingerprint != manifest["fingerprint"]:
         raise StorageError(
             f"{source} was changed after it was written: its fingerprint is {tokenization.fingerprint[:16]}…, the manifest has "
             f"{manifest['fingerprint'][:16]}…. Restore it, or delete the folder and run again."
