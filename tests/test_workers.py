@@ -63,9 +63,15 @@ def test_tasks_are_taken_as_they_are_needed():
 
 def test_a_pool_keeps_its_processes_from_call_to_call():
     with workers.WorkerPool(1) as pool:
-        pool.warm_up("json")
+        pool.warm_up()
         first, second = list(pool(process_number, [()])), list(pool(process_number, [(), ()]))
     assert len({*first, *second}) == 1 and first[0] != os.getpid()
+
+
+def test_workers_have_the_environment_of_their_pool(monkeypatch: pytest.MonkeyPatch):
+    for value in ("1", "2"):
+        monkeypatch.setenv("TPULM_X", value)
+        assert list(workers.run_tasks(os.getenv, [("TPULM_X",)], workers=1)) == [value]
 
 
 def test_a_pool_goes_on_after_a_failure():
@@ -75,10 +81,17 @@ def test_a_pool_goes_on_after_a_failure():
         assert list(pool(square, [(3,)])) == [9]
 
 
-def test_warming_up_what_is_not_there_is_the_tasks_to_complain_about():
-    with workers.WorkerPool(1) as pool:
-        pool.warm_up("tpulm.no_such_module")
+def test_modules_that_are_not_there_are_the_tasks_to_complain_about():
+    with workers.WorkerPool(1, modules=("tpulm.no_such_module",)) as pool:
+        pool.warm_up()
         assert list(pool(square, [(3,)])) == [9]
+
+
+def test_a_pool_that_is_closed_at_once_says_nothing(capfd: pytest.CaptureFixture[str]):
+    for _ in range(3):
+        with workers.WorkerPool(1) as pool:
+            pool.warm_up()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_failure_comes_back_as_it_is():

@@ -91,9 +91,7 @@ def prepare_dataset(
         return imported  # `workfolder.begin` has compared it with the settings
     if runner is not None:
         return _prepare_dataset(config, workdir, hosts, runner, progress)
-    with WorkerPool() as pool:
-        if corpus.load_manifest(workdir) is None:
-            pool.warm_up(dataset.prepare.__module__, "pyarrow")  # while one process reads the text
+    with WorkerPool(modules=(dataset.prepare.__module__, "pyarrow")) as pool:
         return _prepare_dataset(config, workdir, hosts, pool, progress)
 
 

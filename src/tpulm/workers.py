@@ -7,11 +7,12 @@ parent is gone, killed or not, so nothing goes on writing into a work folder beh
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
@@ -38,15 +39,17 @@ def count_cores() -> int:
 class WorkerPool:
     """A runner of so many processes (default: the cores), which stay from one call to the next.
 
-    They are started by the first call, or by `warm_up`, so that they are there by then. To be used as a context.
+    They are started by the first call, or by `warm_up`, so that they are there by then; with `modules` imported, which their
+    tasks will need. To be used as a context.
     """
 
-    def __init__(self, workers: int | None = None):
+    def __init__(self, workers: int | None = None, *, modules: Sequence[str] = ()):
         self.workers = workers or count_cores()
-        self._context = multiprocessing.get_context("forkserver")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(modules))
         environment = dict(os.environ)  # the server's is that of the first pool
         self._executor = ProcessPoolExecutor(
-            self.workers, mp_context=self._context, initializer=_begin_worker, initargs=(environment,)
+            self.workers, mp_context=context, initializer=_begin_worker, initargs=(environment,)
         )
 
     def __enter__(self) -> WorkerPool:
@@ -55,10 +58,20 @@ class WorkerPool:
     def __exit__(self, *exception: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def warm_up(self, *modules: str) -> None:
-        """Start the processes now, beside whatever else is done, with the modules imported that their tasks will need."""
-        self._context.set_forkserver_preload(list(modules))
-        threading.Thread(target=self._executor.submit, args=(os.getpid,), daemon=True).start()  # it waits for the server
+    def warm_up(self) -> None:
+        """Start the processes now, beside whatever else is done."""
+        threading.Thread(target=self._start, daemon=True).start()  # which waits for the server
+
+    def _start(self) -> None:
+        with contextlib.suppress(RuntimeError):  # shut down already
+            self._submit(os.getpid)
+
+    def _submit(self, function: Callable[..., Result], *task: Any) -> Future[Result]:
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # by the server as well, if this starts it
+        try:
+            return self._executor.submit(function, *task)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in the order they finish.
@@ -72,7 +85,7 @@ class WorkerPool:
         try:
             while True:
                 while len(pending) < 2 * self.workers and (task := next(remaining, None)) is not None:
-                    pending.add(self._executor.submit(function, *task))
+                    pending.add(self._submit(function, *task))
                 if not pending:
                     return
                 done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)

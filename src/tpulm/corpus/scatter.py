@@ -175,6 +175,8 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
     if runner is None or isinstance(runner, WorkerPool):
         workers = min(workers or count_cores(), len(waiting))
         is_worth_it = workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES
+        if runner is not None and waiting:
+            runner.warm_up()  # for the stages to come, if not for this one
         runner = (runner or partial(run_tasks, workers=workers)) if is_worth_it else None
     if runner is not None:
         largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
