@@ -1,7 +1,7 @@
 import re
 import unicodedata
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -71,7 +71,9 @@ def test_a_batch_is_cleaned_as_its_documents_one_by_one(config: CleaningConfig, 
 @pytest.mark.parametrize("separator", ["\n", "\0"])
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 @given(st.lists(st.text(st.sampled_from(INTERESTING.replace("\n", "")), max_size=5), min_size=1, max_size=20))
-def test_a_long_batch_is_normalized_as_its_documents(separator: str, form: str, documents: list[str]):
+def test_a_long_batch_is_normalized_as_its_documents(
+    separator: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"], documents: list[str]
+):
     expected = [unicodedata.normalize(form, document) for document in documents]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleaning, "_NORMALIZED_AT_ONCE", 4)
