@@ -10,7 +10,7 @@ become one token, so a letter counts only if it is known.
 
 A letter must be to the vocabulary what it is in the text: no normaliser may change it, or compose it with what follows.
 
-In languages without spaces one place in four is such, so that clauses, which hardly return, fall apart into words, which do.
+In Japanese one place in three is such, so that clauses, which hardly return, fall apart into words, which do.
 """
 
 from __future__ import annotations
