@@ -14,7 +14,7 @@ from tpulm.dataset.words import WordEncoder
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.encoded import slices
 
-_CHARACTERS_AT_ONCE = 1 << 22
+_CHARACTERS_AT_ONCE = 1 << 23
 
 
 class EncodedDocuments(NamedTuple):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _JOINED_CHUNKS = 128  # handed to the tokenizer as one string; the longer it is, the more a character costs
 _LONGEST_KEPT = 48  # characters; longer chunks hardly ever return
-_MOST_KEPT = 1 << 20  # chunks, about 80 MB; when there are more, the rare ones are forgotten
+_MOST_KEPT = 1 << 19  # chunks, about 40 MB; when there are more, the rare ones are forgotten
 _WORTH_A_LOOK = 8  # known chunks for each of a block, at most: hashing them costs as much as encoding new ones
 _MOST_SLICES = 8  # of a block: the larger it is, the more of its chunks are equal
 _USELESS_SHARE = 0.8  # of a block's characters went through the whole pipeline: cutting gained nothing
@@ -91,7 +91,7 @@ class BulkEncoder:
         if known is self._known:
             is_kept = np.ones(len(chunks), bool)
             is_kept[len(chunks) - len(new) :] = np.fromiter(map(len, new), np.int64, len(new)) <= _LONGEST_KEPT
-            self._known = _kept(_Known(chunks, encoded), is_kept, which)
+            self._known = _kept(_Known(chunks, encoded), is_kept, which, len(known.chunks))
         places = np.split(which, np.cumsum(sizes)[:-1])
         return joined([_of_texts(encoded, here, part.ends) for here, part in zip(places, block, strict=True)])
 
@@ -140,10 +140,15 @@ def _of_texts(encoded: Encoded, which: np.ndarray, ends: np.ndarray) -> Encoded:
     return Encoded(found.ids, np.diff(token_ends, prepend=0).astype(np.int32))
 
 
-def _kept(known: _Known, is_kept: np.ndarray, which: np.ndarray) -> _Known:
-    """Those that are kept; where they would be too many, only what the last block, at `which`, has more than once."""
+def _kept(known: _Known, is_kept: np.ndarray, which: np.ndarray, number_old: int) -> _Known:
+    """Those that are kept; where they would be too many, only what occurs a second time.
+
+    That is, the last block, at `which`, has it more than once, or it was among the first `number_old` before.
+    """
     if is_kept.sum() > _MOST_KEPT:
-        is_kept &= np.bincount(which, minlength=len(is_kept)) > 1
+        occurrences = np.bincount(which, minlength=len(is_kept))
+        occurrences[:number_old] *= 2
+        is_kept &= occurrences > 1
     if is_kept.all() or isinstance(known.chunks, tuple):
         return known
     import pyarrow as pa
