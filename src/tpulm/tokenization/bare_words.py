@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from tpulm.tokenization import byte_level
 from tpulm.tokenization.encoded import NOTHING, Encoded, ids_of
-from tpulm.tokenization.pipelines import SPACE, is_unigram
+from tpulm.tokenization.pipelines import SPACE, is_unigram, steps
 
 _JOINED_WORDS = 1024  # handed to the tokenizer as one string
 _UNSEEN, _UNCHANGED, _CHANGED = range(3)
@@ -110,16 +110,28 @@ class _WordPieceWords:
         return np.flatnonzero(self._begins_word[ids])
 
 
-class _ByteWords:
-    """Words are told apart by their bytes: each character of a token stands for one."""
+class _SizedWords:
+    """Words are told apart by their size: each token is as long as it is written."""
 
-    between = " "
     may_begin_with_space = True
 
     def __init__(self, vocabulary: Mapping[str, int]):
+        self._size_of = np.zeros(1 + max(vocabulary.values()), np.int64)
+        self._size_of[list(vocabulary.values())] = list(map(len, vocabulary))
+
+    def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        return np.searchsorted(np.cumsum(self._size_of[ids]), np.cumsum(sizes) - sizes, "right")
+
+
+class _ByteWords(_SizedWords):
+    """Sizes are in bytes: each character of a token stands for one."""
+
+    between = " "
+
+    def __init__(self, vocabulary: Mapping[str, int]):
+        super().__init__(vocabulary)
         self._character_of = np.array(list(map(ord, byte_level.CHARACTERS)), "<u2")
         self._character_of[_BETWEEN[0]] = _SPACE
-        self._sizes = _Sizes(vocabulary)
 
     def can_write(self, character: str) -> bool:
         return True
@@ -134,19 +146,15 @@ class _ByteWords:
         strings = [characters[first + 1 : last].tobytes().decode("utf-16-le") for first, last in itertools.pairwise(edges)]
         return Joined(strings, np.diff(ends, prepend=-1) - 1)
 
-    def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        return self._sizes.starts(ids, sizes)
 
-
-class _UnigramWords:
-    """Words are told apart by their characters, which no token writes otherwise if each has a token of its own."""
+class _UnigramWords(_SizedWords):
+    """Sizes are in characters, which no token writes otherwise if each has a token of its own."""
 
     between = "\n"
-    may_begin_with_space = True
 
     def __init__(self, vocabulary: Mapping[str, int]):
+        super().__init__(vocabulary)
         self._vocabulary = vocabulary
-        self._sizes = _Sizes(vocabulary)
 
     def can_write(self, character: str) -> bool:
         return character in self._vocabulary
@@ -154,20 +162,6 @@ class _UnigramWords:
     def joined(self, words: list[str]) -> Joined:
         strings = [string.replace(" ", SPACE) for string in _joined(words, self.between)]
         return Joined(strings, np.fromiter(map(len, words), np.int64, len(words)))
-
-    def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        return self._sizes.starts(ids, sizes)
-
-
-class _Sizes:
-    """Where words begin among tokens as long as they are written."""
-
-    def __init__(self, vocabulary: Mapping[str, int]):
-        self._of_token = np.zeros(1 + max(vocabulary.values()), np.int64)
-        self._of_token[list(vocabulary.values())] = list(map(len, vocabulary))
-
-    def starts(self, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        return np.searchsorted(np.cumsum(self._of_token[ids]), np.cumsum(sizes) - sizes, "right")
 
 
 def _joined(words: list[str], between: str) -> list[str]:
@@ -190,11 +184,10 @@ def _is_plain_bert(specification: Mapping[str, Any]) -> bool:
 
 def _is_plain_byte_level(specification: Mapping[str, Any]) -> bool:
     """Whether text is cut by GPT-2's expression alone, at most lower-cased before, and every byte has a token."""
-    model, normalizer, pre_tokenizer = (specification[name] or {} for name in ("model", "normalizer", "pre_tokenizer"))
-    steps = normalizer.get("normalizers", [normalizer] if normalizer else [])
+    pre_tokenizer = specification["pre_tokenizer"] or {}
     return (
-        byte_level.is_plain(model)
-        and all(step.get("type") == "Lowercase" for step in steps)
+        byte_level.is_plain(specification["model"])
+        and _at_most_lowercases(specification)
         and pre_tokenizer.get("type") == "ByteLevel"
         and pre_tokenizer.get("use_regex", True)
         and not pre_tokenizer.get("add_prefix_space")
@@ -203,12 +196,15 @@ def _is_plain_byte_level(specification: Mapping[str, Any]) -> bool:
 
 def _is_plain_unigram(specification: Mapping[str, Any]) -> bool:
     """Whether text is cut as our Unigram's, at most lower-cased before, and nothing is put before it."""
-    model, normalizer = specification["model"], specification["normalizer"] or {}
-    steps = normalizer.get("normalizers", [normalizer] if normalizer else [])
+    model = specification["model"]
     return (
         model["type"] == "Unigram"
-        and all(step.get("type") == "Lowercase" for step in steps)
+        and _at_most_lowercases(specification)
         and is_unigram(specification["pre_tokenizer"])
         and specification["pre_tokenizer"]["pretokenizers"][0]["prepend_scheme"] == "never"
         and any(token == SPACE for token, _ in model["vocab"])
     )
+
+
+def _at_most_lowercases(specification: Mapping[str, Any]) -> bool:
+    return all(step["type"] == "Lowercase" for step in steps(specification["normalizer"], "normalizers"))

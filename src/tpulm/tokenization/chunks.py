@@ -38,7 +38,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tpulm.tokenization.crossings import crossings
-from tpulm.tokenization.pipelines import SPACE, is_unigram
+from tpulm.tokenization.pipelines import SPACE, is_unigram, steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,8 +145,8 @@ def cutter(tokenizer: Tokenizer) -> Cutter | None:
     specification = json.loads(tokenizer.to_str())
     if any(not token["special"] for token in specification["added_tokens"]):
         return None  # these are found anywhere in the text, before anything else happens
-    normalizers = _steps(specification["normalizer"], "normalizers")
-    pre_tokenizers = _steps(specification["pre_tokenizer"], "pretokenizers")
+    normalizers = steps(specification["normalizer"], "normalizers")
+    pre_tokenizers = steps(specification["pre_tokenizer"], "pretokenizers")
     if not pre_tokenizers:
         return None
     first, rest = pre_tokenizers[0], {step["type"] for step in pre_tokenizers[1:]}
@@ -181,15 +181,6 @@ def _bert(normalizers: list[dict[str, Any]]) -> tuple[str, Sequence[tuple[int, i
     if others and not (others == ["NFC"] and bert["strip_accents"]):
         return "", ()
     return _MARKS, _CHINESE if bert["handle_chinese_chars"] else ()
-
-
-def _steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """A normaliser or pre-tokenizer of tokenizer.json as a flat list."""
-    if component is None:
-        return []
-    if component["type"] == "Sequence":
-        return [step for part in component[key] for step in _steps(part, key)]
-    return [component]
 
 
 _DROPPED, _WORD, _MARK, _SINGLE = range(4)

@@ -54,10 +54,10 @@ class Crossings:
     """
 
     def __init__(self, tokens: Iterable[bytes], letters: np.ndarray):
-        whole = set(map(str.encode, map(chr, letters.tolist())))
-        seams = {seam for token in tokens if not token.isascii() for seam in _seams(token, whole)}
-        left = _Kinds(letters, {seam.before for seam in seams}, ends_with=True)
-        right = _Kinds(letters, {seam.after for seam in seams}, ends_with=False)
+        places = {chr(letter).encode(): place for place, letter in enumerate(letters.tolist())}
+        seams = {seam for token in tokens if not token.isascii() for seam in _seams(token, places)}
+        left = _Kinds(letters, places, {seam.before for seam in seams}, ends_with=True)
+        right = _Kinds(letters, places, {seam.after for seam in seams}, ends_with=False)
         self._left, self._right = left.of_letter, right.of_letter
         crossed = np.full((left.number, right.number), _ALWAYS, np.uint8)
         seams = {seam for seam in seams if seam.before in left.having and seam.after in right.having}
@@ -136,16 +136,15 @@ class _Triples:
 
 
 class _Kinds:
-    """Letters in groups that no seam tells apart; group 0 are all other characters.
+    """Letters in groups that no seam tells apart; group 0 are all other characters. `places`: of letters' UTF-8 in `letters`.
 
     `of_letter`: the groups, int32 [0x110000]. `having`: of each of the wanted pieces of UTF-8, the groups of the letters that
     end, or begin, with it. `number`: of groups.
     """
 
-    def __init__(self, letters: np.ndarray, wanted: set[bytes], *, ends_with: bool):
+    def __init__(self, letters: np.ndarray, places: Mapping[bytes, int], wanted: set[bytes], *, ends_with: bool):
         encoded = 0xE08080 | (letters >> 12) << 16 | (letters >> 6 & 0x3F) << 8 | letters & 0x3F
-        places = dict(zip(encoded.tolist(), range(len(letters)), strict=True))
-        whole = {piece: places[number] for piece in wanted if (number := int.from_bytes(piece)) in places}
+        whole = {piece: places[piece] for piece in wanted if piece in places}
         pieces = [piece for piece in sorted(wanted) if len(piece) < 3]
         has = np.zeros((len(letters), len(pieces)), bool)
         for number, piece in enumerate(pieces):

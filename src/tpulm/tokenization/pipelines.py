@@ -67,6 +67,15 @@ def unigram(config: TokenizerConfig) -> Tokenizer:
     return tokenizer
 
 
+def steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """A normaliser (`key` "normalizers") or pre-tokenizer ("pretokenizers") of tokenizer.json as a flat list."""
+    if component is None:
+        return []
+    if component["type"] == "Sequence":
+        return [step for part in component[key] for step in steps(part, key)]
+    return [component]
+
+
 def is_unigram(pre_tokenizer: Mapping[str, Any] | None) -> bool:
     """Whether a pre-tokenizer of tokenizer.json is that of `unigram`, whatever it puts before a text."""
     match pre_tokenizer:
