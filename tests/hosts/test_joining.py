@@ -192,12 +192,16 @@ def test_the_others_end_with_the_code_of_the_host_that_failed(group: Group, erro
 
 
 def test_the_others_stop_when_one_was_stopped(group: Group):
+    all_are_past = threading.Barrier(3)  # these hosts share a process and its request to stop, which barriers look at
+
     def stop(hosts: Hosts) -> None:
         hosts.barrier("begin")
+        all_are_past.wait(SECONDS)
         raise Stopped("stopped by hand")
 
     def body(hosts: Hosts) -> PeerLost | Stopped | None:
         hosts.barrier("begin")
+        all_are_past.wait(SECONDS)
         return hosts.lost(wait_seconds=SECONDS)
 
     found = group.run(body, stop, body)
@@ -306,7 +310,7 @@ from tpulm import interrupt
 from tpulm.errors import Stopped
 from tpulm.hosts import Membership, join, joining
 coordinator, index, record, what = sys.argv[1:]
-joining._GRACE_SECONDS, joining._STOP_GRACE_SECONDS, joining._RECORD_SECONDS = 0.3, 0.6, 0.5
+joining._GRACE_SECONDS, joining._STOP_GRACE_SECONDS, joining._RECORD_SECONDS = 0.3, 2.0, 0.5
 
 def write(error):
     with open(record, "w") as stream:
