@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, normalizers
 from tpulm.config import TokenizerConfig
 from tpulm.tokenization import Tokenization, pipelines
 from tpulm.tokenization.bare_words import BareWords, bare_words
+from tpulm.tokenization.pipelines import specified
 
 WORDS = sorted({word for text in make_texts(300) for word in text.split()})
 
@@ -30,13 +31,13 @@ def tokenizer(request: pytest.FixtureRequest, trained: dict[str, Tokenization]) 
 
 
 def the(tokenizer: Tokenizer) -> BareWords:
-    found = bare_words(tokenizer)
+    found = bare_words(specified(tokenizer))
     assert found is not None
     return found
 
 
 def is_possible(tokenizer: Tokenizer) -> bool:
-    return bare_words(tokenizer) is not None
+    return bare_words(specified(tokenizer)) is not None
 
 
 def test_bare_words_have_the_pipelines_ids(tokenizer: Tokenizer):

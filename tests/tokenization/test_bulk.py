@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import make_texts, troublesome_text
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
-from tpulm.tokenization import Encoded, Tokenization, bulk
+from tpulm.config import TokenizerConfig
+from tpulm.tokenization import Encoded, Tokenization, bulk, pipelines, special
 
 
 def stock_ids(made: Tokenization, texts: list[str]) -> list[list[int]]:
@@ -86,3 +87,11 @@ def test_the_private_marks_are_characters_like_others(made: Tokenization):
 def test_a_wrong_type_is_said_so(made: Tokenization):
     with pytest.raises((TypeError, AttributeError)):
         made.encode(["a", None])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_vocabulary_with_gaps_is_encoded_by_its_own_ids():
+    tokenizer = pipelines.wordpiece(TokenizerConfig(lowercase=True))
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "cat": 5, "##s": 7}
+    tokenizer.model = models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix="##")
+    made = Tokenization(tokenizer, special.locate(vocabulary, "here"))
+    assert lists(made.encode(["Cats", "cat CATS"])) == stock_ids(made, ["Cats", "cat CATS"]) == [[5, 7], [5, 5, 7]]

@@ -16,6 +16,7 @@ from tokenizers import pre_tokenizers as pre
 from tpulm.config import TokenizerConfig
 from tpulm.tokenization import pipelines
 from tpulm.tokenization.chunks import Cutter, cutter
+from tpulm.tokenization.pipelines import specified
 
 
 def pipeline(pre_tokenizer: pre.PreTokenizer | None, *steps: norm.Normalizer) -> Tokenizer:
@@ -84,33 +85,35 @@ def chunks_of(cut: Cutter, text: str) -> list[str]:
 @pytest.mark.parametrize("name", CUT)
 def test_words_of_the_chunks_are_the_words_of_the_text(name: str):
     tokenizer = CUT[name]()
-    cut = cutter(tokenizer)
+    cut = cutter(specified(tokenizer))
     assert cut is not None
 
     @settings(max_examples=100)
     @given(troublesome_text)
     def check(text: str):
-        assert [word for chunk in chunks_of(cut, text) for word in words(cut.for_chunks, chunk)] == words(tokenizer, text)
+        assert [word for chunk in chunks_of(cut, text) for word in words(cut.for_chunks.tokenizer, chunk)] == words(
+            tokenizer, text
+        )
 
     check()
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_cannot_be_shown_is_not_cut(name: str):
-    assert cutter(WHOLE[name]()) is None
+    assert cutter(specified(WHOLE[name]())) is None
 
 
 def test_added_words_are_found_across_chunks_so_nothing_is_cut():
     tokenizer = pipelines.wordpiece(TokenizerConfig())
     tokenizer.add_special_tokens([AddedToken("[X]")])
-    assert cutter(tokenizer) is not None
+    assert cutter(specified(tokenizer)) is not None
     tokenizer.add_tokens([AddedToken("New York")])
-    assert cutter(tokenizer) is None
+    assert cutter(specified(tokenizer)) is None
 
 
 def test_text_falls_apart_where_it_should():
     def cut(tokenizer: Tokenizer, text: str) -> list[str]:
-        function = cutter(tokenizer)
+        function = cutter(specified(tokenizer))
         assert function is not None
         return chunks_of(function, text)
 
@@ -123,7 +126,7 @@ def test_text_falls_apart_where_it_should():
 
 @pytest.mark.parametrize("name", CUT)
 def test_texts_are_cut_together_as_they_are_alone(name: str):
-    cut = cutter(CUT[name]())
+    cut = cutter(specified(CUT[name]()))
     assert cut is not None
 
     @settings(max_examples=50)

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tpulm.tokenization import Tokenization, crossings
 from tpulm.tokenization.chunks import cutter
 from tpulm.tokenization.crossings import Crossings
+from tpulm.tokenization.pipelines import specified
 
 KANA = [chr(point) for point in range(0x3041, 0x3094)]
 LETTERS = np.array([*map(ord, KANA), *map(ord, "山川田中日本人大가나다라")], np.uint32)
@@ -119,7 +120,7 @@ def test_of_other_models_nothing_is_known(model: models.Model):
 
 def test_clauses_fall_apart(trained: dict[str, Tokenization]):
     for algorithm in ("bpe", "unigram"):
-        cut = cutter(trained[algorithm].plain())
+        cut = cutter(specified(trained[algorithm].plain()))
         assert cut is not None
         text = "".join(random.Random(0).choices(KANA, k=1_000))
         assert 200 < len(cut.cut([text]).all) < 1_000
@@ -130,7 +131,7 @@ def test_nothing_is_promised_where_letters_are_composed(trained: dict[str, Token
     for algorithm in ("bpe", "unigram"):
         tokenizer = trained[algorithm].plain()
         tokenizer.normalizer = normalizers.NFC()
-        cut = cutter(tokenizer)
+        cut = cutter(specified(tokenizer))
         assert cut is not None and len(cut.cut(["".join(KANA)]).all) == 1
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True, protected_namespaces=())
 
     @model_validator(mode="before")
     @classmethod

@@ -21,7 +21,7 @@ FORMAT_VERSION: Final = 3
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class InputRecord(Record):

@@ -27,7 +27,7 @@ COLUMNS = {"tokens": "tokens.zarr", "next_sentence": "next_sentence.zarr", WORD_
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Counts(Record):

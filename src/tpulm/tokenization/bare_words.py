@@ -11,7 +11,6 @@ space before them, if each letter has a token.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +19,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from tpulm.tokenization import byte_level
 from tpulm.tokenization.encoded import NOTHING, Encoded, ids_of
-from tpulm.tokenization.pipelines import SPACE, is_unigram, steps
+from tpulm.tokenization.pipelines import SPACE, Specified, is_unigram, steps
 
 _JOINED_WORDS = 1024  # handed to the tokenizer as one string
 _UNSEEN, _UNCHANGED, _CHANGED = range(3)
@@ -28,9 +27,9 @@ _SPACE: Final = ord(" ")
 _BETWEEN: Final = b"\xff"  # words as bytes: in no UTF-8
 
 
-def bare_words(tokenizer: Tokenizer) -> BareWords | None:
+def bare_words(pipeline: Specified) -> BareWords | None:
     """What encodes bare words of this tokenizer, or None where none can be told."""
-    specification = json.loads(tokenizer.to_str())
+    tokenizer, specification = pipeline
     if _is_plain_bert(specification):
         return BareWords(tokenizer, _WordPieceWords(specification, tokenizer.get_vocab()))
     if _is_plain_byte_level(specification):
@@ -48,13 +47,11 @@ class Joined(NamedTuple):
 
 
 class BareWords:
-    """Encodes bare words by a copy of the tokenizer that is its model alone; `form` says how words go in and come out."""
+    """Encodes bare words by the tokenizer's model alone; `form` says how words go in and come out."""
 
     def __init__(self, tokenizer: Tokenizer, form: _WordPieceWords | _ByteWords | _UnigramWords):
         self._normalizer, self._pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-        self._model = Tokenizer.from_str(tokenizer.to_str())
-        self._model.encode_special_tokens = True
-        self._model.normalizer = None
+        self._model = Tokenizer(tokenizer.model)
         self._model.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(form.between)
         self._form = form
         self._character = np.full(0x110000, _UNSEEN, np.uint8)

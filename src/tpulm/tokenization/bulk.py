@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 from tpulm.tokenization.bare_words import bare_words
 from tpulm.tokenization.chunks import SLICE_CHARACTERS, Chunks, cutter, distinct
 from tpulm.tokenization.encoded import NOTHING, Encoded, gather, ids_of, joined, slices
+from tpulm.tokenization.pipelines import Specified
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.special import SpecialTokens
 
@@ -48,10 +49,12 @@ class BulkEncoder:
     """Encodes texts and adds nothing; the name of a special token within a text is plain text."""
 
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
-        self._tokenizer = without_special_names(tokenizer, specials)
-        self._cutter = cutter(self._tokenizer)
-        self._for_chunks = self._cutter.for_chunks if self._cutter else self._tokenizer
-        self._bare_words = bare_words(self._for_chunks)
+        pipeline = without_special_names(tokenizer, specials)
+        self._tokenizer = pipeline.tokenizer
+        self._cutter = cutter(pipeline) if _has_no_gaps(pipeline) else None  # the mark would get the id of a gap
+        for_chunks = self._cutter.for_chunks if self._cutter else pipeline
+        self._for_chunks = for_chunks.tokenizer
+        self._bare_words = bare_words(for_chunks)
         self._known = _NONE_KNOWN
         self._slices_to_skip = 0
         self._slices_at_once = 1
@@ -123,14 +126,19 @@ class BulkEncoder:
     @cached_property
     def _marked(self) -> Tokenizer:
         """What encodes chunks, but that it finds the mark between them."""
-        tokenizer = Tokenizer.from_str(self._for_chunks.to_str())
-        tokenizer.encode_special_tokens = True
+        tokenizer = Tokenizer(self._for_chunks.model)
+        tokenizer.normalizer, tokenizer.pre_tokenizer = self._for_chunks.normalizer, self._for_chunks.pre_tokenizer
         tokenizer.add_tokens([AddedToken(_MARK, normalized=False)])
         return tokenizer
 
     def _encode_whole(self, texts: list[str]) -> Encoded:
         found = list(ids_of(self._tokenizer, texts))
         return Encoded(np.concatenate([NOTHING.ids, *found]), np.fromiter(map(len, found), np.int32, len(found)))
+
+
+def _has_no_gaps(pipeline: Specified) -> bool:
+    vocabulary = pipeline.specification["model"]["vocab"]
+    return isinstance(vocabulary, list) or max(vocabulary.values(), default=-1) < len(vocabulary)
 
 
 def _of_texts(encoded: Encoded, which: np.ndarray, ends: np.ndarray) -> Encoded:

@@ -30,15 +30,15 @@ begins. Equal chunks are found by Arrow's hash table. So a character costs nanos
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from tpulm.tokenization.crossings import crossings
-from tpulm.tokenization.pipelines import SPACE, is_unigram, steps
+from tpulm.tokenization.crossings import Crossings, crossings
+from tpulm.tokenization.pipelines import SPACE, Specified, is_unigram, steps, unigram_words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +56,7 @@ _LETTERS: Final = (
     (0x41, 0x5A), (0x61, 0x7A), (0x3041, 0x3094), (0x30A1, 0x30FA), (0x30FC, 0x30FC), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3),
 )  # fmt: skip
 _SPACE: Final = ord(" ")
+_MANY_LETTERS: Final = 0.01
 SLICE_CHARACTERS = 3 << 19  # worth cutting at once, in some 60 MB of memory
 
 _BY_CHARACTER = {"BertNormalizer", "Lowercase", "StripAccents", "NFC", "NFD", "NFKC", "NFKD"}
@@ -108,7 +109,7 @@ class Cutter:
     the space that it would add to a text.
     """
 
-    def __init__(self, for_chunks: Tokenizer, starts: Starts, *, dropped: str = "", adds_space: bool = False):
+    def __init__(self, for_chunks: Specified, starts: Starts, *, dropped: str = "", adds_space: bool = False):
         self.for_chunks = for_chunks
         self._starts = starts
         self._dropped = dropped
@@ -140,9 +141,9 @@ class Cutter:
         return Chunks(array, np.searchsorted(starts, begins + sizes))
 
 
-def cutter(tokenizer: Tokenizer) -> Cutter | None:
+def cutter(pipeline: Specified) -> Cutter | None:
     """What cuts for this tokenizer, or None when nothing can be promised."""
-    specification = json.loads(tokenizer.to_str())
+    specification = pipeline.specification
     if any(not token["special"] for token in specification["added_tokens"]):
         return None  # these are found anywhere in the text, before anything else happens
     normalizers = steps(specification["normalizer"], "normalizers")
@@ -156,21 +157,29 @@ def cutter(tokenizer: Tokenizer) -> Cutter | None:
     composes = names <= {"Lowercase", "NFC"}  # and takes nothing apart
     match first["type"]:
         case "BertPreTokenizer":
-            return _at_kinds(tokenizer, *_bert(normalizers))
+            return _at_kinds(pipeline, *_bert(normalizers))
         case "Whitespace" | "WhitespaceSplit":
-            return _at_kinds(tokenizer)
+            return _at_kinds(pipeline)
         case "ByteLevel" if first.get("use_regex", True) and names <= _KEEPS_BLANKS_APART:
             if not composes or rest or first["add_prefix_space"]:
-                return Cutter(tokenizer, _lone_spaces)
-            return Cutter(tokenizer, _letters_and_marks(_lone_spaces, specification["model"], names))
+                return Cutter(pipeline, _lone_spaces)
+            return Cutter(pipeline, _letters_and_marks(_lone_spaces, specification["model"], names))
         case "Metaspace" if first.get("split", True) and first["prepend_scheme"] in ("always", "never"):
             if not composes or not is_unigram(specification["pre_tokenizer"]):
-                return Cutter(tokenizer, _every_space)
-            adds_space, first["prepend_scheme"] = first["prepend_scheme"] == "always", "never"
-            for_chunks = Tokenizer.from_str(json.dumps(specification))
-            for_chunks.encode_special_tokens = tokenizer.encode_special_tokens
+                return Cutter(pipeline, _every_space)
+            adds_space, for_chunks = first["prepend_scheme"] == "always", _without_space_before(pipeline)
             return Cutter(for_chunks, _letters_and_marks(_every_space, specification["model"], names), adds_space=adds_space)
     return None
+
+
+def _without_space_before(unigram: Specified) -> Specified:
+    """The same pipeline of our Unigram, but that it puts nothing before a text."""
+    tokenizer = Tokenizer(unigram.tokenizer.model)
+    tokenizer.normalizer = unigram.tokenizer.normalizer
+    tokenizer.pre_tokenizer = unigram_words("never")
+    parts = unigram.specification["pre_tokenizer"]["pretokenizers"]
+    pre_tokenizer = {"type": "Sequence", "pretokenizers": [{**parts[0], "prepend_scheme": "never"}, *parts[1:]]}
+    return Specified(tokenizer, {**unigram.specification, "pre_tokenizer": pre_tokenizer})
 
 
 def _bert(normalizers: list[dict[str, Any]]) -> tuple[str, Sequence[tuple[int, int]]]:
@@ -186,7 +195,7 @@ def _bert(normalizers: list[dict[str, Any]]) -> tuple[str, Sequence[tuple[int, i
 _DROPPED, _WORD, _MARK, _SINGLE = range(4)
 
 
-def _at_kinds(tokenizer: Tokenizer, marks: str = "", singles: Sequence[tuple[int, int]] = ()) -> Cutter:
+def _at_kinds(pipeline: Specified, marks: str = "", singles: Sequence[tuple[int, int]] = ()) -> Cutter:
     """Runs of marks and runs of other characters, without spaces and line ends; each of `singles` alone."""
     table = np.full(0x110000, _WORD, np.uint8)
     table[list(map(ord, marks))] = _MARK
@@ -203,7 +212,7 @@ def _at_kinds(tokenizer: Tokenizer, marks: str = "", singles: Sequence[tuple[int
         found &= kinds != _DROPPED
         return found
 
-    return Cutter(tokenizer, starts, dropped=" \n")
+    return Cutter(pipeline, starts, dropped=" \n")
 
 
 def _every_space(points: Points, begins: np.ndarray) -> np.ndarray:
@@ -226,19 +235,26 @@ def _lone_spaces(points: Points, begins: np.ndarray) -> np.ndarray:
 
 def _letters_and_marks(starts: Starts, model: Mapping[str, Any], normalizers: set[str]) -> Starts:
     """Where `starts` says, between letters and marks, and between letters where no token reaches across."""
-    seams = None
-    if normalizers <= {"Lowercase"}:
-        seams = crossings(model, np.concatenate([np.arange(first, last + 1, dtype=np.uint32) for first, last in _LETTERS[2:]]))
+    may_fall_apart = normalizers <= {"Lowercase"}
+
+    @cache
+    def seams() -> Crossings | None:
+        return crossings(model, np.concatenate([np.arange(first, last + 1, dtype=np.uint32) for first, last in _LETTERS[2:]]))
 
     def more_starts(points: Points, begins: np.ndarray) -> np.ndarray:
         found = starts(points, begins)
         kinds = _LETTER_OR_MARK[points]
         found[1:] |= kinds[1:] + kinds[:-1] == 3
-        if seams is not None and points.dtype != np.uint8:
-            found[1:] |= ~seams.between(points)
+        if may_fall_apart and _has_many_letters(points) and (letters := seams()) is not None:
+            found[1:] |= ~letters.between(points)
         return found
 
     return more_starts
+
+
+def _has_many_letters(points: Points) -> bool:
+    """Of those between which text may fall apart; looking for a few is not worth what it takes to know all seams."""
+    return points.dtype != np.uint8 and bool(np.mean(points >= _LETTERS[2][0]) > _MANY_LETTERS)
 
 
 _LETTER_OR_MARK: Final = np.zeros(0x110000, np.uint8)

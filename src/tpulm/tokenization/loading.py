@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -36,7 +37,8 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     wanted = None if settings.morphemes == "none" else Segmenter(settings.morphemes, settings.lowercase)
     if source.suffix not in (".json", ".model"):
         return _from_vocabulary(source, settings, progress, wanted)
-    found = _from_json(source) if source.suffix == ".json" else _with_specials(read_sentencepiece(source), source)
+    read = read_tokenizer if source.suffix == ".json" else read_sentencepiece
+    found = _with_specials(read(source), source)
     if wanted is not None and found.segmenter is None:
         raise ConfigError(
             f"tokenizer.morphemes is '{settings.morphemes}', but {source} says itself how texts are cut, and not so; leave "
@@ -73,7 +75,7 @@ def vocab_size_of(path: str | os.PathLike[str]) -> int:
         return load(source).vocab_size
     if source.suffix != ".json":
         return len(_read_vocabulary(source))
-    specification = _read_specification(source)
+    specification = _specification_of(storage.read_bytes(source), source)
     vocabulary = specification["model"]["vocab"]
     size = len(vocabulary) if isinstance(vocabulary, list) else 1 + max(vocabulary.values(), default=-1)
     return max(size, 1 + max((token["id"] for token in specification.get("added_tokens", [])), default=-1))
@@ -88,8 +90,9 @@ def _from_folder(folder: PurePath, config: TokenizerConfig | None, progress: Pro
         if segmenter is not None:
             settings = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
         return _from_vocabulary(source, settings, progress, segmenter)
-    tokenization = _from_json(source)
-    if manifest is not None and storage.sha256(source) == manifest["fingerprint"]:
+    content = storage.read_bytes(source)
+    tokenization = _with_specials(_tokenizer_of(content, source), source)
+    if manifest is not None and hashlib.sha256(content).hexdigest() == manifest["fingerprint"]:
         tokenization.fingerprint = manifest["fingerprint"]  # which takes longer to compute
     if manifest is not None and tokenization.fingerprint != manifest["fingerprint"]:
         raise StorageError(
@@ -115,16 +118,18 @@ def _file_in(folder: PurePath) -> PurePath:
 
 def read_tokenizer(path: PurePath) -> Tokenizer:
     """A tokenizer.json as it is, but that it neither cuts nor fills texts: the dataset does. Raises DataError."""
-    specification = _read_specification(path)
-    specification["padding"] = specification["truncation"] = None
+    return _tokenizer_of(storage.read_bytes(path), path)
+
+
+def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
+    _specification_of(content, path)
     try:
-        return Tokenizer.from_str(json.dumps(specification))
+        tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises nothing more specific
         raise DataError(f"the tokenizers library cannot read it: {error}", location=str(path)) from error
-
-
-def _from_json(path: PurePath) -> Tokenization:
-    return _with_specials(read_tokenizer(path), path)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
@@ -144,9 +149,9 @@ def _segmenter_beside(path: PurePath) -> Segmenter | None:
     return declared(storage.read_given_object(settings), str(settings)) if storage.exists(settings) else None
 
 
-def _read_specification(path: PurePath) -> dict[str, Any]:
+def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
     try:
-        specification = json.loads(storage.read_bytes(path))
+        specification = json.loads(content)
         vocabulary = specification["model"]["vocab"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
@@ -156,7 +161,6 @@ def _read_specification(path: PurePath) -> dict[str, Any]:
         ) from error
     if not isinstance(vocabulary, (dict, list)) or not vocabulary:
         raise DataError("its vocabulary is empty", location=str(path))
-    specification.setdefault("added_tokens", [])
     return specification
 
 

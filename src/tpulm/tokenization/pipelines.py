@@ -5,8 +5,9 @@ Everything here is written to tokenizer.json, so that any reader of that file sp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -20,6 +21,17 @@ MAX_WORD_CHARACTERS = 100  # WordPiece: a longer word is unknown as a whole, as 
 # Unigram: letters with their marks and digits together, other visible signs together, each with the space before it; line ends
 # and other blanks apart. Without it a Japanese line would be one word, and the trainer's time and memory explode.
 _UNIGRAM_WORDS = rf"{SPACE}?[\p{{L}}\p{{M}}\p{{N}}]+|{SPACE}?[^\s\p{{L}}\p{{M}}\p{{N}}{SPACE}]+|\s+|{SPACE}"
+
+
+class Specified(NamedTuple):
+    """A tokenizer, and its tokenizer.json as objects: writing and parsing that takes as long as encoding many a text."""
+
+    tokenizer: Tokenizer
+    specification: dict[str, Any]
+
+
+def specified(tokenizer: Tokenizer) -> Specified:
+    return Specified(tokenizer, json.loads(tokenizer.to_str()))
 
 
 def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
@@ -60,11 +72,15 @@ def unigram(config: TokenizerConfig) -> Tokenizer:
     """SentencePiece's spaces, words bounded at punctuation, bytes for rare characters."""
     tokenizer = Tokenizer(models.Unigram())
     _set_normalizer(tokenizer, config)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(replacement=SPACE), pre_tokenizers.Split(Regex(_UNIGRAM_WORDS), "isolated")]
-    )
+    tokenizer.pre_tokenizer = unigram_words("always")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(replacement=SPACE)])
     return tokenizer
+
+
+def unigram_words(prepend_scheme: Literal["always", "never"]) -> pre_tokenizers.PreTokenizer:
+    """What cuts text for our Unigram; "always" puts a space before each text."""
+    metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=prepend_scheme)
+    return pre_tokenizers.Sequence([metaspace, pre_tokenizers.Split(Regex(_UNIGRAM_WORDS), "isolated")])
 
 
 def steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:

@@ -13,17 +13,18 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tpulm.tokenization import special
+from tpulm.tokenization.pipelines import Specified, specified
 
 _PRIVATE = "\U0010fffc"
 
 
-def without_special_names(tokenizer: Tokenizer, specials: special.SpecialTokens) -> Tokenizer:
+def without_special_names(tokenizer: Tokenizer, specials: special.SpecialTokens) -> Specified:
     """A copy that adds nothing, cuts nothing off, and finds no special token or [unusedN] slot by its name."""
-    specification = json.loads(tokenizer.to_str())
+    specification = specified(tokenizer).specification
     names = {tokenizer.id_to_token(index) for index in specials.ids}
     names |= {token["content"] for token in specification["added_tokens"] if token["special"]}
     model = specification["model"]
-    names |= {token for token in _tokens(model) if special.is_slot(token)}
+    names |= special.slots_in(_tokens(model))
     hidden = {name: f"{_PRIVATE}{name}{_PRIVATE}" for name in names if name is not None}
 
     def rename(token: str) -> str:
@@ -37,12 +38,10 @@ def without_special_names(tokenizer: Tokenizer, specials: special.SpecialTokens)
         model["unk_token"] = rename(model["unk_token"])
     for token in specification["added_tokens"]:
         token["content"] = rename(token["content"])
-    specification["post_processor"] = None
+    specification["post_processor"] = specification["padding"] = specification["truncation"] = None
     copy = Tokenizer.from_str(json.dumps(specification))
     copy.encode_special_tokens = True
-    copy.no_padding()
-    copy.no_truncation()
-    return copy
+    return Specified(copy, specification)
 
 
 def _tokens(model: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ A vocabulary trained here begins as google's later ones do, and as the Korean BE
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from tpulm.errors import DataError
@@ -66,6 +66,10 @@ def is_slot(token: str) -> bool:
     return _SLOT.fullmatch(token) is not None
 
 
+def slots_in(vocabulary: Iterable[str]) -> set[str]:
+    return {token for token in vocabulary if token.startswith("[") and is_slot(token)}  # the former for speed
+
+
 def absent(vocabulary: Collection[str]) -> list[str]:
     """Our names of the roles for which a vocabulary has no token of a usual name."""
     return [
@@ -98,6 +102,6 @@ def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, st
         )
     if len(set(found.values())) < len(found):
         raise DataError(f"two special tokens share an id: {found}; give each its own", location=origin)
-    reserved = set(found.values()) | {index for token, index in vocabulary.items() if is_slot(token)}
+    reserved = set(found.values()) | {vocabulary[token] for token in slots_in(vocabulary)}
     num_special = next(index for index in range(len(reserved) + 1) if index not in reserved)
     return SpecialTokens(**found, num_special=num_special)

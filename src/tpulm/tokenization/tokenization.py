@@ -149,7 +149,7 @@ class Tokenization:
                 f"this tokenizer cuts texts into morphemes first ({self.segmenter.analyser}), and where its tokens lie in a "
                 "text is not known; it encodes (run, fill-mask, finetune, classify), and can do nothing else"
             )
-        return without_special_names(self._tokenizer, self.special)
+        return without_special_names(self._tokenizer, self.special).tokenizer
 
     @cached_property
     def _bulk(self) -> BulkEncoder:

@@ -18,6 +18,7 @@ from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.chunks import SLICE_CHARACTERS, Cutter, cutter, distinct
 from tpulm.tokenization.encoded import slices
+from tpulm.tokenization.pipelines import specified
 from tpulm.tokenization.plain import without_surrogates
 
 _CHARACTERS_HELD = 32_000_000  # of distinct chunks, before they are turned into words
@@ -28,8 +29,8 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
 
     Raises DataError when there is nothing but blanks.
     """
-    cut = cutter(pipeline)
-    pipeline = cut.for_chunks if cut else pipeline
+    cut = cutter(specified(pipeline))
+    pipeline = cut.for_chunks.tokenizer if cut else pipeline
     words: Counter[str] = Counter()
     chunks: Counter[str] = Counter()
     held = num_texts = 0
