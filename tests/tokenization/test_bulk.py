@@ -55,7 +55,7 @@ def test_natural_text_however_it_is_cut_into_calls(made: Tokenization):
 def test_forgetting_changes_nothing(made: Tokenization, monkeypatch: pytest.MonkeyPatch, most_kept: int):
     monkeypatch.setattr(bulk, "_MOST_KEPT", most_kept)
     monkeypatch.setattr(bulk, "SLICE_CHARACTERS", 500)
-    monkeypatch.setattr(bulk, "_LONGEST_KEPT", 3)
+    monkeypatch.setattr(bulk, "LONGEST_KNOWN", 3)
     fresh, texts = pickle.loads(pickle.dumps(made)), make_texts(300, seed=2)
     assert lists(fresh.encode(texts)) == stock_ids(made, texts)
 

@@ -15,7 +15,7 @@ from tokenizers import pre_tokenizers as pre
 
 from tpulm.config import TokenizerConfig
 from tpulm.tokenization import pipelines
-from tpulm.tokenization.chunks import Cutter, cutter
+from tpulm.tokenization.chunks import Chunks, Cutter, cutter
 from tpulm.tokenization.pipelines import specified
 
 
@@ -78,8 +78,12 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
 
 def chunks_of(cut: Cutter, text: str) -> list[str]:
     found = cut.cut([text])
-    assert found.ends.tolist() == [len(found.all)]
-    return found.all.to_pylist()
+    assert found.ends.tolist() == [len(found.starts)]
+    return strings_of(found)
+
+
+def strings_of(chunks: Chunks) -> list[str]:
+    return chunks.strings(np.arange(len(chunks.starts)))
 
 
 @pytest.mark.parametrize("name", CUT)
@@ -133,7 +137,7 @@ def test_texts_are_cut_together_as_they_are_alone(name: str):
     @given(st.lists(troublesome_text, max_size=5))
     def check(texts: list[str]):
         found = cut.cut(texts)
-        each = [part.tolist() for part in np.split(np.array(found.all.to_pylist(), object), found.ends)][:-1]
+        each = [part.tolist() for part in np.split(np.array(strings_of(found), object), found.ends)][:-1]
         assert each == [chunks_of(cut, text) for text in texts]
 
     check()

@@ -123,7 +123,7 @@ def test_clauses_fall_apart(trained: dict[str, Tokenization]):
         cut = cutter(specified(trained[algorithm].plain()))
         assert cut is not None
         text = "".join(random.Random(0).choices(KANA, k=1_000))
-        assert 200 < len(cut.cut([text]).all) < 1_000
+        assert 200 < len(cut.cut([text]).starts) < 1_000
 
 
 def test_nothing_is_promised_where_letters_are_composed(trained: dict[str, Tokenization]):
@@ -132,7 +132,7 @@ def test_nothing_is_promised_where_letters_are_composed(trained: dict[str, Token
         tokenizer = trained[algorithm].plain()
         tokenizer.normalizer = normalizers.NFC()
         cut = cutter(specified(tokenizer))
-        assert cut is not None and len(cut.cut(["".join(KANA)]).all) == 1
+        assert cut is not None and len(cut.cut(["".join(KANA)]).starts) == 1
 
 
 def alone(made: Tokenization) -> Tokenizer:

@@ -33,7 +33,7 @@ def test_every_repetition_is_cold_in_turns_and_on_one_thread(trained: dict[str, 
         if texts:
             seen.append((self.algorithm, id(self), os.environ["TOKENIZERS_PARALLELISM"]))
             kept.append(self)
-            assert not len(self._bulk._known.chunks)  # it has seen no text
+            assert not len(self._bulk._known)  # it has seen no text
         return encode(self, texts)
 
     kept: list[Tokenization] = []  # so that no id is given twice

@@ -24,10 +24,10 @@ from tpulm.corpus.personal import replaced
 from tpulm.corpus.records import Batch
 from tpulm.corpus.samples import Samples
 
-# What str.isspace() accepts, but for the space and "\n". Written out: a class is searched four times as fast as [^\S \n].
-_BLANKS = "\t\x0b\x0c\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_ODD_BLANK = re.compile(f"[{_BLANKS}]")
-_BLANK_RUN = re.compile(f"[ {_BLANKS}]+")
+# What str.isspace() accepts, but for the space and "\n". Two dozen searches for one of them are as fast as one for a class.
+_ODD_BLANKS: Final = (
+    *"\t\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680", *map(chr, range(0x2000, 0x200B)), *"\u2028\u2029\u202f\u205f\u3000"
+)  # fmt: skip
 _SPACES = re.compile("  +")
 _LINES_AT_EDGE = re.compile(r"(?<!\n)\n++\0\n*+|\0\n++")  # possessive: linear on long runs of line ends
 
@@ -138,9 +138,10 @@ def _lengths(data: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
 def _collapse(text: str, separator: str) -> str:
     if "\r" in text:
         text = text.replace("\r\n", "\n")
-    if _ODD_BLANK.search(text):
-        text = _BLANK_RUN.sub(" ", text)
-    elif "  " in text:
+    for blank in _ODD_BLANKS:
+        if blank in text:
+            text = text.replace(blank, " ")
+    if "  " in text:
         text = _SPACES.sub(" ", text)
     text = text.replace(" \n", "\n").replace("\n ", "\n")
     if separator == "\n":

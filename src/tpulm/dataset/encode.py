@@ -40,8 +40,7 @@ def encode_documents(
     word_start: list[np.ndarray] = [np.empty(0, np.int8)]
     num_bytes = 0
     for some in slices(documents, _CHARACTERS_AT_ONCE):
-        split = list(map(_sentences, some)) if sentences else [[document] for document in some]
-        texts = list(chain.from_iterable(split))
+        texts, counts = _in_sentences(some) if sentences else (some, np.ones(len(some), np.int64))
         if words is None:
             encoded = tokenization.encode(texts)
         else:
@@ -49,13 +48,13 @@ def encode_documents(
             word_start.append(starts)
         ids.append(encoded.ids.astype(dtype))
         lengths.append(encoded.lengths.astype(np.int64))
-        sentence_counts.append(np.fromiter(map(len, split), np.int64, len(split)))
+        sentence_counts.append(counts)
         num_bytes += len("".join(some).encode())
     all_ids = np.concatenate(ids)
     ends = np.cumsum(np.concatenate(lengths))
     document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
     tokens = Tokens(all_ids, _rising(ends), _rising(document_ends), None if words is None else np.concatenate(word_start))
-    counts = Counts(
+    counted = Counts(
         documents=len(documents),
         empty_documents=len(documents) - tokens.document_ends.size,
         bytes=num_bytes,
@@ -63,7 +62,13 @@ def encode_documents(
         tokens=all_ids.size,
         unknown_tokens=int(np.count_nonzero(all_ids == tokenization.special.unknown)),
     )
-    return EncodedDocuments(tokens, counts)
+    return EncodedDocuments(tokens, counted)
+
+
+def _in_sentences(documents: list[str]) -> tuple[list[str], np.ndarray]:
+    """The sentences of all, and how many each has; int64 [N]."""
+    split = list(map(_sentences, documents))
+    return list(chain.from_iterable(split)), np.fromiter(map(len, split), np.int64, len(split))
 
 
 def _sentences(document: str) -> list[str]:

@@ -7,42 +7,26 @@ to the tokenizer whole; the ids are the same.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from tpulm.tokenization.bare_words import bare_words
-from tpulm.tokenization.chunks import SLICE_CHARACTERS, Chunks, cutter, distinct
+from tpulm.tokenization.chunks import SLICE_CHARACTERS, Chunks, cutter
 from tpulm.tokenization.encoded import NOTHING, Encoded, gather, ids_of, joined, slices
+from tpulm.tokenization.known_chunks import LONGEST_KNOWN, Fingerprints, KnownChunks, fingerprints
 from tpulm.tokenization.pipelines import Specified
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.special import SpecialTokens
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _JOINED_CHUNKS = 128  # handed to the tokenizer as one string; the longer it is, the more a character costs
-_LONGEST_KEPT = 48  # characters; longer chunks hardly ever return
-_MOST_KEPT = 1 << 19  # chunks, about 40 MB; when there are more, the rare ones are forgotten
-_WORTH_A_LOOK = 8  # known chunks for each of a block, at most: hashing them costs as much as encoding new ones
-_MOST_SLICES = 8  # of a block: the larger it is, the more of its chunks are equal
-_USELESS_SHARE = 0.8  # of a block's characters went through the whole pipeline: cutting gained nothing
+_MOST_KEPT = 1 << 21  # chunks, about 120 MB; when there are more, the rare ones are forgotten
+_USELESS_SHARE = 0.8  # of a slice's characters went through the whole pipeline: cutting gained nothing
 _USELESS_SLICES = 7  # so the next ones go to the tokenizer whole
 
 _MARK: Final = "\U0010fffd"  # between two chunks; a text that has this private character is encoded whole
-
-
-class _Known(NamedTuple):
-    """Chunks and their ids, in the same order."""
-
-    chunks: pa.StringArray | tuple[()]
-    encoded: Encoded
-
-
-_NONE_KNOWN: Final = _Known((), NOTHING)
 
 
 class BulkEncoder:
@@ -55,48 +39,48 @@ class BulkEncoder:
         for_chunks = self._cutter.for_chunks if self._cutter else pipeline
         self._for_chunks = for_chunks.tokenizer
         self._bare_words = bare_words(for_chunks)
-        self._known = _NONE_KNOWN
+        self._known = KnownChunks()
         self._slices_to_skip = 0
-        self._slices_at_once = 1
-        self._slowly_encoded = 0  # characters of this block that were no bare words
+        self._slowly_encoded = 0  # characters of this slice that were no bare words
 
     def encode(self, texts: list[str]) -> Encoded:
-        parts, waiting = [NOTHING], deque(slices(texts, SLICE_CHARACTERS))
-        while waiting:
-            block = [waiting.popleft() for _ in range(min(self._slices_at_once, len(waiting)))]
+        parts = [NOTHING]
+        for some in slices(texts, SLICE_CHARACTERS):
             try:
-                parts.append(self._encode(block))
+                parts.append(self._encode(some))
             except (UnicodeEncodeError, TypeError):  # what the library makes of a lone surrogate
-                parts.append(self._encode([list(map(without_surrogates, part)) for part in block]))
+                parts.append(self._encode(list(map(without_surrogates, some))))
         return joined(parts)
 
-    def _encode(self, block: list[list[str]]) -> Encoded:
-        if self._cutter is None or any(_MARK in "".join(part) for part in block):
-            return joined(list(map(self._encode_whole, block)))
+    def _encode(self, texts: list[str]) -> Encoded:
+        if self._cutter is None:
+            return self._encode_whole(texts)
         if self._slices_to_skip:
-            self._slices_to_skip -= len(block)
-            return joined(list(map(self._encode_whole, block)))
+            self._slices_to_skip -= 1
+            return self._encode_whole(texts)
+        chunks = self._cutter.cut(texts)
+        if _MARK in chunks.text:
+            return self._encode_whole(texts)
         self._slowly_encoded = 0
-        found = self._from_chunks([self._cutter.cut(part) for part in block])
-        is_useless = self._slowly_encoded > _USELESS_SHARE * sum(len(text) for part in block for text in part)
-        self._slices_to_skip = _USELESS_SLICES if is_useless else 0
-        self._slices_at_once = 1 if is_useless else min(2 * self._slices_at_once, _MOST_SLICES)
+        found = self._from_chunks(chunks)
+        if self._slowly_encoded > _USELESS_SHARE * len(chunks.text):
+            self._slices_to_skip = _USELESS_SLICES
+        if len(self._known) > _MOST_KEPT:
+            self._known = self._known.without_rare()
         return found
 
-    def _from_chunks(self, block: list[Chunks]) -> Encoded:
-        sizes = [len(part.all) for part in block]
-        known = self._known
-        if len(known.chunks) > _WORTH_A_LOOK * sum(sizes):
-            known = _NONE_KNOWN
-        chunks, which = distinct([part.all for part in block], known.chunks)
-        new = chunks[len(known.chunks) :].to_pylist()
-        encoded = joined([known.encoded, self._learn(new)])
-        if known is self._known:
-            is_kept = np.ones(len(chunks), bool)
-            is_kept[len(chunks) - len(new) :] = np.fromiter(map(len, new), np.int64, len(new)) <= _LONGEST_KEPT
-            self._known = _kept(_Known(chunks, encoded), is_kept, which, len(known.chunks))
-        places = np.split(which, np.cumsum(sizes)[:-1])
-        return joined([_of_texts(encoded, here, part.ends) for here, part in zip(places, block, strict=True)])
+    def _from_chunks(self, chunks: Chunks) -> Encoded:
+        prints = fingerprints(chunks.points, chunks.starts, chunks.dropped)
+        numbers = self._known.find(prints)
+        is_short = chunks.sizes <= LONGEST_KNOWN
+        new = np.flatnonzero((numbers == 0) | ~is_short)
+        distinct = _distinct(prints.take(new), is_short[new])
+        learnt = self._learn(chunks.strings(new[distinct.places]))
+        numbers[new] = self._known.append(learnt) + distinct.which
+        found = self._known.encoded(numbers)
+        self._known.keep(prints.take(new[distinct.places[: distinct.number_short]]))
+        token_ends = np.append(0, np.cumsum(found.lengths, dtype=np.int64))[chunks.ends]
+        return Encoded(found.ids, np.diff(token_ends, prepend=0).astype(np.int32))
 
     def _learn(self, chunks: list[str]) -> Encoded:
         """Encode chunks, many at a time because a call costs more than a word."""
@@ -141,24 +125,22 @@ def _has_no_gaps(pipeline: Specified) -> bool:
     return isinstance(vocabulary, list) or max(vocabulary.values(), default=-1) < len(vocabulary)
 
 
-def _of_texts(encoded: Encoded, which: np.ndarray, ends: np.ndarray) -> Encoded:
-    """What texts have whose chunks are `which` of the encoded ones, up to `ends` each."""
-    found = gather(encoded, which)
-    token_ends = np.concatenate([[0], np.cumsum(found.lengths, dtype=np.int64)])[ends]
-    return Encoded(found.ids, np.diff(token_ends, prepend=0).astype(np.int32))
+class _Distinct(NamedTuple):
+    """Of N chunks the different ones, short ones first: `places`, int64 [M], and which of them each chunk is, int64 [N]."""
+
+    places: np.ndarray
+    which: np.ndarray
+    number_short: int
 
 
-def _kept(known: _Known, is_kept: np.ndarray, which: np.ndarray, number_old: int) -> _Known:
-    """Those that are kept; where they would be too many, only what occurs a second time.
-
-    That is, the last block, at `which`, has it more than once, or it was among the first `number_old` before.
-    """
-    if is_kept.sum() > _MOST_KEPT:
-        occurrences = np.bincount(which, minlength=len(is_kept))
-        occurrences[:number_old] *= 2
-        is_kept &= occurrences > 1
-    if is_kept.all() or isinstance(known.chunks, tuple):
-        return known
-    import pyarrow as pa
-
-    return _Known(known.chunks.filter(pa.array(is_kept)), gather(known.encoded, np.flatnonzero(is_kept)))
+def _distinct(prints: Fingerprints, is_short: np.ndarray) -> _Distinct:
+    """Long ones, whose fingerprints are void, count as different."""
+    short = np.flatnonzero(is_short)
+    first, second = prints.take(short)
+    _, places, which = np.unique(first, return_index=True, return_inverse=True)
+    is_same = second == second[places][which]
+    alone = np.concatenate([np.flatnonzero(~is_short), short[~is_same]])
+    found = np.empty(len(is_short), np.int64)
+    found[short] = which
+    found[alone] = len(places) + np.arange(len(alone))
+    return _Distinct(np.concatenate([short[places], alone]), found, len(places))

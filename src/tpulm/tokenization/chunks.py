@@ -25,23 +25,20 @@ expression for Unigram, text falls apart beside marks and between letters as abo
 to a tokenizer that adds none.
 
 A cut looks at a slice of texts as an array of characters: a table says what kind each is, and where the kind changes a chunk
-begins. Equal chunks are found by Arrow's hash table. So a character costs nanoseconds, and only distinct chunks become strings.
+begins. So a character costs nanoseconds, and only chunks that are not known yet (known_chunks.py) become strings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from tpulm.tokenization.crossings import Crossings, crossings
 from tpulm.tokenization.pipelines import SPACE, Specified, is_unigram, steps, unigram_words
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _MARKS: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~、。「」『』（）！？…"
 _CHINESE: Final = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF))
@@ -57,7 +54,7 @@ _LETTERS: Final = (
 )  # fmt: skip
 _SPACE: Final = ord(" ")
 _MANY_LETTERS: Final = 0.01
-SLICE_CHARACTERS = 3 << 19  # worth cutting at once, in some 60 MB of memory
+SLICE_CHARACTERS = 1 << 17  # worth cutting at once, in the processor's cache
 
 _BY_CHARACTER = {"BertNormalizer", "Lowercase", "StripAccents", "NFC", "NFD", "NFKC", "NFKD"}
 _KEEPS_BLANKS_APART = {"Lowercase", "NFC", "NFD"}  # neither makes a blank of something visible nor deletes anything
@@ -76,34 +73,28 @@ Starts = Callable[[Points, np.ndarray], np.ndarray]  # bool [T]: where a chunk b
 
 
 class Chunks(NamedTuple):
-    """The chunks of N texts in order: C in all, of which many are equal. What lies between two chunks has no tokens."""
+    """The chunks of N texts in order: C in all, of which many are equal."""
 
-    all: pa.StringArray  # [C]
+    text: str  # all texts, one after another
+    points: Points  # its characters
+    starts: np.ndarray  # int64 [C], where in it a chunk begins, which goes on to the next
     ends: np.ndarray  # int64 [N], the chunks up to and with each text
+    dropped: str  # characters that stand between chunks, and are in none
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """Characters, with those between a chunk and the next; int64 [C]."""
+        return np.diff(self.starts, append=len(self.points))
 
-class Distinct(NamedTuple):
-    """The chunks of several arrays: which there are, and which of those stands at each of C places; int32 [C]."""
-
-    chunks: pa.StringArray
-    which: np.ndarray
-
-
-def distinct(arrays: Sequence[pa.StringArray], known: pa.StringArray | tuple[()] = ()) -> Distinct:
-    """`known`, in which no chunk is twice, come first and in their order; the others as they occur."""
-    import pyarrow as pa
-
-    before = [known] if len(known) else []
-    parts = pa.chunked_array([*before, *arrays], pa.utf8()).dictionary_encode().chunks  # without those that are empty
-    pa.default_memory_pool().release_unused()  # the hash table's; Arrow would keep it for later
-    # `to_numpy` would import pandas
-    which = [np.frombuffer(part.indices.buffers()[1], np.int32, len(part)) for part in parts]
-    chunks = parts[0].dictionary if parts else pa.array([], pa.utf8())
-    return Distinct(chunks, np.concatenate([np.zeros(0, np.int32), *which])[len(known) :])
+    def strings(self, which: np.ndarray) -> list[str]:
+        text, starts = self.text, self.starts[which]
+        ends = (starts + self.sizes[which]).tolist()
+        found = [text[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        return [chunk.rstrip(self.dropped) for chunk in found] if self.dropped else found
 
 
 class Cutter:
-    """Cuts texts where `starts` says; the characters in `dropped` stand between chunks and are in none.
+    """Cuts texts where `starts` says; the characters in `dropped` stand at the ends of chunks and are in none.
 
     `for_chunks` is the tokenizer that gives the tokens of a chunk; if it is not the one of the texts, then because chunks bring
     the space that it would add to a text.
@@ -116,29 +107,16 @@ class Cutter:
         self._adds_space = adds_space
 
     def cut(self, texts: Sequence[str]) -> Chunks:
-        """Raises UnicodeEncodeError for a lone surrogate. Memory: about 20 bytes a character."""
-        import pyarrow as pa  # a fifth of a second to import, which whoever encodes nothing in bulk does without
-
+        """Raises UnicodeEncodeError for a lone surrogate."""
         if self._adds_space:
             texts = [text if not text or text.startswith((" ", SPACE)) else f" {text}" for text in texts]
         text = "".join(texts)
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-        begins = np.cumsum(sizes) - sizes
+        ends = np.cumsum(sizes)
         is_ascii = text.isascii()
         points = np.frombuffer(text.encode("ascii"), np.uint8) if is_ascii else np.frombuffer(text.encode("utf-32-le"), "<u4")
-        is_start = self._starts(points, begins[sizes > 0])
-        starts = np.flatnonzero(is_start)
-        kept = None
-        for character in self._dropped:
-            text = text.replace(character, "")
-            here = points == ord(character)
-            kept = here if kept is None else kept | here
-        offsets = _utf8_offsets(points, starts, None if kept is None else ~kept)
-        data = text.encode()
-        array = pa.StringArray.from_buffers(
-            len(starts), pa.py_buffer(np.append(offsets, len(data)).astype(np.int32)), pa.py_buffer(data)
-        )
-        return Chunks(array, np.searchsorted(starts, begins + sizes))
+        starts = np.flatnonzero(self._starts(points, (ends - sizes)[sizes > 0]))
+        return Chunks(text, points, starts, np.searchsorted(starts, ends), self._dropped)
 
 
 def cutter(pipeline: Specified) -> Cutter | None:
@@ -270,17 +248,3 @@ def _changes(values: np.ndarray) -> np.ndarray:
     found = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=found[1:])
     return found
-
-
-def _utf8_offsets(points: Points, starts: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
-    """Where each of `starts` lies in the UTF-8 of the kept characters."""
-    if points.dtype == np.uint8 and kept is None:
-        return starts
-    widths = np.ones(len(points), np.uint8) if kept is None else kept.astype(np.uint8)
-    if points.dtype != np.uint8:
-        widths += points >= 0x80
-        widths += points >= 0x800
-        widths += points >= 0x10000
-        if kept is not None:
-            widths *= kept
-    return np.cumsum(widths, dtype=np.int32)[starts] - widths[starts]

@@ -15,9 +15,9 @@ In Japanese one place in three is such, so that clauses, which hardly return, fa
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from tpulm.tokenization import byte_level
 _MOST_PAIRS: Final = 1 << 26  # of kinds of letters: the bytes of the table
 _NEVER, _DEPENDS, _ALWAYS = range(3)  # whether there may be a token across
 _ALONE, _TOGETHER = 1, 2
+_CHARACTERS: Final = re.compile(rb"[^\x80-\xbf][\x80-\xbf]*|[\x80-\xbf]+")  # the first one may lack its beginning
 _WHOLE_BITS, _FRACTION_BITS = 11, 10  # of a score; a double holds the sum of four thousand million of these exactly
 
 
@@ -55,24 +56,16 @@ class Crossings:
 
     def __init__(self, tokens: Iterable[bytes], letters: np.ndarray):
         places = {chr(letter).encode(): place for place, letter in enumerate(letters.tolist())}
-        seams = {seam for token in tokens if not token.isascii() for seam in _seams(token, places)}
-        left = _Kinds(letters, places, {seam.before for seam in seams}, ends_with=True)
-        right = _Kinds(letters, places, {seam.after for seam in seams}, ends_with=False)
+        seams = _seams(tokens, places)
+        left = _Kinds(letters, places, {before for _, before, _, _ in seams}, ends_with=True)
+        right = _Kinds(letters, places, {after for _, _, after, _ in seams}, ends_with=False)
         self._left, self._right = left.of_letter, right.of_letter
-        crossed = np.full((left.number, right.number), _ALWAYS, np.uint8)
-        seams = {seam for seam in seams if seam.before in left.having and seam.after in right.having}
-        if crossed.size <= _MOST_PAIRS:
-            crossed[1:, 1:] = _NEVER
-            for value, is_pair in ((_DEPENDS, False), (_ALWAYS, True)):
-                here = [(left.having[seam.before], right.having[seam.after]) for seam in seams if _is_pair(seam) is is_pair]
-                rows = [np.repeat(before, len(after)) for before, after in here]
-                columns = [after if len(before) == 1 else np.tile(after, len(before)) for before, after in here]
-                if here:
-                    crossed[np.concatenate(rows), np.concatenate(columns)] = value
-        self._crossed = crossed.ravel()
         self._row = right.number
-        self._first = _Triples((seam.first + seam.before + seam.after, bool(seam.last)) for seam in seams if seam.first)
-        self._last = _Triples((seam.before + seam.after + seam.last, bool(seam.first)) for seam in seams if seam.last)
+        self._crossed = np.full(left.number * right.number, _ALWAYS, np.uint8)
+        if len(self._crossed) <= _MOST_PAIRS:
+            _fill(self._crossed.reshape(left.number, right.number)[1:, 1:], seams, left, right)
+        self._first = _Triples((first + before + after, bool(last)) for first, before, after, last in seams if first)
+        self._last = _Triples((before + after + last, bool(first)) for first, before, after, last in seams if last)
 
     def between(self, points: np.ndarray) -> np.ndarray:
         """Whether a token may reach across from each of the characters [T] to the next; bool [T - 1]."""
@@ -88,31 +81,43 @@ class Crossings:
         return found
 
 
-class _Seam(NamedTuple):
-    """A place between two characters of a token, as UTF-8.
-
-    `before`, `after`: what the token has of these two. `first`, `last`: the letters before and after those, or b"" where the
-    token has none, or what a normaliser might have made of something else.
-    """
-
-    first: bytes
-    before: bytes
-    after: bytes
-    last: bytes
+# A place between two characters of a token: what the token has of these two, as UTF-8, and the letters before and after them,
+# or b"" where it has none, or what a normaliser might have made of something else: (first, before, after, last).
+_Seam = tuple[bytes, bytes, bytes, bytes]
 
 
-def _is_pair(seam: _Seam) -> bool:
-    return not (seam.first or seam.last)
+def _seams(tokens: Iterable[bytes], letters: Container[bytes]) -> set[_Seam]:
+    seams: set[_Seam] = set()
+    for token in tokens:
+        if token.isascii():
+            continue
+        characters = [b"", *_CHARACTERS.findall(token), b""]
+        are_letters = [character in letters for character in characters]
+        for index in range(1, len(characters) - 2):
+            first = last = b""
+            if are_letters[index] and are_letters[index + 1]:
+                first = characters[index - 1] if are_letters[index - 1] else b""
+                last = characters[index + 2] if are_letters[index + 2] else b""
+            seams.add((first, characters[index], characters[index + 1], last))
+    return seams
 
 
-def _seams(token: bytes, letters: Container[bytes]) -> Iterable[_Seam]:
-    begins = [0, *(at for at in range(1, len(token)) if token[at] & 0xC0 != 0x80), len(token)]
-    characters = [b"", *(token[begin:end] for begin, end in itertools.pairwise(begins)), b""]
-    for first, before, after, last in zip(characters, characters[1:], characters[2:], characters[3:], strict=False):
-        is_known = before in letters and after in letters
-        yield _Seam(
-            first if is_known and first in letters else b"", before, after, last if is_known and last in letters else b""
-        )
+def _fill(crossed: np.ndarray, seams: Iterable[_Seam], left: _Kinds, right: _Kinds) -> None:
+    """Of kinds but 0, whether there may be a token across; uint8 [left.number - 1, right.number - 1]."""
+    crossed[:] = _NEVER
+    pairs: dict[tuple[bytes, bytes], bool] = {}
+    for first, before, after, last in seams:
+        pairs[before, after] = pairs.get((before, after), False) or not (first or last)
+    letters = [
+        (left.of_whole[before], right.of_whole[after], is_pair)
+        for (before, after), is_pair in pairs.items()
+        if before in left.of_whole and after in right.of_whole
+    ]
+    rows, columns, is_pair = np.array(letters, np.int64).reshape(-1, 3).T
+    crossed[rows - 1, columns - 1] = np.where(is_pair, _ALWAYS, _DEPENDS)
+    for before, after in pairs:
+        if not (before in left.of_whole and after in right.of_whole):
+            crossed[np.ix_(left.having(before) - 1, right.having(after) - 1)] = _ALWAYS
 
 
 class _Triples:
@@ -136,31 +141,36 @@ class _Triples:
 
 
 class _Kinds:
-    """Letters in groups that no seam tells apart; group 0 are all other characters. `places`: of letters' UTF-8 in `letters`.
+    """Letters in groups that no seam tells apart; group 0 are all other characters.
 
-    `of_letter`: the groups, int32 [0x110000]. `having`: of each of the wanted pieces of UTF-8, the groups of the letters that
-    end, or begin, with it. `number`: of groups.
+    `letters`, and their `places` by UTF-8; `wanted`: the pieces of UTF-8 that letters may end, or begin, with. `of_letter`: the
+    groups, int32 [0x110000]. `of_whole`: of the wanted pieces that are letters. `number`: of groups.
     """
 
     def __init__(self, letters: np.ndarray, places: Mapping[bytes, int], wanted: set[bytes], *, ends_with: bool):
         encoded = 0xE08080 | (letters >> 12) << 16 | (letters >> 6 & 0x3F) << 8 | letters & 0x3F
         whole = {piece: places[piece] for piece in wanted if piece in places}
-        pieces = [piece for piece in sorted(wanted) if len(piece) < 3]
-        has = np.zeros((len(letters), len(pieces)), bool)
-        for number, piece in enumerate(pieces):
-            bits = 8 * len(piece)
-            has[:, number] = (encoded & (1 << bits) - 1 if ends_with else encoded >> 24 - bits) == int.from_bytes(piece)
-        group = _numbered_rows(np.packbits(has, axis=1)) + 1
+        parts = [sorted(piece for piece in wanted if len(piece) == size) for size in (1, 2)]
+        numbers = []  # of each letter's part of that size among these; their count, if it is none of them
+        for size, pieces in enumerate(parts, start=1):
+            values = np.array([*map(int.from_bytes, pieces), 1 << 24])
+            own = encoded & (1 << 8 * size) - 1 if ends_with else encoded >> 24 - 8 * size
+            found = np.searchsorted(values, own)
+            numbers.append(np.where(values[found] == own, found, len(pieces)))
+        group = np.unique(numbers[0] * (len(parts[1]) + 1) + numbers[1], return_inverse=True)[1] + 1
         group[list(whole.values())] = group.max(initial=0) + 1 + np.arange(len(whole))
+        self.number = 1 + int(group.max(initial=0))
         self.of_letter = np.zeros(0x110000, np.int32)
         self.of_letter[letters] = group
-        self.having = {piece: np.unique(group[has[:, number]]) for number, piece in enumerate(pieces)}
-        self.having |= {piece: group[[place]] for piece, place in whole.items()}
-        self.number = 1 + int(group.max(initial=0))
+        self.of_whole = {piece: int(group[place]) for piece, place in whole.items()}
+        self._of_part: dict[bytes, np.ndarray] = {}
+        for pieces, found in zip(parts, numbers, strict=True):
+            pairs = np.unique(found * self.number + group)
+            edges = np.searchsorted(pairs, self.number * np.arange(1, len(pieces) + 1))
+            self._of_part |= zip(pieces, np.split(pairs % self.number, edges), strict=False)  # the last has none of them
 
-
-def _numbered_rows(rows: np.ndarray) -> np.ndarray:
-    """Equal rows of uint8 have equal numbers, from 0 on; int64 [N]."""
-    if not rows.size:
-        return np.zeros(len(rows), np.int64)
-    return np.unique(np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel(), return_inverse=True)[1]
+    def having(self, piece: bytes) -> np.ndarray:
+        """The groups of the letters that end, or begin, with a wanted piece, or are it; int64 [M]."""
+        if piece in self.of_whole:
+            return np.array([self.of_whole[piece]])
+        return self._of_part.get(piece, np.zeros(0, np.int64))  # of no letter

@@ -44,9 +44,13 @@ def joined(parts: list[Encoded]) -> Encoded:
 
 def gather(encoded: Encoded, places: np.ndarray) -> Encoded:
     """The strings at `places`, int64 [M]."""
-    lengths = encoded.lengths[places]
-    starts = (np.cumsum(encoded.lengths, dtype=np.int64) - encoded.lengths)[places]
-    ends = np.cumsum(lengths, dtype=np.int64)
-    source = np.repeat(starts - ends + lengths, lengths)
+    ends = np.cumsum(encoded.lengths, dtype=np.int64)
+    return gather_from(encoded.ids, (ends - encoded.lengths)[places], ends[places])
+
+
+def gather_from(ids: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Encoded:
+    """Stretches of `ids`; int64 [M] each."""
+    lengths = ends - begins
+    source = np.repeat(ends - np.cumsum(lengths), lengths)
     source += np.arange(len(source))
-    return Encoded(encoded.ids[source], lengths)
+    return Encoded(ids.take(source), lengths.astype(np.int32))

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization.chunks import SLICE_CHARACTERS, Cutter, cutter, distinct
+from tpulm.tokenization.chunks import SLICE_CHARACTERS, Cutter, cutter
 from tpulm.tokenization.encoded import slices
 from tpulm.tokenization.pipelines import specified
 from tpulm.tokenization.plain import without_surrogates
@@ -64,9 +64,7 @@ def _counted(cut: Cutter | None, texts: list[str]) -> Counter[str]:
             chunks = cut.cut(part)
         except UnicodeEncodeError:
             chunks = cut.cut(list(map(without_surrogates, part)))
-        found = distinct([chunks.all])
-        counts = np.bincount(found.which, minlength=len(found.chunks)).tolist()
-        counted.update(dict(zip(found.chunks.to_pylist(), counts, strict=True)))
+        counted.update(chunks.strings(np.arange(len(chunks.starts))))
     return counted
 
 
