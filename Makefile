@@ -10,6 +10,8 @@ READY := $(VENV)/.ready
 BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,cloud_stand_in contenders corpora memory prepare),$(wildcard benchmarks/*.py))
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, each of which would compile all modules again
+
 .PHONY: help check fix test test-slow test-soak bench docs quickstart lock environment clean
 
 help:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -170,7 +171,8 @@ def measure(case: Case, arguments: argparse.Namespace, contenders: dict[str, tup
 def run_alone(job: Job) -> dict[str, Any]:
     """Measure in a fresh process, and the memory of its tree from here."""
     command = [sys.executable, str(Path(__file__).with_name("contenders.py")), json.dumps(asdict(job))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as installed
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         peak = PeakMemory(process.pid)
         output, _ = process.communicate()
         memory = peak.stop()

@@ -91,7 +91,7 @@ def prepare_dataset(
         return imported  # `workfolder.begin` has compared it with the settings
     if runner is not None:
         return _prepare_dataset(config, workdir, hosts, runner, progress)
-    with WorkerPool(modules=(dataset.prepare.__module__,)) as pool:
+    with WorkerPool(modules=dataset.MODULES) as pool:
         return _prepare_dataset(config, workdir, hosts, pool, progress)
 
 

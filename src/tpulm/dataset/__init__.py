@@ -9,9 +9,10 @@ from tpulm.dataset.evaluation import evaluation_batches
 from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
-from tpulm.dataset.prepare import prepare, verify
+from tpulm.dataset.prepare import MODULES, prepare, verify
 
 __all__ = [
+    "MODULES",
     "Batches",
     "Counts",
     "DatasetManifest",

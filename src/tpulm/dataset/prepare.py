@@ -35,6 +35,7 @@ from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.workers import Runner, run_tasks
 
+MODULES = (__name__, "numpy.ma")  # for workers to have at the beginning; the latter NumPy imports when it is first needed
 _MOSTLY_RANDOM = 0.6
 
 

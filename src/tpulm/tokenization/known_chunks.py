@@ -2,8 +2,9 @@
 
 A fingerprint is two sums modulo 2^64, each over the characters of a chunk: of a random number for the character times an odd
 random base to the power of its place. The numbers are others in each process, so that no text can be made for which they fail.
-That two different chunks of at most 48 characters agree in both has a probability below 2^-90; a million chunks among ten
-thousand million leave one of 10^-11 that any token of theirs is wrong.
+Two different chunks of at most 48 characters agree in both with a probability of 2^-90 at most (the worst repeat two characters
+in the order of Thue and Morse). So of a million known chunks and ten thousand million to be found, 10^16 pairs, one is mistaken
+with a probability of 10^-11 at most.
 """
 
 from __future__ import annotations

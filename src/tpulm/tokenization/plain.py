@@ -27,17 +27,14 @@ def without_special_names(tokenizer: Tokenizer, specials: special.SpecialTokens)
     names |= special.slots_in(_tokens(model))
     hidden = {name: f"{_PRIVATE}{name}{_PRIVATE}" for name in names if name is not None}
 
-    def rename(token: str) -> str:
-        return hidden.get(token, token)
-
     if isinstance(model["vocab"], list):
-        model["vocab"] = [[rename(token), score] for token, score in model["vocab"]]
+        model["vocab"] = [[hidden.get(token, token), score] for token, score in model["vocab"]]
     else:
-        model["vocab"] = {rename(token): index for token, index in model["vocab"].items()}
+        model["vocab"] = {hidden.get(token, token): index for token, index in model["vocab"].items()}
     if model.get("unk_token"):
-        model["unk_token"] = rename(model["unk_token"])
+        model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
     for token in specification["added_tokens"]:
-        token["content"] = rename(token["content"])
+        token["content"] = hidden.get(token["content"], token["content"])
     specification["post_processor"] = specification["padding"] = specification["truncation"] = None
     copy = Tokenizer.from_str(json.dumps(specification))
     copy.encode_special_tokens = True

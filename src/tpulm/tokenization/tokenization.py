@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Tokenization:
     @cached_property
     def vocab_size(self) -> int:
         """The largest id, plus one."""
-        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        return 1 + max(self._ids.values())
 
     @cached_property
     def canonical_json(self) -> str:
@@ -71,8 +72,11 @@ class Tokenization:
 
     def vocabulary(self) -> dict[str, int]:
         """Token -> id, in the order of the ids."""
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        return dict(sorted(vocabulary.items(), key=lambda item: item[1]))
+        return dict(sorted(self._ids.items(), key=itemgetter(1)))
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return self._tokenizer.get_vocab(with_added_tokens=True)
 
     def encode(self, texts: list[str]) -> Encoded:
         """The ids of every text, without special tokens; a special token's name within a text is plain text.
