@@ -216,3 +216,16 @@ def test_what_the_settings_name_is_looked_for_first(tmp_path: Path, group: str, 
     with pytest.raises(ConfigError, match=message), workfolder.working_in(config, tmp_path / "w") as folder:
         preparation.prepare_corpus(config, folder.path)
     assert not (tmp_path / "w" / "corpus").exists()
+
+
+def test_a_given_tokenizer_is_read_before_the_text(tmp_path: Path) -> None:
+    corpus, vocabulary = write_corpus(tmp_path / "corpus.txt.gz"), tmp_path / "vocab.txt"
+    config = toy_config(corpus, tokenizer={"path": str(vocabulary)})
+    vocabulary.write_text("[PAD]\n[UNK]\ncat\n")
+    with workfolder.working_in(config, tmp_path / "w") as folder:
+        with pytest.raises(DataError, match=r"has none for: cls .*mask"):
+            preparation.prepare_dataset(config, folder.path)
+        assert not (folder.path / "corpus").exists()
+        vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]))
+        made = preparation.prepare_dataset(config, folder.path)
+    assert made.train.counts.unknown_tokens == 0 < made.train.counts.tokens

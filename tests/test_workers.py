@@ -68,6 +68,15 @@ def test_a_pool_keeps_its_processes_from_call_to_call():
     assert len({*first, *second}) == 1 and first[0] != os.getpid()
 
 
+def test_a_pool_that_warms_up_calls_what_it_is_told_and_keeps_failures_to_itself(tmp_path: Path):
+    with workers.WorkerPool(1) as pool:
+        pool.warm_up(fail, "nobody hears of it")
+        pool.warm_up(os.mkdir, str(tmp_path / "made"))
+        while not (tmp_path / "made").exists():
+            time.sleep(0.01)
+        assert list(pool(square, [(3,)])) == [9]
+
+
 def test_workers_have_the_environment_of_their_pool(monkeypatch: pytest.MonkeyPatch):
     for value in ("1", "2"):
         monkeypatch.setenv("TPULM_X", value)

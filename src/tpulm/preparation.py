@@ -50,17 +50,20 @@ def _check_named_inputs(config: RunConfig) -> None:
 def prepare_tokenizer(
     config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, runner: Runner | None = None, progress: Progress = SILENT
 ) -> tokenization.Tokenization:
-    """Trained on a sample of the corpus, or taken from `tokenizer.path`; saved to W/tokenizer."""
+    """Trained on a sample of the corpus, or, before that is read, taken from `tokenizer.path`; saved to W/tokenizer."""
     folder = workdir / "tokenizer"
     if is_imported(workdir):
         return tokenization.load(folder)
-    manifest = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
     wanted = config.tokenizer
     unsaid = {"path", "morphemes"} if wanted.morphemes == "none" else {"path"}
     inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude=unsaid)}
+    manifest = None
     if wanted.path is None:
+        manifest = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
         inputs["corpus"] = manifest.fingerprint
     else:
+        if tokenization.load_manifest(folder) is None:
+            _check_named_inputs(config)
         inputs["file"] = storage.sha256(wanted.path)
     if wanted.morphemes == "kiwi":
         progress.note(
@@ -70,10 +73,11 @@ def prepare_tokenizer(
     is_done = _is_done("the tokenizer", tokenization.load_manifest(folder), inputs)
     hosts.barrier("tokenizer begun")
     if not is_done and hosts.is_first:
-        if wanted.path is None:
+        if manifest is not None:
             texts = corpus.sample_texts(workdir, manifest, wanted.sample_bytes)
             made = tokenization.train(texts, wanted, progress=progress)
         else:
+            assert wanted.path is not None, "else there is a corpus"
             made = tokenization.load(wanted.path, wanted)
         tokenization.save(made, folder, inputs=inputs, model_max_length=config.model.max_positions)
     hosts.barrier("tokenizer")
@@ -99,6 +103,8 @@ def _prepare_dataset(
     config: RunConfig, workdir: PurePath, hosts: Hosts, runner: Runner, progress: Progress
 ) -> dataset.DatasetManifest:
     prepare_tokenizer(config, workdir, hosts=hosts, runner=runner, progress=progress)
+    if isinstance(runner, WorkerPool) and corpus.load_manifest(workdir) is None:  # the tokenizer was given
+        dataset.warm_up(runner, workdir / "tokenizer")
     text = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
     made = [
         dataset.prepare(

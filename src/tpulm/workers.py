@@ -58,13 +58,15 @@ class WorkerPool:
     def __exit__(self, *exception: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def warm_up(self) -> None:
-        """Start the processes now, beside whatever else is done."""
-        threading.Thread(target=self._start, daemon=True).start()  # which waits for the server
+    def warm_up(self, function: Callable[..., object] = os.getpid, *task: Any) -> None:
+        """Start the processes now, beside whatever else is done; each calls function(*task), most likely, whose failure is not
+        told: what fails will fail again where it is needed."""
+        threading.Thread(target=self._start, args=(function, *task), daemon=True).start()  # which waits for the server
 
-    def _start(self) -> None:
+    def _start(self, function: Callable[..., object], *task: Any) -> None:
         with contextlib.suppress(RuntimeError):  # shut down already
-            self._submit(os.getpid)
+            for _ in range(self.workers):
+                self._submit(function, *task)
 
     def _submit(self, function: Callable[..., Result], *task: Any) -> Future[Result]:
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # by the server as well, if this starts it

@@ -9,7 +9,7 @@ from tpulm.dataset.evaluation import evaluation_batches
 from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
-from tpulm.dataset.prepare import MODULES, prepare, verify
+from tpulm.dataset.prepare import MODULES, prepare, verify, warm_up
 
 __all__ = [
     "MODULES",
@@ -30,4 +30,5 @@ __all__ = [
     "sample_rows",
     "summarize",
     "verify",
+    "warm_up",
 ]

@@ -30,6 +30,7 @@ class PartTask(NamedTuple):
     number: int
     config: DataConfig
     tokenization_path: str
+    tokenizer: str  # its fingerprint
     inputs: str  # digest of inputs.json
     rows: RowFormat
     analyser: dict[str, str] | None = None  # versions of the packages that find word boundaries, where that is wanted
@@ -43,7 +44,7 @@ def build_part(task: PartTask) -> dict[str, PartRecord]:
 
 def _build_part(task: PartTask) -> dict[str, PartRecord]:
     part = corpus.read_part(task.corpus_workdir, _corpus_manifest(task.corpus_workdir, task.inputs), task.number)
-    tokenizer = _tokenization(task.tokenization_path, task.inputs)
+    tokenizer = _tokenization(task.tokenization_path, task.tokenizer)
     words = _word_encoder(task, tokenizer)
     folder = dataset_folder(task.workdir)
     by_weight = {"left_out_by_weight": part.left_out, "added_by_weight": part.added}
@@ -100,9 +101,19 @@ def _without_cycle_search() -> Iterator[None]:
             gc.enable()
 
 
-# Of these inputs: a process may live on, and find something else at the same place.
+def load_tokenization(path: str) -> None:
+    """Have the tokenizer in this process by the time its first part comes."""
+    _loaded(path).encode([])
+
+
+def _tokenization(path: str, fingerprint: str) -> Tokenization:
+    if _loaded(path).fingerprint != fingerprint:  # a process may live on, and find something else at the same place
+        _loaded.cache_clear()
+    return _loaded(path)
+
+
 @lru_cache(maxsize=1)
-def _tokenization(path: str, inputs: str) -> Tokenization:
+def _loaded(path: str) -> Tokenization:
     return tokenization.load(path)
 
 
@@ -115,12 +126,12 @@ def _word_encoder(task: PartTask, tokenizer: Tokenization) -> WordEncoder | None
         raise WorkFolderMismatch(
             f"this machine has {here} to find words, the dataset was begun with {task.analyser}; install the same versions"
         )
-    return None if tokenizer.segmenter else _words(task.tokenization_path, task.inputs, name)
+    return None if tokenizer.segmenter else _words(task.tokenization_path, task.tokenizer, name)
 
 
 @lru_cache(maxsize=1)
-def _words(path: str, inputs: str, name: analysers.Name) -> WordEncoder:
-    return WordEncoder(_tokenization(path, inputs), name)
+def _words(path: str, fingerprint: str, name: analysers.Name) -> WordEncoder:
+    return WordEncoder(_tokenization(path, fingerprint), name)
 
 
 @lru_cache(maxsize=1)

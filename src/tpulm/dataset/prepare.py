@@ -10,7 +10,7 @@ from tpulm import storage, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset.blocks import damaged
-from tpulm.dataset.build import PartTask, build_part
+from tpulm.dataset.build import PartTask, build_part, load_tokenization
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -33,10 +33,15 @@ from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, Wor
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.tokenization import Tokenization, analysers
-from tpulm.workers import Runner, run_tasks
+from tpulm.workers import Runner, WorkerPool, run_tasks
 
 MODULES = (__name__, "numpy.ma")  # for workers to have at the beginning; the latter NumPy imports when it is first needed
 _MOSTLY_RANDOM = 0.6
+
+
+def warm_up(pool: WorkerPool, tokenization_path: str | PurePath) -> None:
+    """Let the processes of a pool load the tokenizer beside whatever else is done, say reading the corpus."""
+    pool.warm_up(load_tokenization, str(tokenization_path))
 
 
 def prepare(
@@ -84,6 +89,7 @@ def prepare(
             number,
             config,
             str(tokenization_path),
+            tokenizer.fingerprint,
             made_from,
             rows,
             analyser,
