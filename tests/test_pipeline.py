@@ -225,7 +225,7 @@ def test_a_given_tokenizer_is_read_before_the_text(tmp_path: Path) -> None:
     with workfolder.working_in(config, tmp_path / "w") as folder:
         with pytest.raises(DataError, match=r"has none for: cls .*mask"):
             preparation.prepare_dataset(config, folder.path)
-        assert not (folder.path / "corpus").exists()
+        assert not (tmp_path / "w" / "corpus").exists()
         vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]))
         made = preparation.prepare_dataset(config, folder.path)
     assert made.train.counts.unknown_tokens == 0 < made.train.counts.tokens
