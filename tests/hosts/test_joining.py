@@ -20,7 +20,7 @@ import pytest
 from ports import free_port_pair
 from tpulm import interrupt
 from tpulm.errors import ConfigError, DataError, PeerLost, Stopped, TpulmError
-from tpulm.hosts import ALONE, Hosts, Membership, join, joining
+from tpulm.hosts import ALONE, Hosts, Membership, channel, join, joining
 
 Body = Callable[[Hosts], object]
 SECONDS = 10.0
@@ -378,3 +378,35 @@ def test_threads_end_with_the_block(group: Group):
     while any(thread.name.startswith("host-") for thread in threading.enumerate()):
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+class SlowLine:
+    """A connection on which it takes a while to tell who is gone."""
+
+    def __init__(self):
+        self.sent: list[str] = []
+        self.closed = threading.Event()
+
+    def send(self, text: str) -> None:
+        if text.startswith("gone"):
+            time.sleep(0.1)
+        self.sent.append(text)
+
+    def receive(self) -> str | None:
+        self.closed.wait(SECONDS)
+        return None
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_who_is_gone_is_told_before_the_first_host_leaves_because_of_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(channel, "_FAREWELL_SECONDS", 0.0)
+    lines = {1: SlowLine(), 2: SlowLine()}
+    star = channel.Star(0, 3, lines, lambda error: None)  # pyright: ignore[reportArgumentType]
+    lines[2].close()
+    with pytest.raises(PeerLost, match="host 2 was lost"):
+        star.barrier("never")
+    star.leave(1)
+    star.close()
+    assert lines[1].sent == ["gone 2 -", "leave 1"]

@@ -154,14 +154,15 @@ class Star:
             if other in self._left or other == self._index:
                 return
             self._left.add(other)
-            self._changed.notify_all()
-            is_loss = code != 0 and self._lost is None and not self._leaving
-            if is_loss:
-                self._lost = peer_lost(other, code)
-        if self._index == 0:
+        if self._index == 0:  # before this host acts on it, or its own leaving could be what the others hear of first
             for number, line in self._lines.items():
                 if number != other:
                     line.send(f"gone {other} {'-' if code is None else code}")
+        with self._changed:
+            is_loss = code != 0 and self._lost is None and not self._leaving
+            if is_loss:
+                self._lost = peer_lost(other, code)
+            self._changed.notify_all()
         if is_loss and self._lost is not None:
             if code == EXIT_STOPPED:
                 interrupt.request(f"a stop of host {other}")
