@@ -10,8 +10,9 @@ Tokenizers are trained once and kept in CACHE_FOLDER, as is the corpus of 1 GB (
 The contenders of a case take turns, each in a process of its own; the ratio is the median over turns of ours to the reference,
 which is bare `encode_batch_fast` of all texts over all cores, texts in memory, reading not counted. Preparation (packed,
 segments) is everything from the compressed files to the finished dataset: scatter and build. MB are of uncompressed text; peak
-MB are of the memory of all processes. Tokens are those of the text: ours are fewer by those of duplicates, which are left out,
-and of spaces at the ends of lines, which are cleaned away; `datasets` drops the end of each batch.
+MB are of the memory of all processes; looking at it slows them, so where there are several turns, one before them does that.
+Tokens are those of the text: ours are fewer by those of duplicates, which are left out, and of spaces at ends of lines, which
+are cleaned away; `datasets` drops the end of each batch.
 The last line of the output is one JSON object.
 """
 
@@ -156,10 +157,18 @@ def measure(case: Case, arguments: argparse.Namespace, contenders: dict[str, tup
     tokenizer = trained(arguments.cache, arguments.data, language, algorithm)
     megabytes = {name: sum(map(uncompressed_bytes, files)) / 1e6 for name, (_, files) in contenders.items()}
     runs: Runs = {name: [] for name in contenders}
-    for _ in range(arguments.repeats or case.repeats):
+    peaks: dict[str, int] = {}
+    repeats = arguments.repeats or case.repeats
+    for turn in range(repeats if repeats == 1 else repeats + 1):
         for name, (contender, files) in contenders.items():
             job = Job(contender, tuple(map(str, files)), str(tokenizer), arguments.workers, arguments.sequence_length)
-            run = run_alone(job)
+            if turn == 0:
+                run, peaks[name] = run_watched(job)
+                if repeats > 1:
+                    continue
+            else:
+                run = run_alone(job)
+            run["peak_memory_bytes"] = peaks[name]
             run["megabytes"] = megabytes[name]
             run["megabytes_per_second"] = megabytes[name] / run["seconds"]
             run["seconds_per_100_megabytes"] = 100 * run["seconds"] / megabytes[name]
@@ -168,24 +177,38 @@ def measure(case: Case, arguments: argparse.Namespace, contenders: dict[str, tup
     return runs
 
 
+def run_watched(job: Job) -> tuple[dict[str, Any], int]:
+    """Measure in a fresh process, and the most memory of it and its children, which takes time from them."""
+    with start(job) as process:
+        peak = PeakMemory(process.pid)
+        try:
+            run = result(job, process)
+        finally:
+            memory = peak.stop()
+        return run, memory
+
+
 def run_alone(job: Job) -> dict[str, Any]:
-    """Measure in a fresh process, and the memory of its tree from here."""
+    with start(job) as process:
+        return result(job, process)
+
+
+def start(job: Job) -> subprocess.Popen[str]:
     command = [sys.executable, str(Path(__file__).with_name("contenders.py")), json.dumps(asdict(job))]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as installed
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        peak = PeakMemory(process.pid)
-        output, _ = process.communicate()
-        memory = peak.stop()
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def result(job: Job, process: subprocess.Popen[str]) -> dict[str, Any]:
+    output, _ = process.communicate()
     if process.returncode:
         sys.exit(f"{job.contender} failed with exit code {process.returncode}")
-    return {**json.loads(output.splitlines()[-1]), "peak_memory_bytes": memory}
+    return json.loads(output.splitlines()[-1])
 
 
 def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each figure over the turns; of memory, the most."""
-    row: dict[str, Any] = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-    row["peak_memory_bytes"] = max(run["peak_memory_bytes"] for run in runs)
-    return row
+    """Of each figure over the turns."""
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
 def rounded(row: dict[str, Any]) -> dict[str, Any]:
