@@ -156,19 +156,16 @@ def measure(case: Case, arguments: argparse.Namespace, contenders: dict[str, tup
     language, _, algorithm = case.tokenizer.partition("-")
     tokenizer = trained(arguments.cache, arguments.data, language, algorithm)
     megabytes = {name: sum(map(uncompressed_bytes, files)) / 1e6 for name, (_, files) in contenders.items()}
+    jobs = {
+        name: Job(contender, tuple(map(str, files)), str(tokenizer), arguments.workers, arguments.sequence_length)
+        for name, (contender, files) in contenders.items()
+    }
     runs: Runs = {name: [] for name in contenders}
-    peaks: dict[str, int] = {}
     repeats = arguments.repeats or case.repeats
-    for turn in range(repeats if repeats == 1 else repeats + 1):
-        for name, (contender, files) in contenders.items():
-            job = Job(contender, tuple(map(str, files)), str(tokenizer), arguments.workers, arguments.sequence_length)
-            if turn == 0:
-                run, peaks[name] = run_watched(job)
-                if repeats > 1:
-                    continue
-            else:
-                run = run_alone(job)
-            run["peak_memory_bytes"] = peaks[name]
+    watched = {name: run_watched(job) for name, job in jobs.items()}
+    for _ in range(repeats):
+        for name, job in jobs.items():
+            run = watched[name] if repeats == 1 else watched[name] | run_alone(job)
             run["megabytes"] = megabytes[name]
             run["megabytes_per_second"] = megabytes[name] / run["seconds"]
             run["seconds_per_100_megabytes"] = 100 * run["seconds"] / megabytes[name]
@@ -177,7 +174,7 @@ def measure(case: Case, arguments: argparse.Namespace, contenders: dict[str, tup
     return runs
 
 
-def run_watched(job: Job) -> tuple[dict[str, Any], int]:
+def run_watched(job: Job) -> dict[str, Any]:
     """Measure in a fresh process, and the most memory of it and its children, which takes time from them."""
     with start(job) as process:
         peak = PeakMemory(process.pid)
@@ -185,7 +182,7 @@ def run_watched(job: Job) -> tuple[dict[str, Any], int]:
             run = result(job, process)
         finally:
             memory = peak.stop()
-        return run, memory
+        return {**run, "peak_memory_bytes": memory}
 
 
 def run_alone(job: Job) -> dict[str, Any]:

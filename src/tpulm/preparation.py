@@ -57,12 +57,12 @@ def prepare_tokenizer(
     wanted = config.tokenizer
     unsaid = {"path", "morphemes"} if wanted.morphemes == "none" else {"path"}
     inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude=unsaid)}
-    manifest = None
+    recorded, manifest = tokenization.load_manifest(folder), None
     if wanted.path is None:
         manifest = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
         inputs["corpus"] = manifest.fingerprint
     else:
-        if tokenization.load_manifest(folder) is None:
+        if recorded is None:
             _check_named_inputs(config)
         inputs["file"] = storage.sha256(wanted.path)
     if wanted.morphemes == "kiwi":
@@ -70,7 +70,7 @@ def prepare_tokenizer(
             "tokenizer.morphemes = 'kiwi': transformers has no tokenizer that cuts Korean into morphemes, so this one will be "
             "read by tpulm alone; data.word_boundaries = 'kiwi' masks by morphemes and keeps a tokenizer that all can load"
         )
-    is_done = _is_done("the tokenizer", tokenization.load_manifest(folder), inputs)
+    is_done = _is_done("the tokenizer", recorded, inputs)
     hosts.barrier("tokenizer begun")
     if not is_done and hosts.is_first:
         if manifest is not None:
