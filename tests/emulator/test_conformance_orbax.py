@@ -46,6 +46,7 @@ def test_a_save_that_was_killed_is_no_checkpoint(gcs: Emulator, user_environment
         time.sleep(0.01)
     child.kill()
     child.communicate()
+    gcs.wait_until_idle()  # what was on its way is slower than the next process is here, and never is in the cloud
     gcs.faults.clear()
     with open_checkpoints(FOLDER) as checkpoints:
         assert checkpoints.all_steps() == [1]

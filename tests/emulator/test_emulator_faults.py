@@ -219,3 +219,14 @@ def test_tensorstore_survives_refusals_drops_and_cuts(gcs: Emulator):
         gcs.faults.set(**{fault: 1, "count": 1})
         assert store.read("k").result().value == content
     assert gcs.faults.injected == {"error": 2, "drop": 2, "error_after": 1, "drop_after": 1, "truncate": 1}
+
+
+def test_what_a_client_that_went_away_had_sent_is_carried_out(gcs: Emulator):
+    gcs.faults.set(latency_seconds=0.3)
+    with pytest.raises(requests.exceptions.ReadTimeout):
+        requests.post(f"{gcs.url}/upload/storage/v1/b/runs/o?uploadType=media&name=late", data=b"x", timeout=0.05)
+    assert not gcs._service.store.bucket("runs").names
+    with pytest.raises(TimeoutError):
+        gcs.wait_until_idle(0.01)
+    gcs.wait_until_idle()
+    assert list(gcs._service.store.bucket("runs").names) == ["late"]

@@ -159,6 +159,18 @@ class Emulator:
         """How many requests of each kind were answered, such as {"GET object": 3, "POST object": 1}."""
         return self._service.requests()
 
+    def wait_until_idle(self, seconds: float = 30.0) -> None:
+        """Return once no client is connected and all that was on its way is carried out, as what a killed client had sent.
+
+        Raises TimeoutError.
+        """
+        assert self._server is not None, "the emulator does not run"
+        state, give_up_at = self._server.server_state, time.monotonic() + seconds
+        while state.connections or state.tasks:
+            if time.monotonic() > give_up_at:
+                raise TimeoutError(f"after {seconds:g} s {len(state.connections)} clients are connected to {self.url}")
+            time.sleep(0.01)
+
     def create_bucket(self, name: str, location: str = "US", **fields: Any) -> None:
         """`fields` are further ones of the bucket's resource, such as storageClass."""
         try:
