@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tpulm.config import CorpusConfig, DataConfig, TokenizerConfig
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset import Batches, DatasetManifest, evaluation_batches, load_manifest, prepare, sample_rows, summarize, verify
 from tpulm.errors import DataError, StorageError, WorkFolderMismatch
+from tpulm.workers import run_tasks
 
 TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
 WORDS = TEXT.split()
@@ -192,6 +194,20 @@ def test_parts_made_from_other_inputs_are_built_anew(scattered: Scattered, packe
         (other.workdir / "dataset" / name).unlink()
     other.prepare(PACKED)
     assert digests(other.workdir / "dataset") == digests(packed.workdir / "dataset")
+
+
+def test_a_tokenizer_exchanged_meanwhile_is_refused(scattered: Scattered, tmp_path: Path) -> None:
+    other = scattered.copy(tmp_path / "w")
+    folder = other.workdir / "tokenizer"
+
+    def exchange_first(function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        trained = tokenization.train([[TEXT + "."] * 3], TokenizerConfig(vocab_size=50, min_frequency=1))
+        shutil.rmtree(folder)
+        tokenization.save(trained, folder)
+        return run_tasks(function, tasks, workers=1)
+
+    with pytest.raises(WorkFolderMismatch, match=r"tokenizer holds another tokenizer \(fingerprint .* put the first one back"):
+        prepare(PACKED, other.workdir, tokenization_path=folder, corpus_manifest=other.manifest, runner=exchange_first)
 
 
 @pytest.mark.parametrize("split", ["train", "holdout"])

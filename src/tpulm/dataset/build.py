@@ -107,9 +107,15 @@ def load_tokenization(path: str) -> None:
 
 
 def _tokenization(path: str, fingerprint: str) -> Tokenization:
+    """Raises WorkFolderMismatch where it is another tokenizer than the dataset was begun with."""
     if _loaded(path).fingerprint != fingerprint:  # a process may live on, and find something else at the same place
         _loaded.cache_clear()
-    return _loaded(path)
+    if (found := _loaded(path)).fingerprint != fingerprint:
+        raise WorkFolderMismatch(
+            f"{path} holds another tokenizer (fingerprint {found.fingerprint[:12]}) than the dataset was begun with "
+            f"({fingerprint[:12]}); put the first one back, or delete the dataset and run again"
+        )
+    return found
 
 
 @lru_cache(maxsize=1)
