@@ -174,7 +174,7 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
             progress.advance(_raw_bytes(piece))
     documents = DocumentRate(progress)
     if runner is None or isinstance(runner, WorkerPool):
-        workers = min(workers or count_cores(), len(waiting))
+        workers = min(runner.workers if runner else workers or count_cores(), len(waiting))
         is_worth_it = workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES
         if runner is not None and waiting:
             runner.warm_up()  # for the stages to come, if not for this one
