@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import make_texts, troublesome_text
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tpulm.config import TokenizerConfig
-from tpulm.tokenization import Encoded, Tokenization, bulk, pipelines, special
+from tpulm.tokenization import Encoded, Tokenization, bulk, byte_level, pipelines, special
+from tpulm.tokenization.pipelines import unigram_words
 
 
 def stock_ids(made: Tokenization, texts: list[str]) -> list[list[int]]:
@@ -95,3 +97,86 @@ def test_a_vocabulary_with_gaps_is_encoded_by_its_own_ids():
     tokenizer.model = models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix="##")
     made = Tokenization(tokenizer, special.locate(vocabulary, "here"))
     assert lists(made.encode(["Cats", "cat CATS"])) == stock_ids(made, ["Cats", "cat CATS"]) == [[5, 7], [5, 5, 7]]
+
+
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+BYTES = byte_level.CHARACTERS
+
+
+def elsewhere(model: models.Model, pre_tokenizer: pre_tokenizers.PreTokenizer) -> Tokenization:
+    """A tokenizer of another maker, whose vocabulary begins with the five."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIALS])
+    return Tokenization(tokenizer, special.locate(tokenizer.get_vocab(), "here"))
+
+
+def numbered(tokens: Iterable[str]) -> dict[str, int]:
+    return {token: index for index, token in enumerate(tokens)}
+
+
+def as_bytes(text: str) -> str:
+    return "".join(BYTES[byte] for byte in text.encode())
+
+
+def test_a_name_that_merges_make_is_text():
+    vocabulary = numbered([*SPECIALS, "<", "s", ">", "<s", "[unused0]", "[unused0", "]"])
+    merges = [("<", "s"), ("<s", ">"), ("[unused0", "]"), ("<s>", "s")]
+    made = elsewhere(models.BPE(vocabulary | {"<s>s": 12}, merges, unk_token="<unk>"), pre_tokenizers.WhitespaceSplit())
+    assert lists(made.encode(["<s> s", "<s>s"])) == [[8, 7, 6], [8, 7, 6]]
+    made = elsewhere(
+        models.BPE(
+            numbered([*SPECIALS, "a", "##<", "##s>", "a<s>", "##<s>", "##s", "##>"]),
+            [("##s", "##>"), ("##<", "##s>"), ("a", "##<s>")],
+            unk_token="<unk>",
+            continuing_subword_prefix="##",
+        ),
+        pre_tokenizers.WhitespaceSplit(),
+    )
+    assert lists(made.encode(["a<s>"])) == stock_ids(made, ["a<s>"]) == [[8]]
+
+
+def test_words_that_no_merge_makes_are_not_cut_apart():
+    model = models.BPE(numbered([*SPECIALS, *BYTES, as_bytes("日本")]), [], ignore_merges=True)
+    made = elsewhere(model, pre_tokenizers.ByteLevel(add_prefix_space=False))
+    texts = ["日本語", "日本", "日 日本 語"]
+    assert lists(made.encode(texts)) == stock_ids(made, texts)
+
+
+@pytest.mark.parametrize(
+    ("model", "pre_tokenizer"),
+    [
+        (models.BPE(numbered([*SPECIALS, *BYTES]), [], unk_token="<unk>", fuse_unk=True), unigram_words("always")),
+        (
+            models.Unigram([(name, -1.0) for name in (*SPECIALS, *BYTES, "日", "本")] + [(as_bytes("日本"), -2.0)], unk_id=1),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ),
+    ],
+)
+def test_bytes_and_characters_are_not_mistaken_for_each_other(model: models.Model, pre_tokenizer: pre_tokenizers.PreTokenizer):
+    made = elsewhere(model, pre_tokenizer)
+    assert lists(made.encode(["日本語", "日本 語!"])) == stock_ids(made, ["日本語", "日本 語!"])
+
+
+def test_a_vocabulary_with_the_mark_is_not_cut_at_it():
+    model = models.Unigram([(name, -1.0) for name in (*SPECIALS, "\U0010fffd", "▁", "b")], unk_id=5)
+    made = elsewhere(model, pre_tokenizers.Metaspace())
+    assert lists(made.encode(["a b c", "b"])) == stock_ids(made, ["a b c", "b"])
+
+
+def test_no_text_has_a_hidden_name():
+    made = elsewhere(
+        models.Unigram([(name, -1.0) for name in (*SPECIALS, "▁", "a", "▁a")], unk_id=1), pre_tokenizers.Metaspace()
+    )
+    assert made.special.mask not in made.encode(["a \U0010fffc<mask>\U0010fffc a", "<mask>"]).ids
+
+
+def test_a_byte_that_is_also_a_special_token_is_not_lost():
+    tokenizer = Tokenizer.from_str(
+        elsewhere(
+            models.BPE(numbered([*SPECIALS, *BYTES]), []), pre_tokenizers.ByteLevel(add_prefix_space=False)
+        ).canonical_json
+    )
+    tokenizer.add_special_tokens(["!"])
+    made = Tokenization(tokenizer, special.locate(tokenizer.get_vocab(), "here"))
+    assert lists(made.encode(["a!b"])) == stock_ids(made, ["a!b"])

@@ -20,43 +20,49 @@ KANA = [chr(point) for point in range(0x3041, 0x3094)]
 LETTERS = np.array([*map(ord, KANA), *map(ord, "山川田中日本人大가나다라")], np.uint32)
 
 
+def made(tokens: list[bytes], letters: np.ndarray) -> Crossings:
+    found = crossings.crossings_of(tokens, letters)
+    assert found is not None
+    return found
+
+
 def across(crossed: Crossings, text: str) -> list[bool]:
     return crossed.between(np.array(list(map(ord, text)), np.uint32)).tolist()
 
 
 def test_a_token_crosses_between_its_characters_and_wherever_it_may_begin_or_end_within_one():
-    crossed = Crossings(["かき".encode(), "山田".encode()[:4], "なに".encode()[1:], "さ".encode()[:2]], LETTERS)
+    crossed = made(["かき".encode(), "山田".encode()[:4], "なに".encode()[1:], "さ".encode()[:2]], LETTERS)
     assert across(crossed, "かきか") == [True, False]
     assert across(crossed, "山田山日") == [True, False, False]  # 日 begins with another byte than 田
     assert across(crossed, "なにさに") == [True, False, False]  # さ ends with other bytes than な
 
 
 def test_a_longer_token_crosses_only_where_its_other_letters_stand_too():
-    crossed = Crossings(["かきく".encode()], LETTERS)
+    crossed = made(["かきく".encode()], LETTERS)
     assert across(crossed, "かきく") == [True, True]
     assert across(crossed, "かきこ") == [False, False] == across(crossed, "さきく")
-    crossed = Crossings(["かきくけ".encode()], LETTERS)
+    crossed = made(["かきくけ".encode()], LETTERS)
     assert across(crossed, "かきくけ") == [True, True, True]
     assert across(crossed, "さきくけ")[1] is False is across(crossed, "かきくこ")[1]
-    crossed = Crossings(["かきく".encode(), "きく".encode()], LETTERS)
+    crossed = made(["かきく".encode(), "きく".encode()], LETTERS)
     assert across(crossed, "さきく") == [False, True]
 
 
 def test_a_neighbour_that_is_no_letter_may_be_written_otherwise_in_the_text():
     """A vocabulary's "▁" is a space, its "a" may be an "A"."""
     for first in ("▁", "a", " ", "。"):
-        assert across(Crossings([f"{first}かき".encode()], LETTERS), "さかきく") == [False, True, False]
-        assert across(Crossings([f"かき{first}".encode()], LETTERS), "さかきく") == [False, True, False]
+        assert across(made([f"{first}かき".encode()], LETTERS), "さかきく") == [False, True, False]
+        assert across(made([f"かき{first}".encode()], LETTERS), "さかきく") == [False, True, False]
 
 
 def test_of_characters_that_are_not_asked_about_it_promises_nothing():
-    assert across(Crossings(["かき".encode()], LETTERS), "aかな!かa") == [True, False, True, True, True]
-    assert across(Crossings([], LETTERS[:0]), "かな") == [True]
+    assert across(made(["かき".encode()], LETTERS), "aかな!かa") == [True, False, True, True, True]
+    assert across(made([], LETTERS[:0]), "かな") == [True]
 
 
-def test_a_table_that_would_be_too_large_promises_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_table_that_would_be_too_large_is_not_made(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(crossings, "_MOST_PAIRS", 3)
-    assert across(Crossings(["かき".encode()], LETTERS), "かなか") == [True, True]
+    assert crossings.crossings_of(["かき".encode()], LETTERS) is None
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])

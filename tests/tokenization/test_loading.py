@@ -151,6 +151,20 @@ class TestTokenizerJson:
             with pytest.raises(DataError, match=r"not a tokenizer\.json|is empty"):
                 read(path)
 
+    def test_a_byte_declared_as_a_special_token_is_refused(self, tmp_path: Path):
+        roberta().save(str(tmp_path / "tokenizer.json"))
+        storage.write_json(tmp_path / "special_tokens_map.json", {"mask_token": "_"})
+        with pytest.raises(DataError, match=r"tokenizer\.json: '_' is declared as a special token, but is how"):
+            load(tmp_path)
+
+    def test_one_id_for_two_tokens_is_refused(self, tmp_path: Path):
+        path = tmp_path / "tokenizer.json"
+        specification = json.loads(roberta().to_str())
+        specification["model"]["vocab"]["b"] = specification["model"]["vocab"]["a"]
+        path.write_text(json.dumps(specification))
+        with pytest.raises(DataError, match=r"tokenizer\.json: 2 tokens share the id \d+: 'a', 'b'; give each its own"):
+            load(path)
+
     def test_what_the_library_refuses_is_said_with_the_file(self, tmp_path: Path):
         path = tmp_path / "tokenizer.json"
         path.write_text('{"model": {"type": "Nonsense", "vocab": {"a": 0}}}')

@@ -35,7 +35,7 @@ class BulkEncoder:
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
         pipeline = without_special_names(tokenizer, specials)
         self._tokenizer = pipeline.tokenizer
-        self._cutter = cutter(pipeline) if _has_no_gaps(pipeline) else None  # the mark would get the id of a gap
+        self._cutter = cutter(pipeline) if _takes_a_mark(pipeline) else None
         for_chunks = self._cutter.for_chunks if self._cutter else pipeline
         self._for_chunks = for_chunks.tokenizer
         self._bare_words = bare_words(for_chunks)
@@ -120,9 +120,11 @@ class BulkEncoder:
         return Encoded(np.concatenate([NOTHING.ids, *found]), np.fromiter(map(len, found), np.int32, len(found)))
 
 
-def _has_no_gaps(pipeline: Specified) -> bool:
+def _takes_a_mark(pipeline: Specified) -> bool:
+    """Whether the mark would be a token, with an id of its own: it would get that of a gap."""
     vocabulary = pipeline.specification["model"]["vocab"]
-    return isinstance(vocabulary, list) or max(vocabulary.values(), default=-1) < len(vocabulary)
+    has_gaps = isinstance(vocabulary, dict) and max(vocabulary.values(), default=-1) >= len(vocabulary)
+    return not has_gaps and pipeline.tokenizer.token_to_id(_MARK) is None
 
 
 class _Distinct(NamedTuple):

@@ -22,10 +22,13 @@ def bytes_of(token: str) -> bytes | None:
         return None
 
 
+def writes_bytes(model: Mapping[str, Any]) -> bool:
+    """Whether a model of tokenizer.json is BPE with a token for each byte."""
+    return model["type"] == "BPE" and all(character in model["vocab"] for character in CHARACTERS)
+
+
 def is_plain(model: Mapping[str, Any]) -> bool:
-    """Whether a model of tokenizer.json is BPE whose tokens are bytes and nothing more, and each byte has one."""
-    return (
-        model["type"] == "BPE"
-        and not any(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "dropout"))
-        and all(character in model["vocab"] for character in CHARACTERS)
+    """Whether that is so, and its tokens are bytes and nothing more."""
+    return writes_bytes(model) and not any(
+        model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "dropout")
     )

@@ -141,12 +141,13 @@ def cutter(pipeline: Specified) -> Cutter | None:
         case "ByteLevel" if first.get("use_regex", True) and names <= _KEEPS_BLANKS_APART:
             if not composes or rest or first["add_prefix_space"]:
                 return Cutter(pipeline, _lone_spaces)
-            return Cutter(pipeline, _letters_and_marks(_lone_spaces, specification["model"], names))
+            return Cutter(pipeline, _letters_and_marks(_lone_spaces, specification["model"], "BPE", names))
         case "Metaspace" if first.get("split", True) and first["prepend_scheme"] in ("always", "never"):
             if not composes or not is_unigram(specification["pre_tokenizer"]):
                 return Cutter(pipeline, _every_space)
             adds_space, for_chunks = first["prepend_scheme"] == "always", _without_space_before(pipeline)
-            return Cutter(for_chunks, _letters_and_marks(_every_space, specification["model"], names), adds_space=adds_space)
+            starts = _letters_and_marks(_every_space, specification["model"], "Unigram", names)
+            return Cutter(for_chunks, starts, adds_space=adds_space)
     return None
 
 
@@ -211,9 +212,10 @@ def _lone_spaces(points: Points, begins: np.ndarray) -> np.ndarray:
     return found
 
 
-def _letters_and_marks(starts: Starts, model: Mapping[str, Any], normalizers: set[str]) -> Starts:
-    """Where `starts` says, between letters and marks, and between letters where no token reaches across."""
-    may_fall_apart = normalizers <= {"Lowercase"}
+def _letters_and_marks(starts: Starts, model: Mapping[str, Any], kind: str, normalizers: set[str]) -> Starts:
+    """Where `starts` says, between letters and marks, and, of a model of this kind, between letters where no token reaches
+    across."""
+    may_fall_apart = model["type"] == kind and normalizers <= {"Lowercase"}
 
     @cache
     def seams() -> Crossings | None:

@@ -31,14 +31,26 @@ _WHOLE_BITS, _FRACTION_BITS = 11, 10  # of a score; a double holds the sum of fo
 
 
 def crossings(model: Mapping[str, Any], letters: np.ndarray) -> Crossings | None:
-    """For a model of tokenizer.json, or None for one of another kind. `letters`: as of `Crossings`."""
-    if byte_level.is_plain(model):
-        return Crossings(filter(None, map(byte_level.bytes_of, model["vocab"])), letters)
+    """For a model of tokenizer.json, or None for one of another kind, or with too many kinds of letters.
+
+    `letters`: as of `Crossings`. Byte-level BPE must see text as bytes, Unigram as characters.
+    """
+    if byte_level.is_plain(model) and not model.get("ignore_merges"):  # with that, words that no merge makes are tokens, too
+        return crossings_of(filter(None, map(byte_level.bytes_of, model["vocab"])), letters)
     if model["type"] == "Unigram" and all(_is_exact(score) for _, score in model["vocab"]):
         pieces = {piece for piece, _ in model["vocab"]}
         known = np.array([ord(piece) for piece in pieces if len(piece) == 1], np.uint32)
-        return Crossings(map(str.encode, pieces), np.intersect1d(letters, known))
+        return crossings_of(map(str.encode, pieces), np.intersect1d(letters, known))
     return None
+
+
+def crossings_of(tokens: Iterable[bytes], letters: np.ndarray) -> Crossings | None:
+    """For a vocabulary in UTF-8, or None where there would be more than `_MOST_PAIRS`."""
+    places = {chr(letter).encode(): place for place, letter in enumerate(letters.tolist())}
+    seams = _seams(tokens, places)
+    left = _Kinds(letters, places, {before for _, before, _, _ in seams}, ends_with=True)
+    right = _Kinds(letters, places, {after for _, _, after, _ in seams}, ends_with=False)
+    return Crossings(seams, left, right) if left.number * right.number <= _MOST_PAIRS else None
 
 
 def _is_exact(score: float) -> bool:
@@ -54,16 +66,12 @@ class Crossings:
     those that have neighbours in every token of theirs, only where these stand beside them.
     """
 
-    def __init__(self, tokens: Iterable[bytes], letters: np.ndarray):
-        places = {chr(letter).encode(): place for place, letter in enumerate(letters.tolist())}
-        seams = _seams(tokens, places)
-        left = _Kinds(letters, places, {before for _, before, _, _ in seams}, ends_with=True)
-        right = _Kinds(letters, places, {after for _, _, after, _ in seams}, ends_with=False)
+    def __init__(self, seams: set[_Seam], left: _Kinds, right: _Kinds):
+        """`left` and `right`: the letters by their ends, and by their beginnings."""
         self._left, self._right = left.of_letter, right.of_letter
         self._row = right.number
         self._crossed = np.full(left.number * right.number, _ALWAYS, np.uint8)
-        if len(self._crossed) <= _MOST_PAIRS:
-            _fill(self._crossed.reshape(left.number, right.number)[1:, 1:], seams, left, right)
+        _fill(self._crossed.reshape(left.number, right.number)[1:, 1:], seams, left, right)
         self._first = _Triples((first + before + after, bool(last)) for first, before, after, last in seams if first)
         self._last = _Triples((before + after + last, bool(first)) for first, before, after, last in seams if last)
 

@@ -15,8 +15,8 @@ from tpulm import storage
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError, DataError, StorageError
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS
+from tpulm.tokenization import byte_level, pipelines, special
+from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, specified
 from tpulm.tokenization.saving import load_manifest
 from tpulm.tokenization.segmenter import Segmenter, declared
 from tpulm.tokenization.sentencepiece_model import read as read_sentencepiece
@@ -122,11 +122,17 @@ def read_tokenizer(path: PurePath) -> Tokenizer:
 
 
 def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
-    _specification_of(content, path)
+    vocabulary = _specification_of(content, path)["model"]["vocab"]
     try:
         tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises nothing more specific
         raise DataError(f"the tokenizers library cannot read it: {error}", location=str(path)) from error
+    if isinstance(vocabulary, dict) and len(set(vocabulary.values())) < len(vocabulary):
+        index, count = Counter(vocabulary.values()).most_common(1)[0]
+        names = [token for token, other in vocabulary.items() if other == index]
+        raise DataError(
+            f"{count} tokens share the id {index}: {', '.join(map(repr, names[:4]))}; give each its own", location=str(path)
+        )
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
@@ -135,12 +141,25 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     tokens = special.locate(vocabulary, str(path), _declared(path.parent))
+    _refuse_bytes(tokenizer, tokens, path)
     known = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     if not tokens.ids <= known:
         pipelines.add_special_tokens(tokenizer, tokens)
     if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):
         pipelines.frame(tokenizer, tokens)
     return Tokenization(tokenizer, tokens, _segmenter_beside(path))
+
+
+def _refuse_bytes(tokenizer: Tokenizer, tokens: special.SpecialTokens, path: PurePath) -> None:
+    """A special token is never text, and of a byte-level vocabulary each byte must be."""
+    names = {tokenizer.id_to_token(index) for index in tokens.ids}
+    taken = [character for character in byte_level.CHARACTERS if character in names]
+    if taken and byte_level.writes_bytes(specified(tokenizer).specification["model"]):
+        raise DataError(
+            f"{taken[0]!r} is declared as a special token, but is how this byte-level vocabulary writes a byte, so that text "
+            "with it could not be encoded. Declare another in special_tokens_map.json or tokenizer_config.json",
+            location=str(path),
+        )
 
 
 def _segmenter_beside(path: PurePath) -> Segmenter | None:
