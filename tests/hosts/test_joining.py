@@ -381,18 +381,23 @@ def test_threads_end_with_the_block(group: Group):
 
 
 class SlowLine:
-    """A connection on which it takes a while to tell who is gone."""
+    """A connection on which it takes a while to tell who is gone; who is there `answers` meanwhile."""
 
-    def __init__(self):
+    def __init__(self, answers: str = ""):
         self.sent: list[str] = []
-        self.closed = threading.Event()
+        self.closed, self._told, self._answers = threading.Event(), threading.Event(), answers
 
     def send(self, text: str) -> None:
-        if text.startswith("gone"):
+        if text.startswith("gone") and not self.closed.is_set():
+            self._told.set()
             time.sleep(0.1)
         self.sent.append(text)
 
     def receive(self) -> str | None:
+        if self._answers:
+            self._told.wait(SECONDS)
+            answer, self._answers = self._answers, ""
+            return answer
         self.closed.wait(SECONDS)
         return None
 
@@ -403,6 +408,18 @@ class SlowLine:
 def test_who_is_gone_is_told_before_the_first_host_leaves_because_of_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(channel, "_FAREWELL_SECONDS", 0.0)
     lines = {1: SlowLine(), 2: SlowLine()}
+    star = channel.Star(0, 3, lines, lambda error: None)  # pyright: ignore[reportArgumentType]
+    lines[2].close()
+    with pytest.raises(PeerLost, match="host 2 was lost"):
+        star.barrier("never")
+    star.leave(1)
+    star.close()
+    assert lines[1].sent == ["gone 2 -", "leave 1"]
+
+
+def test_who_leaves_because_of_a_loss_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(channel, "_FAREWELL_SECONDS", 0.0)
+    lines = {1: SlowLine("leave 1"), 2: SlowLine()}
     star = channel.Star(0, 3, lines, lambda error: None)  # pyright: ignore[reportArgumentType]
     lines[2].close()
     with pytest.raises(PeerLost, match="host 2 was lost"):

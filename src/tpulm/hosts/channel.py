@@ -76,6 +76,7 @@ class Star:
     def __init__(self, index: int, count: int, lines: dict[int, Line], on_loss: Callable[[PeerLost | Stopped], None]):
         self._index, self._count, self._lines, self._on_loss = index, count, lines, on_loss
         self._changed = threading.Condition()
+        self._departing = threading.Lock()  # held while one host's being gone is told and acted on
         self._arrived: dict[str, int] = {}  # at the first host: how many wait at a barrier
         self._passed: dict[str, int] = {}  # how often a barrier was opened
         self._visits: dict[str, int] = {}
@@ -150,19 +151,20 @@ class Star:
             self._changed.notify_all()
 
     def _gone(self, other: int, code: int | None) -> None:
-        with self._changed:
-            if other in self._left or other == self._index:
-                return
-            self._left.add(other)
-        if self._index == 0:  # before this host acts on it, or its own leaving could be what the others hear of first
-            for number, line in self._lines.items():
-                if number != other:
-                    line.send(f"gone {other} {'-' if code is None else code}")
-        with self._changed:
-            is_loss = code != 0 and self._lost is None and not self._leaving
-            if is_loss:
-                self._lost = peer_lost(other, code)
-            self._changed.notify_all()
+        with self._departing:  # or who leaves because of it could be taken for the first who was gone
+            with self._changed:
+                if other in self._left or other == self._index:
+                    return
+                self._left.add(other)
+            if self._index == 0:  # before this host acts on it, or its own leaving could be what the others hear of first
+                for number, line in self._lines.items():
+                    if number != other:
+                        line.send(f"gone {other} {'-' if code is None else code}")
+            with self._changed:
+                is_loss = code != 0 and self._lost is None and not self._leaving
+                if is_loss:
+                    self._lost = peer_lost(other, code)
+                self._changed.notify_all()
         if is_loss and self._lost is not None:
             if code == EXIT_STOPPED:
                 interrupt.request(f"a stop of host {other}")
