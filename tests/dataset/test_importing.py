@@ -19,7 +19,8 @@ from tfrecords import LENGTH, Features, Row, bert, electra, random_rows, write_r
 
 from tpulm import interrupt, tokenization
 from tpulm.config import TokenizerConfig
-from tpulm.dataset import DatasetManifest, evaluation_batches, import_tfrecords, importing, load_manifest, sample_rows, verify
+from tpulm.dataset import DatasetManifest, evaluation_batches, importing, load_manifest, sample_rows, verify
+from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.tfrecord import read_records
 from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
 from tpulm.tokenization import Tokenization

@@ -107,6 +107,7 @@ def import_tfrecord(
     from tpulm import dataset, storage, tokenization, workfolder
     from tpulm.config import TokenizerConfig
     from tpulm.corpus.paths import find_paths
+    from tpulm.dataset.importing import import_tfrecords
 
     found = [path for pattern in patterns for path in find_paths(pattern)]
     paths = {path if storage.is_remote(path) else os.path.realpath(path): path for path in found}
@@ -114,7 +115,7 @@ def import_tfrecord(
     with drawn_progress() as progress:
         made = tokenization.load(vocab, settings, progress=progress)
         with workfolder.importing_into(to) as folder:
-            dataset.import_tfrecords(
+            import_tfrecords(
                 list(paths.values()), folder, kind=kind, tokenizer=made, holdout_fraction=holdout_fraction, progress=progress
             )
     _show_counts(folder)

@@ -2,11 +2,11 @@
 
 `prepare` builds W/dataset from the scattered corpus; `Batches` and `evaluation_batches` read it. Which tokens make a row is in
 `segments`, `packing` and `causal`, how rows lie on disk in `store`, in which order training sees them in `order`.
+Rows of others come in by `importing`, which is not loaded here: no worker of `prepare` should pay for it.
 """
 
 from tpulm.dataset.batches import Batches
 from tpulm.dataset.evaluation import evaluation_batches
-from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
 from tpulm.dataset.prepare import MODULES, prepare, verify, warm_up
@@ -22,7 +22,6 @@ __all__ = [
     "SplitManifest",
     "Summary",
     "evaluation_batches",
-    "import_tfrecords",
     "load_manifest",
     "load_split",
     "prepare",

@@ -19,7 +19,6 @@ from tpulm.tokenization import byte_level, pipelines, special
 from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, specified
 from tpulm.tokenization.saving import load_manifest
 from tpulm.tokenization.segmenter import Segmenter, declared
-from tpulm.tokenization.sentencepiece_model import read as read_sentencepiece
 from tpulm.tokenization.tokenization import Tokenization
 
 
@@ -37,7 +36,10 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     wanted = None if settings.morphemes == "none" else Segmenter(settings.morphemes, settings.lowercase)
     if source.suffix not in (".json", ".model"):
         return _from_vocabulary(source, settings, progress, wanted)
-    read = read_tokenizer if source.suffix == ".json" else read_sentencepiece
+    if source.suffix == ".json":
+        read = read_tokenizer
+    else:
+        from tpulm.tokenization.sentencepiece_model import read  # and protobuf: a twentieth of a second
     found = _with_specials(read(source), source)
     if wanted is not None and found.segmenter is None:
         raise ConfigError(
