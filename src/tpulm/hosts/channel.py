@@ -152,15 +152,14 @@ class Star:
 
     def _gone(self, other: int, code: int | None) -> None:
         with self._departing:  # or who leaves because of it could be taken for the first who was gone
-            with self._changed:
-                if other in self._left or other == self._index:
-                    return
-                self._left.add(other)
+            if other in self._left or other == self._index:
+                return
             if self._index == 0:  # before this host acts on it, or its own leaving could be what the others hear of first
                 for number, line in self._lines.items():
                     if number != other:
                         line.send(f"gone {other} {'-' if code is None else code}")
             with self._changed:
+                self._left.add(other)
                 is_loss = code != 0 and self._lost is None and not self._leaving
                 if is_loss:
                     self._lost = peer_lost(other, code)

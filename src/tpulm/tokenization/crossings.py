@@ -33,7 +33,7 @@ _WHOLE_BITS, _FRACTION_BITS = 11, 10  # of a score; a double holds the sum of fo
 def crossings(model: Mapping[str, Any], letters: np.ndarray) -> Crossings | None:
     """For a model of tokenizer.json, or None for one of another kind, or with too many kinds of letters.
 
-    `letters`: as of `Crossings`. Byte-level BPE must see text as bytes, Unigram as characters.
+    `letters`: as of `crossings_of`. Byte-level BPE must see text as bytes, Unigram as characters.
     """
     if byte_level.is_plain(model) and not model.get("ignore_merges"):  # with that, words that no merge makes are tokens, too
         return crossings_of(filter(None, map(byte_level.bytes_of, model["vocab"])), letters)
@@ -45,7 +45,10 @@ def crossings(model: Mapping[str, Any], letters: np.ndarray) -> Crossings | None
 
 
 def crossings_of(tokens: Iterable[bytes], letters: np.ndarray) -> Crossings | None:
-    """For a vocabulary in UTF-8, or None where there would be more than `_MOST_PAIRS`."""
+    """For a vocabulary in UTF-8, or None where there would be more than `_MOST_PAIRS`.
+
+    `letters`: code points, each once, uint32 [N]; all of three bytes in UTF-8, U+0800 to U+FFFF.
+    """
     places = {chr(letter).encode(): place for place, letter in enumerate(letters.tolist())}
     seams = _seams(tokens, places)
     left = _Kinds(letters, places, {before for _, before, _, _ in seams}, ends_with=True)
@@ -58,9 +61,7 @@ def _is_exact(score: float) -> bool:
 
 
 class Crossings:
-    """Asked about neighbours among `letters`; of others it says that there may be a token across.
-
-    `letters`: their code points, each once, uint32 [N]; all of three bytes in UTF-8, U+0800 to U+FFFF.
+    """Asked about neighbours among the letters; of others it says that there may be a token across.
 
     Across two letters that are a token, or the end and the beginning of characters in one, there may always be a token. Across
     those that have neighbours in every token of theirs, only where these stand beside them.
