@@ -55,12 +55,6 @@ def test_no_file_names_a_folder_of_some_machine(tracked: dict[Path, str]):
     assert not named, f"paths of one machine mean nothing on another: {named}"
 
 
-def test_sources_stay_readable_in_one_sitting(tracked: dict[Path, str]):
-    long = {str(path): count for path, text in tracked.items() if path.suffix == ".py" and path.parts[0] == "src"
-            and (count := text.count("\n")) > 360}  # fmt: skip
-    assert not long, f"one file, one noun: split these, or move a table into a data file: {long}"
-
-
 def test_the_lock_is_hashed_and_free_of_torch():
     lock = (ROOT / "requirements.lock").read_text()
     entries = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)[1:]
