@@ -50,13 +50,13 @@ def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 class Stopping(toy.Rows):
-    """Asks for a stop, as Ctrl-C would, when batch `at` is read."""
+    """Asks for a stop, as Ctrl-C would, when batch `at` is read (from 0)."""
 
     def __init__(self, at: int):
         self.at = at
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        if cursor == self.at:
+        if cursor == self.at * toy.BATCH:
             os.kill(os.getpid(), signal.SIGTERM)
         return super().batch(cursor)
 
@@ -168,7 +168,7 @@ class Poisoned:
         return getattr(self._program, name)
 
     def step(self, state: Any, batch: Any, cursor: Any) -> Any:
-        if int(cursor) == self._at:
+        if cursor.tolist() == [0, self._at * toy.BATCH]:
             import dataclasses
 
             import jax
@@ -178,7 +178,9 @@ class Poisoned:
 
 
 def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(each: Uninterrupted, tmp_path: Path) -> None:
-    with pytest.raises(TrainingDiverged, match=r"not finite in batch 6 .*rows 48, 49.*checkpoint 5.*on_nan"):
+    with pytest.raises(
+        TrainingDiverged, match=r"not finite at step 7 \(seen at step 8\), dataset rows 48, 49.*checkpoint 5.*on_nan"
+    ):
         toy.run(Poisoned(each.program, 6), each.settings, tmp_path)  # pyright: ignore[reportArgumentType]
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [5]
 
@@ -188,13 +190,14 @@ def test_nan_can_be_skipped_counted_and_survives_resuming(each: Uninterrupted, t
     train = each.settings.train.model_copy(update={"on_nan": "skip"})
     program, settings, notes = each.program, each.settings.model_copy(update={"train": train}), Notes()
     result = toy.run(Poisoned(program, at), settings, tmp_path, progress=notes)  # pyright: ignore[reportArgumentType]
-    assert result.skipped == ((at, at + 1),)
-    assert any(f"leaving out batch {at}" in note for note in notes.notes)
+    left_out = at * toy.BATCH, (at + 1) * toy.BATCH
+    assert result.skipped == (left_out,)
+    assert any(f"leaving out rows {left_out[0]} to {left_out[1] - 1} of the run" in note for note in notes.notes)
     assert math.isfinite(result.train_loss)
 
     class Without(toy.Rows):
         def iterate(self, start_cursor: int, *, skipped: Any = ()) -> Iterator[Any]:
-            return super().iterate(start_cursor, skipped=((at, at + 1),))
+            return super().iterate(start_cursor, skipped=(left_out,))
 
     clean = toy.run(program, settings, tmp_path / "clean", stream=Without())
     assert checksums(clean.state) == checksums(result.state)

@@ -61,10 +61,10 @@ def config(
 
 
 class Rows:
-    """An endless stream of rows in which each token tells the next one."""
+    """An endless stream of rows in which each token tells the next one; cursors count rows."""
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(cursor)
+        rng = np.random.default_rng(cursor // BATCH)
         start = rng.integers(0, 4, (BATCH, 1))
         tokens = 5 + (start + 3 * np.arange(LENGTH)) % (VOCAB_SIZE - 5)
         tokens[:, 0], tokens[:, -1] = SPECIAL.cls, SPECIAL.sep
@@ -77,10 +77,10 @@ class Rows:
         while True:
             if not any(first <= cursor < last for first, last in skipped):
                 yield cursor, self.batch(cursor)
-            cursor += 1
+            cursor += BATCH
 
     def row_indices(self, cursor: int) -> np.ndarray:
-        return np.arange(BATCH) + cursor * BATCH
+        return np.arange(BATCH) + cursor
 
 
 def program(settings: RunConfig, devices: int = 1) -> Program:
@@ -92,7 +92,7 @@ def program(settings: RunConfig, devices: int = 1) -> Program:
 def scorer(made: Program) -> Any:
     def score(params: Any) -> Evaluation:
         size = made.evaluation_batch_size
-        rows = [Rows().batch(1_000_000 + i)["tokens"] for i in range(size // BATCH)]
+        rows = [Rows().batch(8_000_000 + i * BATCH)["tokens"] for i in range(size // BATCH)]
         batches = [{"tokens": np.concatenate(rows)}]
         return evaluate(made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5)
 

@@ -45,7 +45,7 @@ class StepOutput(NamedTuple):
 def row_keys(seed: int | jax.Array, cursor: jax.Array, rows: int) -> jax.Array:
     """One threefry key for each of so many rows from number `cursor` (uint32 [2], the higher word first) on: [rows]."""
     low = cursor[1] + jnp.arange(rows, dtype=jnp.uint32)
-    high = cursor[0] + (low < cursor[1])  # uint32 wraps around
+    high = cursor[0] + (low < cursor[1]).astype(jnp.uint32)  # where the lower word has wrapped around
     base = jax.random.key(seed, impl="threefry2x32")
     return jax.vmap(lambda *words: jax.random.fold_in(jax.random.fold_in(base, words[0]), words[1]))(high, low)
 
