@@ -53,6 +53,7 @@ class Stopping(toy.Rows):
     """Asks for a stop, as Ctrl-C would, when batch `at` is read (from 0)."""
 
     def __init__(self, at: int):
+        super().__init__()
         self.at = at
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
@@ -110,6 +111,47 @@ def test_resumes_on_another_layout(tmp_path: Path, whole: tuple[TrainResult, Pat
     result = toy.run(toy.program(wide, 8), wide, tmp_path)
     assert result.resumed_at == 7
     assert result.train_loss == pytest.approx(whole[0].train_loss, abs=1e-4)
+
+
+class Visited(toy.Rows):
+    """Notes which rows it gives; asks for a stop when those from `stop_at` on are read."""
+
+    def __init__(self, batch_size: int, stop_at: int | None):
+        super().__init__(batch_size)
+        self.rows: list[int] = []
+        self._stop_at = stop_at
+
+    def batch(self, cursor: int) -> dict[str, np.ndarray]:
+        self.rows += self.row_indices(cursor).tolist()
+        if cursor == self._stop_at:
+            signal.raise_signal(signal.SIGTERM)
+        return super().batch(cursor)
+
+
+def test_a_phase_with_another_batch_size_goes_on_with_the_next_row(program: Any, tmp_path: Path) -> None:
+    """Six steps of 8 rows and six of 32: each row once, and the same numbers when stopped within both phases."""
+    wide = toy.config(train={"batch_size": 32})
+    phases = [(program, SETTINGS, (0, 6)), (toy.program(wide), wide, (6, 12))]
+
+    def run(folder: Path, stops: list[int]) -> tuple[TrainResult, list[int]]:
+        result, rows = None, list[int]()
+        for made, settings, steps in phases:
+            while result is None or result.steps < steps[1]:
+                stream = Visited(settings.train.batch_size, stops[0] if stops else None)
+                with interrupt.handled():
+                    try:
+                        result = toy.run(made, settings, folder, stream=stream, steps=steps)
+                    except Stopped:
+                        stops = stops[1:]
+                rows += stream.rows
+        assert result is not None and not stops
+        return result, rows
+
+    whole, rows = run(tmp_path / "whole", [])
+    assert rows == list(range(6 * 8 + 6 * 32))
+    stopped, rows_of_three = run(tmp_path / "stopped", [24, 6 * 8 + 64])
+    assert rows_of_three == rows
+    assert same_outcome(stopped, tmp_path / "stopped", (whole, tmp_path / "whole"))
 
 
 # A read that fails leaves orbax's event loop and its tasks to the garbage collector, which warns in whatever test comes then.

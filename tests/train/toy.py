@@ -63,9 +63,12 @@ def config(
 class Rows:
     """An endless stream of rows in which each token tells the next one; cursors count rows."""
 
+    def __init__(self, batch_size: int = BATCH):
+        self._batch_size = batch_size
+
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(cursor // BATCH)
-        start = rng.integers(0, 4, (BATCH, 1))
+        numbers = range(cursor // BATCH, (cursor + self._batch_size) // BATCH)
+        start = np.concatenate([np.random.default_rng(number).integers(0, 4, (BATCH, 1)) for number in numbers])
         tokens = 5 + (start + 3 * np.arange(LENGTH)) % (VOCAB_SIZE - 5)
         tokens[:, 0], tokens[:, -1] = SPECIAL.cls, SPECIAL.sep
         return {"tokens": tokens.astype(np.uint16)}
@@ -77,10 +80,10 @@ class Rows:
         while True:
             if not any(first <= cursor < last for first, last in skipped):
                 yield cursor, self.batch(cursor)
-            cursor += BATCH
+            cursor += self._batch_size
 
     def row_indices(self, cursor: int) -> np.ndarray:
-        return np.arange(BATCH) + cursor
+        return np.arange(self._batch_size) + cursor
 
 
 def program(settings: RunConfig, devices: int = 1) -> Program:
@@ -99,7 +102,15 @@ def scorer(made: Program) -> Any:
     return score
 
 
-def run(made: Program, settings: RunConfig, workdir: Path, *, stream: Any = None, progress: Progress = SILENT) -> TrainResult:
+def run(
+    made: Program,
+    settings: RunConfig,
+    workdir: Path,
+    *,
+    stream: Any = None,
+    progress: Progress = SILENT,
+    steps: tuple[int, int] | None = None,
+) -> TrainResult:
     return train(
         made,
         settings.train,
@@ -109,4 +120,5 @@ def run(made: Program, settings: RunConfig, workdir: Path, *, stream: Any = None
         sequence_length=LENGTH,
         identity={"dataset_fingerprint": "toy"},
         progress=progress,
+        steps=steps,
     )
