@@ -95,7 +95,8 @@ class DataConfig(Settings):
     # text of one part of the dataset: the unit of restart and of memory
     part_bytes: Annotated[int, Field(ge=10_000)] = 16_000_000
     block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows compressed together
-    # the rows in so many versions, with pairs, lengths and packing drawn again; epochs take turns, and each takes disk space
+    # as many versions of the text, with pairs, short lengths and packing drawn again, which epochs take in turn; each takes the
+    # disk space of the first, and a tenth of its time
     dupe_factor: Positive = 1
     seed: NonNegative = 0
 
