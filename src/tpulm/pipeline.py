@@ -19,6 +19,7 @@ from tpulm.errors import ConfigError
 from tpulm.hosts import ALONE, Hosts, Membership
 from tpulm.preparation import is_prepared, prepare_corpus, prepare_dataset, prepare_tokenizer
 from tpulm.progress import SILENT, Progress
+from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
 from tpulm.train.sealing import committed_steps
 from tpulm.workfolder import begin, is_imported, read_result, working_in, write_result
 
@@ -30,10 +31,12 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
     from tpulm.train.program import Program
     from tpulm.train.window import Step
 
+_COUNTED_TOKENS = 4_000_000  # of the training rows, for the frequencies that scores are compared with
+
 
 @dataclass(frozen=True)
 class Summary:
-    """What `run` gives back and `--json` prints; scores are those of the held-out text."""
+    """What `run` gives back and `--json` prints; `eval_` scores are those of the held-out text."""
 
     name: str
     workdir: str
@@ -42,10 +45,16 @@ class Summary:
     train_loss: float
     eval_loss: float
     eval_accuracy: float
-    eval_baseline_accuracy: float  # of always guessing the commonest token
+    eval_baseline_accuracy: float  # of always guessing the commonest training token
+    train_scores: dict[str, float]  # of the last logged steps, by name
+    eval_scores: dict[str, float]
+    loss_is: str  # what both losses are a sum of, where they are one
+    losses_differ: str  # why they are not the same quantity, where they are not
     bits_per_character: float
-    tokens_per_second: float
-    mfu: float | None
+    tokens_per_second: float  # of text
+    text_fraction: float  # slots of the rows that are not padding
+    mfu: float | None  # of text
+    unknown_fraction: float  # of the tokens trained on
     health: str  # is the run all right: held-out scores against what is known of healthy runs
     export: str
     stages: dict[str, str] = field(default_factory=dict)  # stage -> "done", "resumed" or "skipped"
@@ -98,6 +107,7 @@ class _Run:
         self.stages: dict[str, str] = {}
         self._programs = Programs(workdir, progress)
         self._trained: tuple[int, Any] | None = None  # (step, parameters)
+        self._counted: dict[str, np.ndarray] = {}  # by a phase's folder: how often each token occurs in training
         if hosts.are_several:
             from tpulm.train.distributed import initialize
 
@@ -108,6 +118,7 @@ class _Run:
             self._check_platform()
         self._prepare()
         trained, scores, exported = self.train(), self.evaluate(), self.export()
+        text = self._dataset(self.phases[-1]).train
         return Summary(
             name=self.config.name,
             workdir=str(self.workdir),
@@ -117,9 +128,15 @@ class _Run:
             eval_loss=scores["loss"],
             eval_accuracy=scores["accuracy"],
             eval_baseline_accuracy=scores["baseline_accuracy"],
+            train_scores=trained["scores"],
+            eval_scores={name: value for name, value in scores.items() if isinstance(value, float)},
+            loss_is=loss_formula(self.config),
+            losses_differ=why_losses_differ(self.config),
             bits_per_character=scores["bits_per_character"],
             tokens_per_second=trained["tokens_per_second"],
+            text_fraction=text.text_fraction,
             mfu=trained["mfu"],
+            unknown_fraction=text.unknown_fraction,
             health=scores["health"],
             export=str(exported),
             stages=self.stages,
@@ -163,6 +180,7 @@ class _Run:
                 "steps": step,
                 "parameters": self._programs.get(self.phases[-1]).num_parameters,
                 "train_loss": result.train_loss,
+                "scores": result.train_values,
                 "tokens_per_second": round(result.rate.tokens_per_second, 1),
                 "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
                 "skipped_batches": [list(window) for window in result.skipped],
@@ -189,7 +207,14 @@ class _Run:
             steps=(phase.first_step, phase.last_step),
             title=f"Training, phase {phase.number} of {len(self.phases)}" if of_several else "Training",
             hosts=self.hosts,
+            advice=self._advice(phase),
+            text_fraction=self._dataset(phase).train.text_fraction,
         )
+
+    def _advice(self, phase: Phase) -> str:
+        """What to change, should the run be at its unigrams."""
+        unknown_fraction = self._dataset(phase).train.unknown_fraction
+        return advice_for(self.config, unknown_fraction=unknown_fraction, imported=is_imported(self.workdir))
 
     def _check_platform(self) -> None:
         from tpulm.train.platforms import check_platform
@@ -227,15 +252,13 @@ class _Run:
         if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
             self.stages["evaluate"] = "skipped"
             return done
-        from tpulm.train.health import judge, verdict
-
         step, params = self._parameters()
         phase = phase_at(self.phases, step)
         self.progress.start("Evaluating", self._dataset(phase).holdout.counts.rows, "row")
         scores = self._score(phase, params, None, advance=self.progress.advance)
         self.stages["evaluate"] = "done"
         checks = judge(self.config.model.architecture, step, scores.values())
-        values = {"step": step, "rows": scores.rows, **scores.values(), "health": verdict(checks, step)}
+        values = {"step": step, "rows": scores.rows, **scores.values(), "health": verdict(checks, step, advice=self._advice(phase))}
         return self._save_result("evaluation", values)
 
     def export(self) -> PurePath:
@@ -317,7 +340,14 @@ class _Run:
             rows=min(manifest.counts.rows, max_rows or manifest.counts.rows),
             batch_size=size,
             tokens_per_character=manifest.predicted_per_character,
+            training_counts=self._training_counts(phase),
         )
+
+    def _training_counts(self, phase: Phase) -> np.ndarray:
+        if phase.folder not in self._counted:
+            split = self.workdir / phase.folder / "dataset" / "train"
+            self._counted[phase.folder] = dataset.token_counts(split, max_tokens=_COUNTED_TOKENS)
+        return self._counted[phase.folder]
 
     def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
         manifest = dataset.load_manifest(self.workdir / phase.folder)

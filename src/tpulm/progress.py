@@ -124,3 +124,8 @@ def format_pace(completed: float, total: float | None, unit: str, seconds: float
         return ""
     left = timedelta(seconds=round((total - completed) * seconds / completed))
     return ", ".join(part for part in (format_rate(completed, unit, seconds), f"{left} left") if part)
+
+
+def shown_speed(tokens_per_second: float, text_fraction: float) -> str:
+    """ "12,345 tokens/s (88% of slots)": tokens of text, and how much of the rows they fill."""
+    return f"{tokens_per_second:,.0f} tokens/s" + (f" ({text_fraction:.0%} of slots)" if text_fraction < 0.995 else "")

@@ -94,7 +94,8 @@ def scorer(made: Program) -> Any:
         size = made.evaluation_batch_size
         rows = [Rows().batch(1_000_000 + i)["tokens"] for i in range(size // BATCH)]
         batches = [{"tokens": np.concatenate(rows)}]
-        return evaluate(made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5)
+        counts = np.bincount(np.concatenate(rows).ravel(), minlength=VOCAB_SIZE)
+        return evaluate(made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5, training_counts=counts)
 
     return score
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from tpulm.cli.options import AllowCpu, AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.progress import shown_speed
 
 if TYPE_CHECKING:
     from tpulm.pipeline import Summary
@@ -83,20 +85,49 @@ def show_summary(summary: Summary) -> None:
     if summary.nothing_to_do:
         console.print(f"Nothing to do: {summary.workdir} is complete. Its results:")
     ratio = summary.eval_accuracy / summary.eval_baseline_accuracy if summary.eval_baseline_accuracy else float("nan")
+    scores = summary.eval_scores
+    of = "generator" if "detection_auc" in scores else "held-out"
+    speed = shown_speed(summary.tokens_per_second, summary.text_fraction)
     rows = {
         "steps": f"{summary.steps:,}",
         "parameters": f"{summary.parameters:,}",
-        "training loss": f"{summary.train_loss:.4f}",
-        "held-out loss": f"{summary.eval_loss:.4f}",
-        "held-out accuracy": f"{summary.eval_accuracy:.4f}",
+        "training loss": _loss(summary.train_loss, summary.train_scores),
+        "held-out loss": _loss(summary.eval_loss, scores),
+        "… both are": summary.loss_is,
+        "… differ because": summary.losses_differ,
+        f"{of} accuracy": f"{summary.eval_accuracy:.4f}",
         "… always the commonest token": f"{summary.eval_baseline_accuracy:.4f}   ({ratio:.1f} times better)",
         "bits per character": f"{summary.bits_per_character:.4f}",
-        "speed": f"{summary.tokens_per_second:,.0f} tokens/s" + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
+        **_detector_rows(scores),
+        "unknown tokens": f"{summary.unknown_fraction:.2%}" if summary.unknown_fraction else "",
+        "speed": speed + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
         "health": summary.health,
         "stages": ", ".join(f"{name} {state}" for name, state in summary.stages.items()),
         "export": summary.export,
     }
-    print_table(summary.name, rows)
+    print_table(summary.name, {name: shown for name, shown in rows.items() if shown})
+
+
+def _loss(loss: float, scores: Mapping[str, float]) -> str:
+    """With its parts, where it is a sum of tasks."""
+    halves = "detection_loss" in scores
+    names = {
+        "mlm_loss": "generator" if halves else "tokens",
+        "detection_loss": "detector",
+        "next_sentence_loss": "next sentence",
+    }
+    parts = [f"{label} {scores[name]:.4f}" for name, label in names.items() if name in scores]
+    return f"{loss:.4f}" + (f"   ({', '.join(parts)})" if len(parts) > 1 else "")
+
+
+def _detector_rows(scores: Mapping[str, float]) -> dict[str, str]:
+    """Of ELECTRA's discriminator, the half that is fine-tuned."""
+    if "detection_auc" not in scores:
+        return {}
+    return {
+        "detector AUC": f"{scores['detection_auc']:.4f}   (0.5 is chance)",
+        "detector recall": f"{scores['detection_recall']:.4f}   of the {scores['replaced_fraction']:.1%} of tokens replaced",
+    }
 
 
 def _show_curve(workdir: PurePath) -> None:

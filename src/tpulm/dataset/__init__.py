@@ -6,7 +6,7 @@ Rows of others come in by `importing`, which is not loaded here: no worker of `p
 """
 
 from tpulm.dataset.batches import Batches
-from tpulm.dataset.evaluation import evaluation_batches
+from tpulm.dataset.evaluation import evaluation_batches, token_counts
 from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
 from tpulm.dataset.prepare import MODULES, prepare, verify, warm_up
@@ -28,6 +28,7 @@ __all__ = [
     "removed",
     "sample_rows",
     "summarize",
+    "token_counts",
     "verify",
     "warm_up",
 ]

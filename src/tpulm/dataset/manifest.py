@@ -113,6 +113,16 @@ class SplitManifest(Record):
     parts: tuple[PartRecord, ...]
 
     @property
+    def text_fraction(self) -> float:
+        """Slots of the rows that are not padding."""
+        return 1.0 - self.padding_fraction
+
+    @property
+    def unknown_fraction(self) -> float:
+        """Of the content tokens."""
+        return self.counts.unknown_tokens / max(1, self.counts.tokens)
+
+    @property
     def predicted_per_character(self) -> float:
         """Tokens of the text that a model is scored on over its characters; with causal rows the ends of texts count, too."""
         ends = self.counts.documents - self.counts.empty_documents if self.rows.kind == "causal" else 0
