@@ -258,7 +258,12 @@ class _Run:
         scores = self._score(phase, params, None, advance=self.progress.advance)
         self.stages["evaluate"] = "done"
         checks = judge(self.config.model.architecture, step, scores.values())
-        values = {"step": step, "rows": scores.rows, **scores.values(), "health": verdict(checks, step, advice=self._advice(phase))}
+        values = {
+            "step": step,
+            "rows": scores.rows,
+            **scores.values(),
+            "health": verdict(checks, step, advice=self._advice(phase)),
+        }
         return self._save_result("evaluation", values)
 
     def export(self) -> PurePath:

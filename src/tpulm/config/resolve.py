@@ -89,7 +89,7 @@ def canonical_json(config: BaseModel) -> str:
 
 
 # How a run is carried out, not what it is: these may differ between the attempts at one run.
-_OPERATIONAL: Any = {"hardware": True, "train": {"checkpoint", "on_nan", "spike_factor"}}
+_OPERATIONAL: Any = {"hardware": True, "train": {"checkpoint", "on_nan", "spike_factor"}, "tokenizer": {"allow_unknown"}}
 
 
 def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:

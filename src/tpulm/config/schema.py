@@ -74,6 +74,7 @@ class TokenizerConfig(Settings):
     min_frequency: Positive = 2  # of a word or a merge
     unused_slots: NonNegative = 0  # [unused0], [unused1], … for later use
     sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # at most this much text is used for training
+    allow_unknown: bool = False  # go on where the vocabulary does not fit: where 30 % or more of the text's tokens are unknown
 
     @model_validator(mode="after")
     def _morphemes_of_wordpiece(self) -> Self:

@@ -194,7 +194,7 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
 def _tokenizer_settings(config: TokenizerConfig) -> dict[str, Any]:
     if config.path is not None:
         return {"path": Path(config.path).name}
-    return config.model_dump(mode="json", exclude={"path"})
+    return config.model_dump(mode="json", exclude={"path", "allow_unknown"})
 
 
 def _flatten(values: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from tpulm.config import RunConfig
+from tpulm.tokenization import UNKNOWN_WARNING
 
 Architecture = Literal["bert", "electra", "decoder"]
-UNKNOWN_WARNING = 0.02  # from this share of unknown tokens on, the vocabulary is the first thing to change
 _PUBLISHED_FROM = 5_000  # steps; before, the curves are too steep to tell
-_LEARNED = 0.05  # nats below the unigrams' loss; less is what any model knows of where texts begin and end
+_LEARNED = 0.1  # nats below the unigrams' loss; less is known by models that answer with the commonest token
 _SHORT_STEPS = 20_000  # of a run that hardly sees a text twice, so that dropout only slows it
 
 
@@ -126,8 +126,11 @@ def helpful_settings(config: RunConfig, *, imported: bool = False) -> list[str]:
 def loss_formula(config: RunConfig) -> str:
     """What the loss is the sum of, or "" where it is that of the predicted tokens alone."""
     if config.model.architecture == "electra":
-        weights = config.train.objective
-        return f"{weights.generator_weight:g} x generator + {weights.discriminator_weight:g} x detector"
+        weights = {
+            "generator": config.train.objective.generator_weight,
+            "detector": config.train.objective.discriminator_weight,
+        }
+        return " + ".join(name if weight == 1 else f"{weight:g} x {name}" for name, weight in weights.items())
     return "tokens + next sentence" if config.data.next_sentence else ""
 
 
@@ -138,7 +141,9 @@ def why_losses_differ(config: RunConfig) -> str:
         reasons.append("training has dropout")
     if config.model.architecture != "decoder":
         if objective.mask_fraction != objective.evaluation_mask_fraction:
-            reasons.append(f"it masks {objective.mask_fraction:.0%} of the tokens, not {objective.evaluation_mask_fraction:.0%}")
+            reasons.append(
+                f"it masks {objective.mask_fraction:.0%} of the tokens, not {objective.evaluation_mask_fraction:.0%}"
+            )
         if objective.whole_words:
             reasons.append("it masks whole words, the evaluation tokens")
     return "; ".join(reasons)
