@@ -1,7 +1,7 @@
 """Is my run all right? Held-out scores against what is known of healthy runs.
 
-Two kinds of bands. A law for any text: a model that has learned anything beyond how frequent each token is has a loss below that
-of the unigrams, and a detector that has learned anything finds some of the replaced tokens. And what was published of
+Two kinds of bands. A law for any text: a model that has learned anything beyond how frequent each token is has a loss below
+that of the unigrams, and a detector that has learned anything finds some of the replaced tokens. And what was published of
 ELECTRA-small: google-research/electra issue 81 (at 5,000 steps: total loss 25, masked loss 7.1, detection accuracy 0.867, AUC
 0.68, recall 0.05), ymcui/Chinese-ELECTRA issue 21 (at the end: total about 8, masked loss 2 to 3). Corpora and vocabularies
 differ, so the bands are wide: outside of them something is wrong, inside of them nothing is proven.
@@ -10,7 +10,7 @@ differ, so the bands are wide: outside of them something is wrong, inside of the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from tpulm.config import RunConfig
@@ -81,8 +81,8 @@ def plateau_note(scores: Mapping[str, float], step: int, steps: int, advice: str
     """What to say of a run while it trains that is still at its unigrams."""
     whose = "generator's loss" if "detection_loss" in scores else "loss"
     return (
-        f"after {step:,} of {steps:,} steps the {whose} on held-out tokens, {_token_loss(scores):.2f}, is still that of knowing "
-        f"how frequent each token is, {scores['unigram_entropy']:.2f}. {advice}"
+        f"after {step:,} of {steps:,} steps the {whose} on held-out tokens, {_token_loss(scores):.2f}, is still that of "
+        f"knowing how frequent each token is, {scores['unigram_entropy']:.2f}. {advice}"
     )
 
 
@@ -90,8 +90,8 @@ def advice_for(config: RunConfig, *, unknown_fraction: float = 0.0, imported: bo
     """What is most likely to bring a run off the level of its unigrams."""
     if unknown_fraction >= UNKNOWN_WARNING:
         return (
-            f"{unknown_fraction:.0%} of the tokens are unknown: take a vocabulary that fits the text, or leave tokenizer.path out "
-            "and have one trained"
+            f"{unknown_fraction:.0%} of the tokens are unknown: take a vocabulary that fits the text, or leave tokenizer.path "
+            "out and have one trained"
         )
     settings = helpful_settings(config, imported=imported)
     if not settings:
@@ -136,16 +136,16 @@ def loss_formula(config: RunConfig) -> str:
 
 def why_losses_differ(config: RunConfig) -> str:
     """Why the training loss and the held-out loss of one model are not the same quantity, or "" where they are."""
-    objective, reasons = config.train.objective, []
+    objective, window = config.train.objective, config.train.log_every_steps
+    reasons = [f"training's is the mean of up to {window} steps"] if window > config.train.steps / 20 else []
     if config.model.dropout or config.model.attention_dropout:
         reasons.append("training has dropout")
     if config.model.architecture != "decoder":
         if objective.mask_fraction != objective.evaluation_mask_fraction:
-            reasons.append(
-                f"it masks {objective.mask_fraction:.0%} of the tokens, not {objective.evaluation_mask_fraction:.0%}"
-            )
+            shares = f"{objective.mask_fraction:.0%} of the tokens, held-out text {objective.evaluation_mask_fraction:.0%}"
+            reasons.append(f"training masks {shares}")
         if objective.whole_words:
-            reasons.append("it masks whole words, the evaluation tokens")
+            reasons.append("training masks whole words, held-out text tokens")
     return "; ".join(reasons)
 
 
