@@ -159,6 +159,7 @@ def _show(summary: FinetuneSummary) -> None:
         "trained on": f"{summary.examples['train']:,} examples",
         "cut": f"{summary.cut:,} texts longer than {summary.settings.max_length} tokens",
         "left out": ", ".join(f"{reason} {count:,}" for reason, count in summary.skipped.items()),
+        "health": summary.health,
         "model": summary.output,
     }
     if not summary.cut:

@@ -193,6 +193,11 @@ class Classifier:
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
         return scores_of(self._outputs_of(data.rows, params), data.labels, self.config)
 
+    def scores_before(self, data: Labelled, seed: int) -> dict[str, float]:
+        """Of the parameters that training with this seed begins with."""
+        outputs = self._of()
+        return scores_of(outputs.of(outputs.place(self.first_params(seed)), data.rows), data.labels, self.config)
+
     def outputs(self, data: Labelled) -> np.ndarray:
         """float32 [N, C]: logits, or of a regression the number."""
         return self._outputs_of(data.rows)

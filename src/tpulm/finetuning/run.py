@@ -27,7 +27,7 @@ from tpulm.finetuning.card import card_text
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.inputs import agree, describe_inputs
 from tpulm.finetuning.mistakes import Mistake, mistakes
-from tpulm.finetuning.scoring import scores_of
+from tpulm.finetuning.scoring import doubts_about_model, doubts_about_texts, scores_of
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
 from tpulm.labelled import Columns, Examples, class_scores, read_examples
 from tpulm.labelled.records import OnError, RowFormat
@@ -71,6 +71,7 @@ class _Data:
     examples: dict[str, Examples]
     rows: dict[str, Labelled]
     skipped: dict[str, int]
+    doubts: list[str]
 
 
 class _Finetuning:
@@ -120,6 +121,7 @@ class _Finetuning:
                 settings=self._config,
                 seeds=results,
                 best=best,
+                doubts=tuple(data.doubts),
                 nothing_to_do=complete,
             )
             if not complete:
@@ -149,7 +151,15 @@ class _Finetuning:
         if skipped:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
             self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
-        return _Data(examples, rows, dict(skipped))
+        doubts = doubts_about_texts(
+            rows["train"].rows,
+            max_length=self._config.max_length or 0,
+            max_positions=self._classifier.model.config.max_positions,
+            special=self._classifier.model.tokenization.special,
+        )
+        for doubt in doubts:
+            self._progress.note(doubt)
+        return _Data(examples, rows, dict(skipped), doubts)
 
     # -- one seed -------------------------------------------------------------------------------------------------------
 
@@ -170,6 +180,14 @@ class _Finetuning:
         outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
         scores = {name: scores_of(found, data.rows[name].labels, config) for name, found in outputs.items()}
         last = "test" if "test" in outputs else "dev"
+        doubts = doubts_about_model(
+            outputs["dev"],
+            data.rows["dev"].labels,
+            training_labels=data.rows["train"].labels,
+            before=self._classifier.scores_before(data.rows["dev"], seed)[config.chosen_by],
+            config=config,
+            names=self._classifier.answers.names,
+        )
         result = SeedResult(
             seed=seed,
             best_epoch=fitted.best_epoch,
@@ -179,6 +197,7 @@ class _Finetuning:
             confusion=self._confusion(data.rows[last].labels, outputs[last]),
             history=[dict(epoch) for epoch in fitted.history],
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
+            doubts=doubts,
         )
         if self._best({**done, seed: result}) == seed:
             self._classifier.save_pretrained(self._work / "best")
