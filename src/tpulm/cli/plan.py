@@ -112,6 +112,8 @@ def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) 
         )
     header = ("type", "step", "MFU", "tokens/s", "hours", "on demand", "spot", "per 10⁹ tokens")
     print_table(f"Estimates for {config.name}", rows, header=header)
+    if fitting := [value for value in values if value["fits"]]:
+        console.print(f"\nTokens are of text, {_assumed(fitting[0])}.")
     console.print(f"\n{_LEFT_OUT} Prices: {accelerators[0].prices_as_of}.")
     if as_json:
         print_json({"run": config.name, "accelerators": values})
@@ -132,7 +134,7 @@ def _show(config: RunConfig, made: Plan) -> None:
         f"{_milliseconds(values['step_seconds_lower_bound'])})",
         "MFU": f"{values['mfu_estimate']:.0%} (at most {values['mfu_at_most']:.0%})",
         "operations": f"{values['compiled_flops_per_step'] / values['model_flops_per_step']:.2f} times the model's own",
-        "speed": f"{values['tokens_per_second']:,.0f} tokens/s",
+        "speed": f"{values['tokens_per_second']:,.0f} tokens/s of text, {_assumed(values)}",
         "time": f"{made.hours:,.1f} h for {made.steps:,} steps, {made.tokens / 1e9:,.1f} G tokens",
         "cost": _cost(values),
         "compiler": values["compiler"],
@@ -191,6 +193,10 @@ def _too_large(accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer
         "reason": str(error),
         "largest": [buffer._asdict() for buffer in largest],
     }
+
+
+def _assumed(values: dict[str, Any]) -> str:
+    return f"if {values['text_fraction_assumed']:.0%} of the rows' slots hold text (the rest is padding)"
 
 
 def _memory(phase: PhasePlan) -> str:

@@ -20,6 +20,7 @@ from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+_OF_ONE_RUN = ("description", "language")  # true of the run that states them, not of one that extends it
 _RECIPES = resources.files("tpulm") / "recipes"
 
 
@@ -142,7 +143,10 @@ def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"{reference}: extends must be the name of a recipe or a file, not {base!r}")
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
-    return _merge(_values(base, (*seen, reference)), values)
+    inherited = _values(base, (*seen, reference))
+    for name in _OF_ONE_RUN:
+        inherited.pop(name, None)
+    return _merge(inherited, values)
 
 
 def _stated(reference: str) -> dict[str, Any]:
