@@ -9,11 +9,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorstore
 
 from tpulm import dataset, pipeline, preparation, workfolder
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, DataError, StorageError, WorkFolderMismatch
+from tpulm.progress import Silent
 from tpulm.train.metrics import read_metrics
 
 WORDS = [
@@ -125,7 +128,9 @@ def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path
     counts = dataset.summarize(tmp_path / "w", "holdout").counts
     bits = scores["loss"] / math.log(2) * (counts.tokens + counts.documents) / counts.characters
     assert scores["bits_per_character"] == summary.bits_per_character == pytest.approx(bits)
-    assert 0.0 < scores["unigram_entropy"] < math.log(60)
+    entropy, baseline = unigrams_of_next_tokens(tmp_path / "w" / "dataset", vocab_size=60)
+    assert scores["unigram_entropy"] == pytest.approx(entropy, rel=1e-6)
+    assert scores["baseline_accuracy"] == summary.eval_baseline_accuracy == pytest.approx(baseline, rel=1e-6)
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
     assert "text-generation" in (Path(summary.export) / "README.md").read_text()
     model = tpulm.load_model(tmp_path / "w")
@@ -133,6 +138,38 @@ def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path
     assert len(found.token_ids) == 5 or found.ending == "end of text"
     with pytest.raises(ConfigError, match="causal language model"):
         tpulm.fill_mask(model, "the [MASK]")
+
+
+def unigrams_of_next_tokens(folder: Path, vocab_size: int) -> tuple[float, float]:
+    """From the rows as Zarr has them: cross-entropy of add-one smoothed unigrams, accuracy of the commonest."""
+
+    def next_tokens(split: str) -> np.ndarray:
+        paths = sorted((folder / split).glob("part-*/tokens.zarr"))
+        opened = [tensorstore.open({"driver": "zarr3", "kvstore": f"file://{path}"}).result() for path in paths]
+        rows = np.concatenate([array.read().result() for array in opened])
+        following = rows[:, 1:].ravel()
+        return following[following != 0]  # [PAD]
+
+    trained, held_out = next_tokens("train"), next_tokens("holdout")
+    counts = np.array([np.sum(trained == token) for token in range(vocab_size)])
+    logarithms = [math.log((counts[token] + 1) / (len(trained) + vocab_size)) for token in held_out]
+    return -sum(logarithms) / len(logarithms), float(np.mean(held_out == counts.argmax()))
+
+
+def test_masked_scores_are_compared_with_ordinary_tokens_of_training(
+    finished: tuple[RunConfig, Path, pipeline.Summary],
+) -> None:
+    """WORDS are all as likely, so that the loss of their shares is nearly that of a fair draw among them and the full stop."""
+    _, workdir, summary = finished
+    counts = dataset.token_counts(workdir / "dataset" / "train", max_tokens=10_000_000)
+    tokens = dataset.load_split(workdir / "dataset" / "train").counts.tokens
+    assert counts.sum() == tokens  # of the text: no [CLS], [SEP] or [PAD]
+    small = dataset.token_counts(workdir / "dataset" / "train", max_tokens=1_000)
+    assert 900 < small.sum() < 1_200
+    shares = counts[counts > 0] / tokens
+    assert summary.eval_scores["unigram_entropy"] == pytest.approx(float(-(shares @ np.log(shares))), rel=0.05)
+    assert summary.text_fraction == 1 - dataset.load_split(workdir / "dataset" / "train").padding_fraction < 1
+    assert summary.losses_differ == "training's is the mean of up to 2 steps; training has dropout"
 
 
 def test_another_configuration_is_refused_with_what_differs(finished: tuple[RunConfig, Path, pipeline.Summary]) -> None:
@@ -229,3 +266,29 @@ def test_a_given_tokenizer_is_read_before_the_text(tmp_path: Path) -> None:
         vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]))
         made = preparation.prepare_dataset(config, folder.path)
     assert made.train.counts.unknown_tokens == 0 < made.train.counts.tokens
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused_before_the_dataset(tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS[: len(WORDS) // 2]]))
+    corpus, notes = write_corpus(tmp_path / "corpus.txt.gz"), Notes()
+    wrong = toy_config(corpus, tokenizer={"path": str(vocabulary)})
+    refused = r"^\d\d\.\d% of the text's tokens are unknown .*words .*tokenizer\.allow_unknown = true"
+    with pytest.raises(ConfigError, match=refused), workfolder.working_in(wrong, tmp_path / "w") as folder:
+        preparation.prepare_dataset(wrong, folder.path)
+    assert not (tmp_path / "w" / "dataset").exists()
+    allowed = toy_config(corpus, tokenizer={"path": str(vocabulary), "allow_unknown": True})
+    with workfolder.working_in(allowed, tmp_path / "w") as folder:
+        made = preparation.prepare_dataset(allowed, folder.path, progress=notes)
+    assert [note for note in notes.notes if "of the text's tokens are unknown" in note]
+    words = gzip.decompress(corpus.read_bytes()).decode().replace(".", " .").split()
+    unknown = sum(word in WORDS[len(WORDS) // 2 :] for word in words) / len(words)
+    assert made.train.unknown_fraction == pytest.approx(unknown, abs=0.01)
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)

@@ -45,6 +45,14 @@ class TestExtends:
         last = write(tmp_path, "b.toml", 'extends = "a.toml"\n[corpus]\nsources = ["z.txt"]\n')
         assert [source.path for source in config.load(last).corpus.sources] == [str(tmp_path / "z.txt")]
 
+    def test_what_is_true_of_one_run_is_not_inherited(self, tmp_path: Path):
+        examples = Path(__file__).parents[2] / "examples"
+        english = write(tmp_path, "en.toml", f'extends = "{examples / "electra-ko.toml"}"\n[corpus]\nsources = ["en.txt"]\n')
+        for reference in (english, write(tmp_path, "mini.toml", 'extends = "bert-mini"\n[data]\nnext_sentence = false\n')):
+            assert (config.load(reference).description, config.load(reference).language) == ("", None)
+        assert config.load("bert-mini").description == "BERT, 4 layers of 256"
+        assert config.load(examples / "electra-ko.toml").language == "ko"
+
     def test_a_circle_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         write(tmp_path, "a.toml", 'extends = "b.toml"\n')
         write(tmp_path, "b.toml", 'extends = "a.toml"\n')

@@ -69,6 +69,7 @@ def test_scores_are_means_over_the_seeds(finished: FinetuneSummary) -> None:
     assert values["seeds"] == [0, 1] and values["best_seed"] == [0, 1][int(np.argmax(each))]
     assert np.sum(values["confusion"]) == values["examples"]["test"] == 64
     assert values["examples"]["train"] + values["examples"]["dev"] == 160
+    assert values["health"] == "all right"
     assert json.loads((Path(finished.output) / "finetune.json").read_text()) == values
 
 
@@ -204,6 +205,16 @@ def test_regression(encoder: Path, tmp_path: Path) -> None:
     values = summary.values()
     assert values["confusion"] is None and values["labels"] == [] and values["chosen_by"] == "dev_pearson"
     assert "regression" in (tmp_path / "clf" / "README.md").read_text()
+
+
+def test_a_model_that_learned_nothing_from_texts_that_were_cut_says_so(encoder: Path, files: Path, tmp_path: Path) -> None:
+    summary = run(encoder, files, tmp_path / "clf", epochs=1, learning_rate=1e-12, max_length=8)
+    doubts = summary.seeds[0].doubts
+    assert any(doubt.startswith("training did not help") for doubt in doubts)
+    assert "of the texts are longer than 8 tokens and were cut; max_length = " in summary.health
+    assert summary.health in (tmp_path / "clf" / "README.md").read_text()
+    again = run(encoder, files, tmp_path / "clf", epochs=1, learning_rate=1e-12, max_length=8)
+    assert again.nothing_to_do and again.health == summary.health
 
 
 def test_rows_left_out_are_counted(encoder: Path, tmp_path: Path) -> None:

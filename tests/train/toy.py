@@ -100,14 +100,23 @@ def scorer(made: Program) -> Any:
     return score
 
 
-def run(made: Program, settings: RunConfig, workdir: Path, *, stream: Any = None, progress: Progress = SILENT) -> TrainResult:
+def run(
+    made: Program,
+    settings: RunConfig,
+    workdir: Path,
+    *,
+    stream: Any = None,
+    evaluate: Any = None,
+    progress: Progress = SILENT,
+) -> TrainResult:
     return train(
         made,
         settings.train,
         stream or Rows(),
-        scorer(made),
+        evaluate or scorer(made),
         workdir,
         sequence_length=LENGTH,
         identity={"dataset_fingerprint": "toy"},
         progress=progress,
+        advice="Try that",
     )
