@@ -102,7 +102,7 @@ def step_of(name: str, case: train_step.Case) -> Callable[[], None]:
         program = Program(config, vocab_size=case.vocab_size, special=train_step.SPECIAL, devices=jax.devices()[:1])
         compiled = program.step
     state = program.initial_state()
-    batch, cursor = program.to_devices({"tokens": train_step.make_rows(case)}), program.scalar(0)
+    batch, cursor = program.to_devices({"tokens": train_step.make_rows(case)}), program.cursor(0)
 
     def step() -> None:
         nonlocal state

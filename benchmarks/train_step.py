@@ -107,7 +107,7 @@ def ours(case: Case, rows: np.ndarray) -> tuple[Callable[[], Any], float]:
     """A function that does one step, and the FLOPs of one."""
     program = Program(configured(case), vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
     state = program.initial_state()
-    batch, cursor = program.to_devices({"tokens": rows}), program.scalar(0)
+    batch, cursor = program.to_devices({"tokens": rows}), program.cursor(0)
 
     def step() -> None:
         nonlocal state
@@ -247,7 +247,9 @@ def inputs_of(case: Case, rows: np.ndarray) -> Any:
         vocab_size=case.vocab_size,
         special=SPECIAL,
     )
-    return jax.device_get(objective.prepare({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.int32(0), case.batch_size)))
+    return jax.device_get(
+        objective.prepare({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.zeros((2,), jnp.uint32), case.batch_size))
+    )
 
 
 def matmul_rates() -> Callable[[], float]:

@@ -46,7 +46,7 @@ def run_of(folder: Path) -> RunConfig:
     return RunConfig.model_validate({
         "corpus": {"sources": [str(folder / f"{number}.txt") for number in range(3)], "holdout_fraction": 0.05},
         "tokenizer": {"vocab_size": 60},
-        "data": {"sequence_length": 32, "part_bytes": 10_000, "block_rows": 8},
+        "data": {"sequence_length": 32, "part_bytes": 10_000, "block_rows": 8, "dupe_factor": 2},
     })  # fmt: skip
 
 

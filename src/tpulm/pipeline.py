@@ -183,7 +183,7 @@ class _Run:
                 "scores": result.train_values,
                 "tokens_per_second": round(result.rate.tokens_per_second, 1),
                 "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
-                "skipped_batches": [list(window) for window in result.skipped],
+                "skipped_rows": [list(window) for window in result.skipped],
                 "attempts": result.attempt,
                 **self._machine(),
             },
@@ -240,6 +240,7 @@ class _Run:
             self.workdir / phase.folder / "dataset" / "train",
             batch_size=train.batch_size,
             seed=train.seed,
+            first_cursor=phase.first_cursor,
             host_index=self.hosts.index,
             num_hosts=self.hosts.count,
             word_starts=self._word_starts() if train.objective.whole_words else None,
@@ -298,15 +299,14 @@ class _Run:
     def steps(self) -> Iterator[Step]:
         from tpulm.train.window import Step, WindowMetrics
 
-        state = None
+        state, end = None, 0
         for phase in self.phases:
-            program = self._begun(phase)
+            program, rows = self._begun(phase), self._rows(phase)
             state = program.initial_state() if state is None else state
-            for cursor, batch in self._rows(phase).iterate(phase.first_step):
-                if cursor == phase.last_step:
-                    break
-                state, _ = program.step(state, program.to_devices(batch), program.scalar(cursor))
-                yield Step(cursor + 1, state, WindowMetrics(partial(program.window_metrics, state)))
+            for step, (cursor, batch) in zip(range(phase.first_step, phase.last_step), rows.iterate(end), strict=False):
+                state, _ = program.step(state, program.to_devices(batch), program.cursor(cursor))
+                end = cursor + rows.batch_size
+                yield Step(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))
 
     # -- what they share ------------------------------------------------------------------------------------------------
 

@@ -124,6 +124,7 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
         "rows": rows["kind"],
         "next_sentence": "next_sentence" in rows["columns"],
         "word_boundaries": "none",
+        "dupe_factor": 1,
     }
     wrong = [(name, value, getattr(config.data, name)) for name, value in imported.items()]
     wrong = [(name, json.dumps(value), json.dumps(ours)) for name, value, ours in wrong if value != ours]

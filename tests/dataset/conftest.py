@@ -11,7 +11,7 @@ import pytest
 from tpulm import storage
 from tpulm.dataset.manifest import Counts, RowFormat, SpecialIds, SplitManifest, split_manifest
 from tpulm.dataset.packing import lay_packed
-from tpulm.dataset.part import write_part
+from tpulm.dataset.part import Version, write_part
 from tpulm.dataset.rows import Tokens
 
 FIRST_ID = 10
@@ -43,7 +43,9 @@ def write_split(tmp_path: Path) -> Callable[..., Path]:
             layout = lay_packed(tokens, sequence_length=sequence_length)
             assert layout.num_rows == count
             counts = Counts(documents=count, tokens=size, characters=size)
-            parts.append(write_part(folder, number=number, inputs="x", layout=layout, tokens=ids, counts=counts, rows=rows))
+            parts.append(
+                write_part(folder, number=number, inputs="x", versions=[Version(layout, ids)], counts=counts, rows=rows)
+            )
         manifest: SplitManifest = split_manifest("train", {}, rows, parts)
         storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
         return folder

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,46 +11,69 @@ from tpulm.dataset.order import Order, list_blocks
 PARTS = st.lists(st.integers(0, 20), min_size=1, max_size=6).filter(any)
 
 
-def rows_of(order: Order, part_rows: list[int], block_rows: int, first: int, last: int) -> list[int]:
-    blocks = list_blocks(part_rows, block_rows)
-    return [
-        int(blocks.first_row[run.block]) + run.offset + place
-        for run in order.runs(first, last)
-        for place in range(run.num_rows)
-    ]
-
-
-@given(PARTS, st.integers(1, 7), st.integers(0, 3))
-def test_every_epoch_holds_every_row_once(part_rows: list[int], block_rows: int, seed: int) -> None:
-    order = Order(list_blocks(part_rows, block_rows), seed)
+@given(PARTS, st.integers(1, 7), st.integers(1, 12), st.integers(0, 3))
+def test_every_epoch_holds_every_row_once(part_rows: list[int], block_rows: int, window_rows: int, seed: int) -> None:
+    order = Order(list_blocks(part_rows, block_rows), seed, window_rows=window_rows)
     total = sum(part_rows)
     assert order.num_rows == total
     for epoch in range(3):
-        assert sorted(rows_of(order, part_rows, block_rows, epoch * total, (epoch + 1) * total)) == list(range(total))
+        assert sorted(order.rows(epoch * total, (epoch + 1) * total)) == list(range(total))
 
 
-@given(PARTS, st.integers(1, 7), st.integers(0, 100), st.integers(1, 60), st.integers(1, 60))
-def test_any_place_is_found_at_once(part_rows: list[int], block_rows: int, first: int, count: int, cut: int) -> None:
-    whole = Order(list_blocks(part_rows, block_rows), 5)
-    fresh = Order(list_blocks(part_rows, block_rows), 5)
+@given(PARTS, st.integers(1, 7), st.integers(1, 12), st.integers(0, 100), st.integers(1, 60), st.integers(1, 60))
+def test_any_place_is_found_at_once(
+    part_rows: list[int], block_rows: int, window_rows: int, first: int, count: int, cut: int
+) -> None:
+    whole = Order(list_blocks(part_rows, block_rows), 5, window_rows=window_rows)
+    fresh = Order(list_blocks(part_rows, block_rows), 5, window_rows=window_rows)
     middle = first + min(cut, count)
-    joined = rows_of(fresh, part_rows, block_rows, middle, first + count)
-    assert rows_of(whole, part_rows, block_rows, first, first + count)[middle - first :] == joined
+    if middle < first + count:
+        joined = fresh.rows(middle, first + count)
+        np.testing.assert_array_equal(whole.rows(first, first + count)[middle - first :], joined)
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(2_000, 32), (50_000, 32), (50_000, 256), (400_000, 4096)])
+def test_epochs_hardly_share_pairs_of_rows(rows: int, batch_size: int) -> None:
+    """Pairs of rows that stand in one batch of an epoch, and again in one of the next, or of the epoch of another seed."""
+    blocks = list_blocks([rows // 3, rows - rows // 3], 512)
+    batch = np.arange(rows) // batch_size
+    order = Order(blocks, 0)
+    epochs = [order.rows(0, rows), order.rows(rows, 2 * rows), Order(blocks, 1).rows(0, rows)]
+    batch_of = [batch[np.argsort(epoch)] for epoch in epochs]
+    for other in batch_of[1:]:
+        together = np.unique(batch_of[0] * rows + other, return_counts=True)[1]
+        whole = np.bincount(batch_of[0])
+        assert (together * (together - 1)).sum() < 0.02 * (whole * (whole - 1)).sum()
+
+
+def test_a_window_takes_its_rows_from_few_blocks() -> None:
+    order = Order(list_blocks([100_000], 512), 0)
+    for first in range(0, 100_000, 10_000):
+        assert np.unique(order.places(first, min(first + 10_000, 100_000)).block).size <= 2 * 33
+
+
+@given(st.lists(PARTS, min_size=1, max_size=3), st.integers(1, 7), st.integers(0, 200), st.integers(1, 100))
+def test_epochs_go_through_the_versions(parts: list[list[int]], block_rows: int, first: int, count: int) -> None:
+    """Epoch e is one of version e mod D, each of its rows once; the versions have their own numbers of rows."""
+    rows = [sum(part_rows) for part_rows in parts]
+    blocks = list_blocks([number for part_rows in parts for number in part_rows], block_rows)
+    counts = [sum(-(-number // block_rows) for number in part_rows) for part_rows in parts]
+    order = Order(blocks, 3, versions=counts, window_rows=9)
+    starts = np.cumsum([0, *rows])
+    expected = [np.arange(starts[version], starts[version + 1]) for version in [*range(len(rows))] * 2]
+    stream = order.rows(0, 2 * int(starts[-1]))
+    for epoch, found in zip(expected, np.split(stream, np.cumsum([*rows, *rows])[:-1]), strict=True):
+        np.testing.assert_array_equal(np.sort(found), epoch)
+    last = min(first + count, stream.size)
+    if first < last:
+        np.testing.assert_array_equal(order.rows(first, last), stream[first:last])
 
 
 def test_blocks_stay_inside_their_part() -> None:
     blocks = list_blocks([5, 0, 4, 1], 2)
-    assert blocks.part.tolist() == [0, 0, 0, 2, 2, 3]
+    assert blocks.array.tolist() == [0, 0, 0, 2, 2, 3]
     assert blocks.first_row.tolist() == [0, 2, 4, 5, 7, 9]
     assert blocks.num_rows.tolist() == [2, 2, 1, 2, 2, 1]
-
-
-def test_epochs_and_seeds_differ() -> None:
-    blocks = list_blocks([1000], 1)
-    order, other = Order(blocks, 0), Order(blocks, 1)
-    first, second = [run.block for run in order.runs(0, 1000)], [run.block for run in order.runs(1000, 2000)]
-    assert first != second
-    assert first != [run.block for run in other.runs(0, 1000)]
 
 
 def test_draws_never_change() -> None:

@@ -17,7 +17,17 @@ import pytest
 from tpulm import corpus, storage, tokenization
 from tpulm.config import CorpusConfig, DataConfig, TokenizerConfig
 from tpulm.corpus import CorpusManifest
-from tpulm.dataset import Batches, DatasetManifest, evaluation_batches, load_manifest, prepare, sample_rows, summarize, verify
+from tpulm.dataset import (
+    Batches,
+    DatasetManifest,
+    evaluation_batches,
+    load_manifest,
+    load_split,
+    prepare,
+    sample_rows,
+    summarize,
+    verify,
+)
 from tpulm.errors import DataError, StorageError, WorkFolderMismatch
 from tpulm.workers import run_tasks
 
@@ -26,6 +36,7 @@ WORDS = TEXT.split()
 CONFIG = DataConfig(sequence_length=32, block_rows=8, part_bytes=10_000)
 SEGMENTS = CONFIG.model_copy(update={"next_sentence": True})
 PACKED = CONFIG.model_copy(update={"rows": "packed"})
+REDRAWN = SEGMENTS.model_copy(update={"dupe_factor": 2})
 
 
 class Scattered(NamedTuple):
@@ -70,6 +81,13 @@ def scattered(tmp_path_factory: pytest.TempPathFactory) -> Scattered:
 def segments(scattered: Scattered, tmp_path_factory: pytest.TempPathFactory) -> Scattered:
     done = scattered.copy(tmp_path_factory.mktemp("segments") / "w")
     done.prepare(SEGMENTS)
+    return done
+
+
+@pytest.fixture(scope="module")
+def redrawn(scattered: Scattered, tmp_path_factory: pytest.TempPathFactory) -> Scattered:
+    done = scattered.copy(tmp_path_factory.mktemp("redrawn") / "w")
+    done.prepare(REDRAWN)
     return done
 
 
@@ -146,6 +164,62 @@ def test_the_number_of_workers_does_not_matter(scattered: Scattered, segments: S
     assert digests(other.workdir / "dataset") == digests(segments.workdir / "dataset")
 
 
+def epochs(workdir: Path, count: int) -> list[dict[str, np.ndarray]]:
+    """The rows of the first epochs of training."""
+    folder = workdir / "dataset" / "train"
+    split = load_split(folder)
+    found, cursor = [], 0
+    for epoch in range(count):
+        rows = sum(part.version_rows[epoch % split.num_versions] for part in split.parts)
+        found.append(Batches(folder, batch_size=rows, seed=0).batch(cursor))
+        cursor += rows
+    return found
+
+
+@pytest.mark.parametrize("rows", ["segments", "packed", "causal"])
+def test_versions_of_the_text_are_drawn_differently(scattered: Scattered, tmp_path: Path, rows: str) -> None:
+    once, thrice = scattered.copy(tmp_path / "once"), scattered.copy(tmp_path / "thrice")
+    config = CONFIG.model_copy(update={"rows": rows})
+    first = once.prepare(config)
+    manifest = thrice.prepare(config.model_copy(update={"dupe_factor": 3}))
+    special = tokenization.load(thrice.workdir / "tokenizer").special
+    assert (manifest.train.num_versions, manifest.holdout.num_versions) == (3, 1)
+    assert (manifest.train.counts, manifest.holdout) == (first.train.counts, first.holdout.model_copy(update={
+        "inputs": manifest.inputs, "parts": manifest.holdout.parts,
+    }))  # fmt: skip
+    alone, three = digests(once.workdir / "dataset"), digests(thrice.workdir / "dataset")
+    arrays = {name for name in alone if ".zarr/" in name}
+    assert arrays and all(three[name] == alone[name] for name in arrays), "the first version is what there is without"
+
+    found = [epoch["tokens"] for epoch in epochs(thrice.workdir, 4)]
+    content = [tokens[:, 1:] if rows == "causal" else tokens for tokens in found]  # whose first token is the row's before
+    marks = [special.pad, special.cls, special.sep]
+    counts = [np.bincount(tokens[~np.isin(tokens, marks)], minlength=100).tolist() for tokens in content]
+    assert sum(counts[0]) == manifest.train.counts.tokens and counts == [counts[0]] * 4
+    sorted_rows = [sorted(map(bytes, tokens)) for tokens in found]
+    assert sorted_rows[3] == sorted_rows[0] and found[3].tolist() != found[0].tolist()
+    for one, other in [(0, 1), (0, 2), (1, 2)]:
+        shared = len(set(sorted_rows[one]) & set(sorted_rows[other]))
+        assert shared < 0.75 * len(sorted_rows[one])
+
+
+def test_pairs_are_drawn_again_in_each_version(redrawn: Scattered, segments: Scattered) -> None:
+    """Other second segments stand after the same texts, other rows aim at short lengths, and first segments hold them all."""
+    special = tokenization.load(redrawn.workdir / "tokenizer").special
+    firsts, pairs = [], []
+    for epoch in epochs(redrawn.workdir, 2):
+        ends = np.argmax(epoch["tokens"] == special.sep, axis=1)
+        taken = [row[1:end] for row, end in zip(epoch["tokens"], ends, strict=True)]
+        taken += [
+            row[end + 1 :] for row, end, random in zip(epoch["tokens"], ends, epoch["next_sentence"], strict=True) if not random
+        ]
+        tokens = np.concatenate(taken)
+        firsts.append(np.bincount(tokens[~np.isin(tokens, [special.sep, special.pad])], minlength=100).tolist())
+        pairs.append(set(map(bytes, epoch["tokens"])))
+    assert firsts[1] == firsts[0] and sum(firsts[0]) == complete(segments.workdir).train.counts.tokens
+    assert len(pairs[0] & pairs[1]) < 0.2 * len(pairs[0])
+
+
 def test_a_complete_dataset_is_left_alone(packed: Scattered) -> None:
     before = {path: path.stat().st_mtime_ns for path in (packed.workdir / "dataset").rglob("*")}
     assert packed.prepare(PACKED) == complete(packed.workdir)
@@ -153,7 +227,7 @@ def test_a_complete_dataset_is_left_alone(packed: Scattered) -> None:
 
 
 def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
-    scattered: Scattered, segments: Scattered, tmp_path: Path, user_environment: dict[str, str]
+    scattered: Scattered, redrawn: Scattered, tmp_path: Path, user_environment: dict[str, str]
 ) -> None:
     other = scattered.copy(tmp_path / "w")
     folder = other.workdir / "dataset"
@@ -165,7 +239,7 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     )
     script = tmp_path / "script.py"
     script.write_text(code, encoding="utf-8")
-    command = [sys.executable, str(script), str(other.workdir), SEGMENTS.model_dump_json()]
+    command = [sys.executable, str(script), str(other.workdir), REDRAWN.model_dump_json()]
     moments = ("train/.part-00000*", "train/part-00001", "holdout/part-00002")
     for moment in moments:
         process = subprocess.Popen(command, env=user_environment)
@@ -175,8 +249,8 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
         process.wait()
         assert not (folder / "manifest.json").exists() or moment == moments[-1]
     (folder / "train" / f".part-00009.1.x{storage.TEMPORARY_SUFFIX}").mkdir()
-    other.prepare(SEGMENTS)
-    assert digests(folder) == digests(segments.workdir / "dataset")
+    other.prepare(REDRAWN)
+    assert digests(folder) == digests(redrawn.workdir / "dataset")
 
 
 def test_other_inputs_are_refused_by_name(packed: Scattered) -> None:

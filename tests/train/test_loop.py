@@ -51,13 +51,14 @@ def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 class Stopping(toy.Rows):
-    """Asks for a stop, as Ctrl-C would, when batch `at` is read."""
+    """Asks for a stop, as Ctrl-C would, when batch `at` is read (from 0)."""
 
     def __init__(self, at: int):
+        super().__init__()
         self.at = at
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        if cursor == self.at:
+        if cursor == self.at * toy.BATCH:
             os.kill(os.getpid(), signal.SIGTERM)
         return super().batch(cursor)
 
@@ -111,6 +112,47 @@ def test_resumes_on_another_layout(tmp_path: Path, whole: tuple[TrainResult, Pat
     result = toy.run(toy.program(wide, 8), wide, tmp_path)
     assert result.resumed_at == 7
     assert result.train_loss == pytest.approx(whole[0].train_loss, abs=1e-4)
+
+
+class Visited(toy.Rows):
+    """Notes which rows it gives; asks for a stop when those from `stop_at` on are read."""
+
+    def __init__(self, batch_size: int, stop_at: int | None):
+        super().__init__(batch_size)
+        self.rows: list[int] = []
+        self._stop_at = stop_at
+
+    def batch(self, cursor: int) -> dict[str, np.ndarray]:
+        self.rows += self.row_indices(cursor).tolist()
+        if cursor == self._stop_at:
+            signal.raise_signal(signal.SIGTERM)
+        return super().batch(cursor)
+
+
+def test_a_phase_with_another_batch_size_goes_on_with_the_next_row(program: Any, tmp_path: Path) -> None:
+    """Six steps of 8 rows and six of 32: each row once, and the same numbers when stopped within both phases."""
+    wide = toy.config(train={"batch_size": 32})
+    phases = [(program, SETTINGS, (0, 6)), (toy.program(wide), wide, (6, 12))]
+
+    def run(folder: Path, stops: list[int]) -> tuple[TrainResult, list[int]]:
+        result, rows = None, list[int]()
+        for made, settings, steps in phases:
+            while result is None or result.steps < steps[1]:
+                stream = Visited(settings.train.batch_size, stops[0] if stops else None)
+                with interrupt.handled():
+                    try:
+                        result = toy.run(made, settings, folder, stream=stream, steps=steps)
+                    except Stopped:
+                        stops = stops[1:]
+                rows += stream.rows
+        assert result is not None and not stops
+        return result, rows
+
+    whole, rows = run(tmp_path / "whole", [])
+    assert rows == list(range(6 * 8 + 6 * 32))
+    stopped, rows_of_three = run(tmp_path / "stopped", [24, 6 * 8 + 64])
+    assert rows_of_three == rows
+    assert same_outcome(stopped, tmp_path / "stopped", (whole, tmp_path / "whole"))
 
 
 # A read that fails leaves orbax's event loop and its tasks to the garbage collector, which warns in whatever test comes then.
@@ -169,7 +211,7 @@ class Poisoned:
         return getattr(self._program, name)
 
     def step(self, state: Any, batch: Any, cursor: Any) -> Any:
-        if int(cursor) == self._at:
+        if cursor.tolist() == [0, self._at * toy.BATCH]:
             import dataclasses
 
             import jax
@@ -179,7 +221,9 @@ class Poisoned:
 
 
 def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(each: Uninterrupted, tmp_path: Path) -> None:
-    with pytest.raises(TrainingDiverged, match=r"not finite in batch 6 .*rows 48, 49.*checkpoint 5.*on_nan"):
+    with pytest.raises(
+        TrainingDiverged, match=r"not finite at step 7 \(seen at step 8\), dataset rows 48, 49.*checkpoint 5.*on_nan"
+    ):
         toy.run(Poisoned(each.program, 6), each.settings, tmp_path)  # pyright: ignore[reportArgumentType]
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [5]
 
@@ -189,13 +233,14 @@ def test_nan_can_be_skipped_counted_and_survives_resuming(each: Uninterrupted, t
     train = each.settings.train.model_copy(update={"on_nan": "skip"})
     program, settings, notes = each.program, each.settings.model_copy(update={"train": train}), Notes()
     result = toy.run(Poisoned(program, at), settings, tmp_path, progress=notes)  # pyright: ignore[reportArgumentType]
-    assert result.skipped == ((at, at + 1),)
-    assert any(f"leaving out batch {at}" in note for note in notes.notes)
+    left_out = at * toy.BATCH, (at + 1) * toy.BATCH
+    assert result.skipped == (left_out,)
+    assert any(f"leaving out rows {left_out[0]} to {left_out[1] - 1} of the run" in note for note in notes.notes)
     assert math.isfinite(result.train_loss)
 
     class Without(toy.Rows):
         def iterate(self, start_cursor: int, *, skipped: Any = ()) -> Iterator[Any]:
-            return super().iterate(start_cursor, skipped=((at, at + 1),))
+            return super().iterate(start_cursor, skipped=(left_out,))
 
     clean = toy.run(program, settings, tmp_path / "clean", stream=Without())
     assert checksums(clean.state) == checksums(result.state)

@@ -8,6 +8,7 @@ import pytest
 import toy
 
 from tpulm.train.checkpoint import checksums
+from tpulm.train.step import row_keys
 
 STEPS = 20
 
@@ -17,8 +18,8 @@ def losses(kind: str, hardware: dict[str, int], devices: int) -> list[float]:
     made = toy.program(settings, devices)
     state, found = made.initial_state(), []
     with jax.transfer_guard("disallow"):  # nothing moves between host and devices unasked
-        for cursor in range(STEPS):
-            state, loss = made.step(state, made.to_devices(toy.Rows().batch(cursor)), made.scalar(cursor))
+        for cursor in range(0, STEPS * toy.BATCH, toy.BATCH):
+            state, loss = made.step(state, made.to_devices(toy.Rows().batch(cursor)), made.cursor(cursor))
             found.append(loss)
     return [float(loss) for loss in jax.device_get(found)]
 
@@ -49,6 +50,18 @@ def test_layout_does_not_change_the_losses(kind: str, reference: list[float], ha
 
 def test_the_loss_falls(reference: list[float]) -> None:
     assert np.mean(reference[-5:]) < np.mean(reference[:5]) - 0.05
+
+
+def test_a_row_has_one_key_whatever_the_batch() -> None:
+    def keys(cursor: int, rows: int) -> list[list[int]]:
+        words = jax.numpy.asarray(divmod(cursor, 2**32), "uint32")
+        return jax.random.key_data(row_keys(3, words, rows)).tolist()
+
+    assert keys(0, 32) == [*keys(0, 8), *keys(8, 24)]
+    over = keys(2**32 - 2, 4)  # a run may visit more rows than a word counts
+    assert over[2:] == keys(2**32, 2)
+    assert len({*map(tuple, [*keys(0, 32), *over, *keys(2**33, 8)])}) == 44
+    assert toy.program(toy.config()).cursor(2**32 + 5).tolist() == [1, 5]
 
 
 def test_the_seed_decides_the_initial_state() -> None:

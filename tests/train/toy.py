@@ -61,11 +61,14 @@ def config(
 
 
 class Rows:
-    """An endless stream of rows in which each token tells the next one."""
+    """An endless stream of rows in which each token tells the next one; cursors count rows."""
+
+    def __init__(self, batch_size: int = BATCH):
+        self._batch_size = batch_size
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(cursor)
-        start = rng.integers(0, 4, (BATCH, 1))
+        numbers = range(cursor // BATCH, (cursor + self._batch_size) // BATCH)
+        start = np.concatenate([np.random.default_rng(number).integers(0, 4, (BATCH, 1)) for number in numbers])
         tokens = 5 + (start + 3 * np.arange(LENGTH)) % (VOCAB_SIZE - 5)
         tokens[:, 0], tokens[:, -1] = SPECIAL.cls, SPECIAL.sep
         return {"tokens": tokens.astype(np.uint16)}
@@ -77,10 +80,10 @@ class Rows:
         while True:
             if not any(first <= cursor < last for first, last in skipped):
                 yield cursor, self.batch(cursor)
-            cursor += 1
+            cursor += self._batch_size
 
     def row_indices(self, cursor: int) -> np.ndarray:
-        return np.arange(BATCH) + cursor * BATCH
+        return np.arange(self._batch_size) + cursor
 
 
 def program(settings: RunConfig, devices: int = 1) -> Program:
@@ -92,7 +95,7 @@ def program(settings: RunConfig, devices: int = 1) -> Program:
 def scorer(made: Program) -> Any:
     def score(params: Any) -> Evaluation:
         size = made.evaluation_batch_size
-        rows = [Rows().batch(1_000_000 + i)["tokens"] for i in range(size // BATCH)]
+        rows = [Rows().batch(8_000_000 + i * BATCH)["tokens"] for i in range(size // BATCH)]
         batches = [{"tokens": np.concatenate(rows)}]
         counts = np.bincount(np.concatenate(rows).ravel(), minlength=VOCAB_SIZE)
         return evaluate(made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5, training_counts=counts)
@@ -108,6 +111,7 @@ def run(
     stream: Any = None,
     evaluate: Any = None,
     progress: Progress = SILENT,
+    steps: tuple[int, int] | None = None,
 ) -> TrainResult:
     return train(
         made,
@@ -119,4 +123,5 @@ def run(
         identity={"dataset_fingerprint": "toy"},
         progress=progress,
         advice="Try that",
+        steps=steps,
     )

@@ -12,7 +12,7 @@ class Phase(NamedTuple):
     """Steps `first_step` + 1 to `last_step`; `config` is the run's with the phase's own data and batch.
 
     `config.train.steps` stays the whole run's: learning-rate schedules go over all phases. `folder` is where its dataset lies
-    under the work folder; phases with the same data settings share one.
+    under the work folder; phases with the same data settings share one, and each goes on where the one before it ended.
     """
 
     number: int  # from 1
@@ -20,12 +20,14 @@ class Phase(NamedTuple):
     last_step: int
     config: RunConfig
     folder: str
+    first_cursor: int  # rows of other datasets that the run has visited before; the rest of the cursor counts this one's
 
 
 def phases_of(config: RunConfig) -> tuple[Phase, ...]:
     """Those that have a step at least, in order: one in a run that names none."""
     steps = config.train.steps
     phases: list[Phase] = []
+    rows: dict[str, int] = {}  # visited, by dataset
     reached, share = 0, 0.0
     for settings in config.phases or (PhaseConfig(share=1.0),):
         share += settings.share
@@ -34,7 +36,10 @@ def phases_of(config: RunConfig) -> tuple[Phase, ...]:
             own = _with(config, settings)
             number = len(phases) + 1
             same = next((phase.folder for phase in phases if phase.config.data == own.data), None)
-            phases.append(Phase(number, begins, reached, own, same or ("." if number == 1 else f"phase-{number}")))
+            folder = same or ("." if number == 1 else f"phase-{number}")
+            others = sum(count for name, count in rows.items() if name != folder)
+            phases.append(Phase(number, begins, reached, own, folder, others))
+            rows[folder] = rows.get(folder, 0) + (reached - begins) * own.train.batch_size
     return tuple(phases)
 
 

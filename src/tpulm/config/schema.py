@@ -95,7 +95,9 @@ class DataConfig(Settings):
     word_boundaries: Literal["none", "mecab", "kiwi"] = "none"
     # text of one part of the dataset: the unit of restart and of memory
     part_bytes: Annotated[int, Field(ge=10_000)] = 16_000_000
-    block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows read and shuffled together
+    block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows compressed together
+    # the rows in so many versions, with pairs, lengths and packing drawn again; epochs take turns, and each takes disk space
+    dupe_factor: Positive = 1
     seed: NonNegative = 0
 
     @model_validator(mode="after")

@@ -1,4 +1,8 @@
-"""Reading blocks of rows: whole blocks, started early, kept for a while, and complaints that name the part and the way out."""
+"""Reading blocks of rows: whole blocks, started early, kept for a while, with errors that name the part and the way out.
+
+A block here is about `READ_ROWS` rows, several of the blocks that are compressed on disk: TensorStore gets neighbours with one
+request, so that its price and latency are paid once for all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,97 +16,116 @@ import tensorstore
 
 from tpulm import storage
 from tpulm.dataset import store
-from tpulm.dataset.manifest import COLUMNS, PartRecord, SplitManifest
-from tpulm.dataset.order import Blocks, Run, list_blocks
+from tpulm.dataset.manifest import PartRecord, SplitManifest, array_path
+from tpulm.dataset.order import Blocks, Places, list_blocks
 from tpulm.errors import StorageError
 from tpulm.workfolder import is_imported
 
+READ_ROWS = 512
 _INDEX_CACHE_BYTES = 64 << 20  # mostly shard indexes, 16 bytes a block
 
 
 class BlockReader:
-    """The blocks of one split. Safe to use from several threads.
+    """The blocks of one split, version after version. Safe to use from several threads.
 
-    `rows_read` counts rows of the blocks that were read, `rows_delivered` those handed out.
+    `keep_rows` rows stay in memory. `rows_read` counts rows of the blocks that were read, `rows_delivered` those handed out.
     """
 
-    def __init__(self, folder: PurePath, manifest: SplitManifest, *, keep: int, without: Collection[str] = ()):
+    def __init__(self, folder: PurePath, manifest: SplitManifest, *, keep_rows: int, without: Collection[str] = ()):
         self.columns = tuple(column for column in manifest.rows.columns if column not in without)
         self._folder = folder
         self._format = manifest.rows
-        self._parts = [part for part in manifest.parts if part.counts.rows]
-        self.blocks: Blocks = list_blocks([part.counts.rows for part in self._parts], manifest.rows.block_rows)
+        block_rows = manifest.rows.block_rows * max(1, READ_ROWS // manifest.rows.block_rows)
+        sources = [
+            [(part, version, rows) for part in manifest.parts if (rows := part.version_rows[version])]
+            for version in range(manifest.num_versions)
+        ]
+        self._sources = [source for of_version in sources for source in of_version]
+        self.blocks: Blocks = list_blocks([rows for _, _, rows in self._sources], block_rows)
+        self.versions = [sum(-(-rows // block_rows) for _, _, rows in of_version) for of_version in sources]  # blocks of each
         self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _INDEX_CACHE_BYTES}})
         self._arrays: dict[tuple[int, str], tensorstore.TensorStore] = {}
         self._kept: OrderedDict[int, dict[str, tensorstore.Future]] = OrderedDict()
-        self._keep = keep
+        self._keep_rows, self._kept_rows = keep_rows, 0
         self._lock = threading.Lock()
         self.rows_read = 0
         self.rows_delivered = 0
 
-    def rows(self, runs: list[Run]) -> dict[str, np.ndarray]:
-        """The rows of the runs, one after another: {"tokens": [rows, L], …}. All reads start before one is waited for."""
-        reads = [self._start(run.block) for run in runs]
-        total = sum(run.num_rows for run in runs)
+    def start(self, places: Places) -> None:
+        """Begin to read what these rows need."""
+        for block in np.unique(places.block).tolist():
+            self._start(block)
+
+    def rows(self, places: Places) -> dict[str, np.ndarray]:
+        """The rows, in this order: {"tokens": [rows, L], …}. All reads start before one is waited for."""
+        total = places.block.size
+        blocks, counts = np.unique(places.block, return_counts=True)
+        reads = [self._start(block) for block in blocks.tolist()]
+        by_block = np.split(np.argsort(places.block, kind="stable"), np.cumsum(counts)[:-1])
         result = {
             name: np.empty((total, *self._format.column_shape(name)), self._format.column_dtype(name)) for name in self.columns
         }
-        place = 0
-        for run, read in zip(runs, reads, strict=True):
+        for block, read, chosen in zip(blocks.tolist(), reads, by_block, strict=False):  # no rows are split into one nothing
             for name, future in read.items():
-                result[name][place : place + run.num_rows] = self._wait(run.block, name, future)[
-                    run.offset : run.offset + run.num_rows
-                ]
-            place += run.num_rows
+                result[name][chosen] = self._wait(block, name, future)[places.offset[chosen]]
         with self._lock:
             self.rows_delivered += total
         return result
 
+    def places(self, first: int, last: int) -> Places:
+        """Of rows [first, last) as they lie in the dataset."""
+        row = np.arange(first, last)
+        block = np.searchsorted(self.blocks.first_row, row, "right") - 1
+        return Places(block, row - self.blocks.first_row[block])
+
     def part_of(self, block: int) -> PartRecord:
-        return self._parts[int(self.blocks.part[block])]
+        return self._sources[int(self.blocks.array[block])][0]
 
     def _start(self, block: int) -> dict[str, tensorstore.Future]:
         with self._lock:
             if block in self._kept:
                 self._kept.move_to_end(block)
                 return self._kept[block]
-            part = int(self.blocks.part[block])
-            first = int(self.blocks.first_row[block] - self.blocks.part_first_row[part])
+            source = int(self.blocks.array[block])
+            first = int(self.blocks.first_row[block] - self.blocks.array_first_row[source])
             count = int(self.blocks.num_rows[block])
-            read = {name: self._array(part, name)[first : first + count].read() for name in self.columns}
+            read = {name: self._array(source, name)[first : first + count].read() for name in self.columns}
             self._kept[block] = read
-            while len(self._kept) > self._keep:
-                self._kept.popitem(last=False)
+            self._kept_rows += count
             self.rows_read += count
+            while self._kept_rows > self._keep_rows:
+                oldest, _ = self._kept.popitem(last=False)
+                self._kept_rows -= int(self.blocks.num_rows[oldest])
             return read
 
-    def _array(self, part: int, column: str) -> tensorstore.TensorStore:
-        if (part, column) not in self._arrays:
-            path = self._path(part, column)
+    def _array(self, source: int, column: str) -> tensorstore.TensorStore:
+        if (source, column) not in self._arrays:
+            path = self._path(source, column)
             try:
                 array = store.open_array(path, self._context)
             except StorageError as error:
-                raise self._damaged(part, error) from error
-            expected = (self._parts[part].counts.rows, *self._format.column_shape(column))
+                raise self._damaged(source, error) from error
+            expected = (self._sources[source][2], *self._format.column_shape(column))
             if array.shape != expected or array.dtype.numpy_dtype != self._format.column_dtype(column):
                 found = f"{array.dtype.name} {array.shape}, expected {self._format.column_dtype(column)} {expected}"
-                raise self._damaged(part, StorageError(f"{path} holds {found}"))
-            self._arrays[part, column] = array
-        return self._arrays[part, column]
+                raise self._damaged(source, StorageError(f"{path} holds {found}"))
+            self._arrays[source, column] = array
+        return self._arrays[source, column]
 
     def _wait(self, block: int, column: str, future: tensorstore.Future) -> np.ndarray:
-        part = int(self.blocks.part[block])
+        source = int(self.blocks.array[block])
         try:
-            with store.explain("read", self._path(part, column)):
+            with store.explain("read", self._path(source, column)):
                 return future.result()
         except StorageError as error:
-            raise self._damaged(part, error) from error
+            raise self._damaged(source, error) from error
 
-    def _path(self, part: int, column: str) -> PurePath:
-        return self._folder / self._parts[part].name / COLUMNS[column]
+    def _path(self, source: int, column: str) -> PurePath:
+        part, version, _ = self._sources[source]
+        return self._folder / part.name / array_path(column, version)
 
-    def _damaged(self, part: int, error: StorageError) -> StorageError:
-        return damaged(self._folder / self._parts[part].name, str(error))
+    def _damaged(self, source: int, error: StorageError) -> StorageError:
+        return damaged(self._folder / self._sources[source][0].name, str(error))
 
 
 def damaged(part_folder: PurePath, what: str) -> StorageError:

@@ -16,8 +16,8 @@ from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.encode import encode_documents
 from tpulm.dataset.manifest import SPLITS, PartRecord, RowFormat, dataset_folder
 from tpulm.dataset.packing import lay_packed
-from tpulm.dataset.part import write_part
-from tpulm.dataset.rows import EMPTY, Layout, Tokens, reorder
+from tpulm.dataset.part import Version, write_part
+from tpulm.dataset.rows import EMPTY, Layout, Tokens, reorder, shuffle
 from tpulm.dataset.segments import lay_segments
 from tpulm.dataset.words import WordEncoder
 from tpulm.errors import WorkFolderMismatch
@@ -56,20 +56,30 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
         sentences = task.config.rows == "segments"
         tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=words)
         documents.clear()
-        layout = _lay(tokens, task.config, Draws(task.config.seed, Purpose.LAYOUT, *numbers))
-        rows = Draws(task.config.seed, Purpose.ROW_ORDER, *numbers).permutation(layout.num_rows)
         records[split] = write_part(
             folder / split,
             number=task.number,
             inputs=task.inputs,
-            layout=reorder(layout, rows),
-            tokens=tokens.ids,
-            word_start=tokens.word_start,
+            versions=_versions(tokens, task.config, numbers, task.config.dupe_factor if split == "train" else 1),
             counts=counts.model_copy(update=of_part[split]),
             rows=task.rows,
             removed=part.removed if split == "train" else {},
         )
     return records
+
+
+def _versions(tokens: Tokens, config: DataConfig, numbers: tuple[int, ...], count: int) -> Iterator[Version]:
+    """So many times the rows of the same documents, differently drawn: pairs and lengths, or the order of the documents."""
+    for version in range(count):
+        own = (*numbers, version) if version else numbers
+        if version and config.rows != "segments":
+            order = Draws(config.seed, Purpose.DOCUMENT_ORDER, *own).permutation(tokens.document_ends.size)
+            documents = shuffle(tokens, order)
+        else:
+            documents = tokens
+        layout = _lay(documents, config, Draws(config.seed, Purpose.LAYOUT, *own))
+        rows = Draws(config.seed, Purpose.ROW_ORDER, *own).permutation(layout.num_rows)
+        yield Version(reorder(layout, rows), documents.ids, documents.word_start)
 
 
 def _lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:

@@ -18,6 +18,8 @@ class Purpose(IntEnum):
     ROW_ORDER = 1
     BLOCK_ORDER = 2
     INSPECTION = 3
+    ROW_SHUFFLE = 4  # within a window of an epoch
+    DOCUMENT_ORDER = 5
 
 
 class Draws:

@@ -9,9 +9,8 @@ from pathlib import PurePath
 import numpy as np
 
 from tpulm import storage
-from tpulm.dataset.blocks import BlockReader
+from tpulm.dataset.blocks import READ_ROWS, BlockReader
 from tpulm.dataset.manifest import WORD_START, load_split
-from tpulm.dataset.order import Run
 from tpulm.errors import ConfigError, DataError
 
 
@@ -31,14 +30,10 @@ def evaluation_batches(
     if not num_rows:
         raise DataError("no rows", location=str(folder))
     share = batch_size // num_hosts
-    reader = BlockReader(storage.as_path(folder), manifest, keep=2 + share // manifest.rows.block_rows, without=(WORD_START,))
-    starts = reader.blocks.first_row
+    reader = BlockReader(storage.as_path(folder), manifest, keep_rows=2 * READ_ROWS + share, without=(WORD_START,))
     for first in range(0, num_rows, batch_size):
-        begin = first + host_index * share
-        end = max(begin, min(begin + share, num_rows))
-        blocks = range(int(np.searchsorted(starts, begin, "right")) - 1, int(np.searchsorted(starts, end, "left")))
-        runs = [_overlap(int(starts[block]), int(reader.blocks.num_rows[block]), block, begin, end) for block in blocks]
-        batch = reader.rows(runs if begin < end else [])
+        begin = min(first + host_index * share, num_rows)
+        batch = reader.rows(reader.places(begin, min(begin + share, num_rows)))
         yield {name: _filled(rows, share, manifest.rows.special.pad if name == "tokens" else 0) for name, rows in batch.items()}
 
 
@@ -57,12 +52,6 @@ def token_counts(folder: str | PurePath, *, max_tokens: int) -> np.ndarray:
         counts += np.bincount(tokens.ravel(), minlength=rows.vocab_size)
     counts[list(never)] = 0
     return counts
-
-
-def _overlap(first_row: int, num_rows: int, block: int, begin: int, end: int) -> Run:
-    """The rows of the block that lie in [begin, end)."""
-    offset = max(begin - first_row, 0)
-    return Run(block, offset, min(end - first_row, num_rows) - offset)
 
 
 def _filled(rows: np.ndarray, count: int, value: int) -> np.ndarray:

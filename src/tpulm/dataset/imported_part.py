@@ -11,7 +11,7 @@ import numpy as np
 from tpulm import storage, tokenization
 from tpulm.corpus.identity import Purpose, below, draw
 from tpulm.dataset.manifest import FORMAT_VERSION, SPLITS, Counts, PartRecord, Record, RowFormat
-from tpulm.dataset.part import write_part
+from tpulm.dataset.part import Version, write_part
 from tpulm.dataset.pretraining_records import layout_of
 from tpulm.dataset.rows import EMPTY, Layout
 from tpulm.dataset.stretch import StretchRecord, keys_in, row_dtype, rows_of_part
@@ -65,8 +65,7 @@ def import_part(task: ImportedPartTask) -> dict[str, PartRecord]:
             storage.as_path(task.folder) / split,
             number=task.number,
             inputs=task.inputs,
-            layout=layout,
-            tokens=tokens.reshape(-1),
+            versions=[Version(layout, tokens.reshape(-1))],
             counts=counts.model_copy(update={"duplicates": left_out}),
             rows=task.rows,
         )

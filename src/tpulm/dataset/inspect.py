@@ -8,10 +8,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tpulm import corpus, storage
-from tpulm.dataset.blocks import BlockReader
+from tpulm.dataset.blocks import READ_ROWS, BlockReader
 from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.manifest import WORD_START, Counts, load_manifest, load_split
-from tpulm.dataset.order import Run
 from tpulm.errors import DataError
 
 
@@ -57,18 +56,18 @@ def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, 
     """`count` different rows (all, if there are fewer), chosen evenly by the seed, in the order of the dataset."""
     folder = _split_folder(workdir, split)
     manifest = load_split(folder)
-    reader = BlockReader(folder, manifest, keep=1)
+    reader = BlockReader(folder, manifest, keep_rows=READ_ROWS)
     total = manifest.counts.rows
     places = Draws(seed, Purpose.INSPECTION).uniform(4 * count + 16) * total
     chosen = np.arange(total) if total <= 2 * count else np.unique(places.astype(np.int64))
     order = Draws(seed, Purpose.INSPECTION, 1).permutation(chosen.size)
     rows = []
     for number in np.sort(chosen[order[:count]]).tolist():
-        block = int(np.searchsorted(reader.blocks.first_row, number, "right")) - 1
-        row = reader.rows([Run(block, number - int(reader.blocks.first_row[block]), 1)])
+        place = reader.places(number, number + 1)
+        row = reader.rows(place)
         random_next = bool(row["next_sentence"][0]) if "next_sentence" in row else None
         word_start = row[WORD_START][0] if WORD_START in row else None
-        rows.append(SampledRow(number, reader.part_of(block).name, row["tokens"][0], random_next, word_start))
+        rows.append(SampledRow(number, reader.part_of(int(place.block[0])).name, row["tokens"][0], random_next, word_start))
     return rows
 
 

@@ -10,7 +10,7 @@ from tpulm import storage
 from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.manifest import Counts, RowFormat, SpecialIds, split_manifest
 from tpulm.dataset.packing import lay_packed
-from tpulm.dataset.part import write_part
+from tpulm.dataset.part import Version, write_part
 from tpulm.dataset.rows import Tokens, reorder
 
 
@@ -35,5 +35,5 @@ def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, blo
         layout = lay_packed(Tokens(ids, ends, ends), sequence_length=sequence_length)
         layout = reorder(layout, draws.permutation(layout.num_rows))
         counts = Counts(documents=ends.size, tokens=size, characters=size)
-        records.append(write_part(folder, number=number, inputs="", layout=layout, tokens=ids, counts=counts, rows=rows))
+        records.append(write_part(folder, number=number, inputs="", versions=[Version(layout, ids)], counts=counts, rows=rows))
     storage.write_json(folder / "manifest.json", split_manifest("train", {}, rows, records).model_dump(mode="json"))

@@ -1,7 +1,8 @@
 """What a prepared dataset says of itself: counts, checksums, and what it was made from.
 
 W/dataset/inputs.json                     what every part is made from, written first
-W/dataset/{train,holdout}/part-00000/     part.json and the arrays; complete as soon as it exists
+W/dataset/{train,holdout}/part-00000/     part.json and the arrays, version 1 and later in folders of their own; complete as
+                                          soon as it exists
 W/dataset/{train,holdout}/manifest.json   a split: everything needed to read it
 W/dataset/manifest.json                   the whole, written last
 """
@@ -23,7 +24,6 @@ from tpulm.errors import StorageError
 FORMAT_VERSION = 1
 SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
 WORD_START = "word_start"
-COLUMNS = {"tokens": "tokens.zarr", "next_sentence": "next_sentence.zarr", WORD_START: "word_start.zarr"}
 
 
 class Record(BaseModel):
@@ -31,7 +31,9 @@ class Record(BaseModel):
 
 
 class Counts(Record):
-    """Of a part or a split. Content tokens are those of the text, without [CLS], [SEP] and [PAD], each counted once."""
+    """Of a part or a split; of several versions (data.dupe_factor) of the first. Content tokens are those of the text, without
+    [CLS], [SEP] and [PAD], each counted once.
+    """
 
     documents: int = 0  # without exact duplicates; copies by weight included; 0 where rows were imported
     duplicates: int = 0  # documents, or imported rows, left out; those of the holdout are counted with train
@@ -66,10 +68,15 @@ class PartRecord(Record):
     counts: Counts
     objects: dict[str, ObjectRecord]
     removed: dict[str, tuple[str, ...]] = {}  # samples of duplicates, by kind
+    redrawn_rows: tuple[int, ...] = ()  # of versions 1, 2, … of the text (data.dupe_factor); `counts` are of version 0
 
     @property
     def name(self) -> str:
         return part_name(self.number)
+
+    @property
+    def version_rows(self) -> tuple[int, ...]:
+        return (self.counts.rows, *self.redrawn_rows)
 
 
 class SpecialIds(Record):
@@ -123,6 +130,10 @@ class SplitManifest(Record):
         return self.counts.unknown_tokens / max(1, self.counts.tokens)
 
     @property
+    def num_versions(self) -> int:
+        return len(self.parts[0].version_rows)
+
+    @property
     def predicted_per_character(self) -> float:
         """Tokens of the text that a model is scored on over its characters; with causal rows the ends of texts count, too."""
         ends = self.counts.documents - self.counts.empty_documents if self.rows.kind == "causal" else 0
@@ -142,6 +153,11 @@ class DatasetManifest(Record):
 
 def part_name(number: int) -> str:
     return f"part-{number:05d}"
+
+
+def array_path(column: str, version: int) -> str:
+    """Where in the folder of a part the array of a column lies."""
+    return f"version-{version}/{column}.zarr" if version else f"{column}.zarr"
 
 
 def dataset_folder(workdir: str | PurePath) -> PurePath:

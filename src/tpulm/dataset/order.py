@@ -1,4 +1,8 @@
-"""The order in which training visits rows: an endless stream of epochs, each a permutation of the blocks.
+"""The order in which training visits rows: an endless stream of epochs, each with every row once.
+
+An epoch permutes the blocks, cuts them into windows of about `WINDOW_ROWS` rows, and permutes the rows of each window. So
+blocks are read whole, and two rows of one batch hardly ever share another: only rows of the same block are sure to come into
+the same window again, and there they spread over all its batches.
 
 Everything is a function of (seed, number of the sample), so that any place in the stream is found without going there.
 """
@@ -13,64 +17,98 @@ import numpy as np
 
 from tpulm.dataset.draws import Draws, Purpose
 
+WINDOW_ROWS = 16_384  # 4 MB of rows of 128 tokens, 17 MB of 512: many batches, little memory
+
 
 class Blocks(NamedTuple):
-    """The blocks of all parts, in the order of parts. K blocks."""
+    """The blocks of all arrays of rows, in the order of the arrays. K blocks."""
 
-    part: np.ndarray  # int32 [K]
-    first_row: np.ndarray  # int64 [K], counted through all parts
+    array: np.ndarray  # int32 [K]
+    first_row: np.ndarray  # int64 [K], counted through all arrays
     num_rows: np.ndarray  # int32 [K]
-    part_first_row: np.ndarray  # int64 [parts]
+    array_first_row: np.ndarray  # int64 [arrays]
 
 
-class Run(NamedTuple):
-    """Consecutive samples that lie in one block: `num_rows` rows from row `offset` of it on."""
+class Places(NamedTuple):
+    """Where N rows lie."""
 
-    block: int
-    offset: int
-    num_rows: int
+    block: np.ndarray  # int64 [N]
+    offset: np.ndarray  # int64 [N], within the block
 
 
 class _Epoch(NamedTuple):
-    blocks: np.ndarray  # int64 [K]
-    ends: np.ndarray  # int64 [K], samples up to and with each block
+    blocks: np.ndarray  # int64 [K], permuted
+    cuts: np.ndarray  # int64 [W + 1], where among them the windows begin, and the end
+    ends: np.ndarray  # int64 [W], rows up to and with each window
 
 
-def list_blocks(part_rows: Sequence[int], block_rows: int) -> Blocks:
-    """The blocks of parts with so many rows; the last block of a part may be short."""
-    rows = np.asarray(part_rows, np.int64)
+def list_blocks(array_rows: Sequence[int], block_rows: int) -> Blocks:
+    """The blocks of arrays with so many rows; the last block of an array may be short."""
+    rows = np.asarray(array_rows, np.int64)
     counts = -(-rows // block_rows)
-    part = np.repeat(np.arange(rows.size), counts)
-    number = np.arange(part.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    part_first_row = np.cumsum(rows) - rows
-    num_rows = np.minimum(block_rows, rows[part] - number * block_rows)
-    return Blocks(part.astype(np.int32), part_first_row[part] + number * block_rows, num_rows.astype(np.int32), part_first_row)
+    array = np.repeat(np.arange(rows.size), counts)
+    number = np.arange(array.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    array_first_row = np.cumsum(rows) - rows
+    num_rows = np.minimum(block_rows, rows[array] - number * block_rows)
+    return Blocks(
+        array.astype(np.int32), array_first_row[array] + number * block_rows, num_rows.astype(np.int32), array_first_row
+    )
 
 
 class Order:
-    """Sample s is sample s mod N of epoch s div N, N the number of rows; each epoch permutes the blocks anew."""
+    """The stream of samples over `versions` of the rows, each so many of the blocks: epoch e visits version e mod D."""
 
-    def __init__(self, blocks: Blocks, seed: int):
+    def __init__(self, blocks: Blocks, seed: int, *, versions: Sequence[int] | None = None, window_rows: int = WINDOW_ROWS):
         self._blocks = blocks
         self._seed = seed
-        self.num_rows = int(blocks.num_rows.sum(dtype=np.int64))
+        self._window_rows = window_rows
+        ends = np.cumsum([blocks.num_rows.size] if versions is None else versions)
+        self._first_blocks = np.concatenate([[0], ends])
+        rows = np.concatenate([[0], np.cumsum(blocks.num_rows, dtype=np.int64)])[ends]
+        self._ends = rows  # int64 [D], rows up to and with each version
+        self.num_rows = int(rows[0])
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)  # a batch may span two
+        self._window = lru_cache(maxsize=16)(self._draw_window)
 
-    def runs(self, first: int, last: int) -> list[Run]:
-        """Samples [first, last) as runs."""
-        runs = []
+    def places(self, first: int, last: int) -> Places:
+        """Of samples [first, last)."""
+        found: list[Places] = []
         sample = first
         while sample < last:
-            number, place = divmod(sample, self.num_rows)
+            number, place = self._find(sample)
             epoch = self._epoch(number)
             index = int(np.searchsorted(epoch.ends, place, "right"))
-            block = int(epoch.blocks[index])
-            remaining = int(epoch.ends[index]) - place
-            count = min(remaining, last - sample)
-            runs.append(Run(block, int(self._blocks.num_rows[block]) - remaining, count))
-            sample += count
-        return runs
+            window = self._window(number, index)
+            begin = place - (int(epoch.ends[index - 1]) if index else 0)
+            end = min(window.block.size, begin + last - sample)
+            found.append(Places(window.block[begin:end], window.offset[begin:end]))
+            sample += end - begin
+        return Places(*(np.concatenate(field) for field in zip(*found, strict=True)))
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """int64: the rows that samples [first, last) are, counted through all arrays."""
+        places = self.places(first, last)
+        return self._blocks.first_row[places.block] + places.offset
+
+    def _find(self, sample: int) -> tuple[int, int]:
+        """The epoch of a sample, and its place there."""
+        cycle, place = divmod(sample, int(self._ends[-1]))
+        version = int(np.searchsorted(self._ends, place, "right"))
+        return cycle * self._ends.size + version, place - (int(self._ends[version - 1]) if version else 0)
 
     def _draw_epoch(self, number: int) -> _Epoch:
-        blocks = Draws(self._seed, Purpose.BLOCK_ORDER, number).permutation(self._blocks.part.size)
-        return _Epoch(blocks, np.cumsum(self._blocks.num_rows[blocks], dtype=np.int64))
+        first, last = self._first_blocks[number % self._ends.size :][:2].tolist()
+        count = last - first
+        blocks = first + Draws(self._seed, Purpose.BLOCK_ORDER, number).permutation(count)
+        ends = np.cumsum(self._blocks.num_rows[blocks], dtype=np.int64)
+        windows = min(count, max(1, round(int(ends[-1]) / self._window_rows)))
+        cuts = np.arange(windows + 1) * count // windows
+        return _Epoch(blocks, cuts, ends[cuts[1:] - 1])
+
+    def _draw_window(self, epoch: int, number: int) -> Places:
+        drawn = self._epoch(epoch)
+        blocks = drawn.blocks[drawn.cuts[number] : drawn.cuts[number + 1]]
+        counts = self._blocks.num_rows[blocks]
+        before = np.cumsum(counts) - counts
+        order = Draws(self._seed, Purpose.ROW_SHUFFLE, epoch, number).permutation(int(counts.sum()))
+        return Places(np.repeat(blocks, counts)[order], (np.arange(order.size) - np.repeat(before, counts))[order])

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from tpulm import storage
 from tpulm.dataset import store
 from tpulm.dataset.manifest import (
-    COLUMNS,
     FORMAT_VERSION,
     WORD_START,
     Counts,
     ObjectRecord,
     PartRecord,
     RowFormat,
+    array_path,
     parse,
     part_name,
 )
@@ -27,36 +28,47 @@ _RECORD = "part.json"
 _NO_WORDS = Marks(pad=0, cls=0, sep=0)  # what stands for [PAD], [CLS] and [SEP] among the beginnings of words
 
 
+class Version(NamedTuple):
+    """Rows of a part: a layout of its tokens."""
+
+    layout: Layout
+    tokens: np.ndarray  # [T]
+    word_start: np.ndarray | None = None  # int8 [T]
+
+
 def write_part(
     split_folder: PurePath,
     *,
     number: int,
     inputs: str,
-    layout: Layout,
-    tokens: np.ndarray,
-    word_start: np.ndarray | None = None,
+    versions: Iterable[Version],
     counts: Counts,
     rows: RowFormat,
     removed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> PartRecord:
-    """Write the layout's rows and their record into a temporary folder, then put that in its place.
+    """Write the rows, which are one version of the text or several, and their record into a temporary folder, then put that in
+    its place.
 
-    Memory: a shard of rows at a time, beside what TensorStore holds of it. `counts` are those of the text.
+    Memory: one version, and a shard of its rows beside what TensorStore holds of it. `counts` are those of the text.
     """
     with storage.built_aside(split_folder / part_name(number), last=_RECORD) as temporary:
         storage.make_folder(temporary)
-        if layout.num_rows:
-            for column in rows.columns:
-                _write_column(temporary / COLUMNS[column], column, layout, tokens, word_start, rows)
+        written: list[Counts] = []
+        for version in versions:
+            if version.layout.num_rows:
+                for column in rows.columns:
+                    _write_column(temporary / array_path(column, len(written)), column, version, rows)
+            written.append(_with_rows(counts, version.layout, rows.sequence_length))
         record = PartRecord(
             inputs=inputs,
             number=number,
-            counts=_with_rows(counts, layout, rows.sequence_length),
+            counts=written[0],
             objects={
                 name: ObjectRecord(bytes=found.size, sha256=storage.sha256(temporary / name))
                 for name, found in storage.walk(temporary).items()
             },
             removed=dict(removed),
+            redrawn_rows=tuple(drawn.rows for drawn in written[1:]),
         )
         storage.write_json(temporary / _RECORD, record.model_dump(mode="json"))
     return record
@@ -78,9 +90,8 @@ def read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord 
     return record
 
 
-def _write_column(
-    path: PurePath, column: str, layout: Layout, tokens: np.ndarray, word_start: np.ndarray | None, rows: RowFormat
-) -> None:
+def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat) -> None:
+    layout, tokens, word_start = version
     dtype = rows.column_dtype(column)
     marks = Marks(rows.special.pad, rows.special.cls, rows.special.sep)
 

@@ -65,7 +65,8 @@ def prepare(
     folder = dataset_folder(workdir)
     tokenizer = tokenization.load(tokenization_path)
     analyser = _analyser(config, tokenizer, workdir)
-    unsaid = {"word_boundaries"} if config.word_boundaries == "none" else set()
+    unsaid = {"word_boundaries"} if config.word_boundaries == "none" else set[str]()
+    unsaid |= {"dupe_factor"} if config.dupe_factor == 1 else set[str]()
     inputs = {
         "format_version": FORMAT_VERSION,
         "config": config.model_dump(mode="json", exclude=unsaid),
@@ -264,10 +265,10 @@ def _refuse_empty(split: SplitManifest, documents: int) -> None:
 
 
 def _report(train: SplitManifest, progress: Progress) -> None:
-    counts = train.counts
+    counts, versions = train.counts, train.num_versions
     progress.note(
         f"{counts.rows:,} rows of {train.rows.sequence_length} from {counts.documents:,} documents, {counts.tokens:,} tokens; "
-        f"{train.padding_fraction:.1%} padding"
+        f"{train.padding_fraction:.1%} padding" + (f"; drawn {versions} times, for as many epochs" if versions > 1 else "")
     )
     if counts.empty_documents:
         progress.note(f"{counts.empty_documents:,} documents hold no token and are in no row")

@@ -46,6 +46,17 @@ class Marks(NamedTuple):
     sep: int
 
 
+def shuffle(documents: Tokens, order: np.ndarray) -> Tokens:
+    """Documents that count as one sentence each, in another order; int64 [D]."""
+    ends = documents.document_ends
+    lengths = np.diff(ends, prepend=0)
+    begins, lengths = (ends - lengths)[order], lengths[order]
+    ends = np.cumsum(lengths)
+    chosen = np.arange(documents.ids.size) + np.repeat(begins - (ends - lengths), lengths)
+    word_start = None if documents.word_start is None else documents.word_start[chosen]
+    return Tokens(documents.ids[chosen], ends, ends, word_start)
+
+
 def reorder(layout: Layout, order: np.ndarray) -> Layout:
     """The layout with row `order[i]` at place i; int64 [N]."""
     place = np.empty_like(order)

@@ -145,11 +145,15 @@ class Checkpoints:
         return Restored(items["state"], items["metadata"])
 
     def _set_damaged_aside(self) -> None:
-        """Down to the newest step whose objects are all there and as they were written. Raises CheckpointError if none is."""
+        """Down to the newest step whose objects are all there and as they were written.
+
+        Raises CheckpointError if none is, or if that is of another format.
+        """
         steps = sealing.committed_steps(self._folder)
         for step in reversed(steps):
             reason = sealing.damage(self._folder / str(step))
             if reason is None:
+                sealing.check_format(self._folder / str(step))
                 return
             self._set_aside(step, reason)
         if steps:

@@ -28,7 +28,7 @@ from tpulm.train.step import (
 )
 
 BatchShapes = Mapping[str, tuple[tuple[int, ...], Any]]  # column -> (shape, dtype), rows first
-# (state, batch, cursor, seed), the last two from `Compiled.scalar`; the state is donated
+# (state, batch, cursor, seed), the last two from `Compiled.cursor` and `Compiled.scalar`; the state is donated
 Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], StepOutput]
 
 
@@ -84,8 +84,9 @@ class Compiled:
             update = make_step(self.objective, self._optimizer, self.layout, seed=seed, log_every_steps=self._log_every_steps)
             return update(state, batch, cursor)
 
+        cursor = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=replicated(self.mesh))
         jitted = jax.jit(step, donate_argnums=0, out_shardings=StepOutput(self._shardings, replicated(self.mesh)))
-        return jitted.lower(self.abstract_state, self._shapes(batch), self._scalar_shape, self._scalar_shape)
+        return jitted.lower(self.abstract_state, self._shapes(batch), cursor, self._scalar_shape)
 
     def window_metrics(self, state: TrainState) -> dict[str, float]:
         """The objective's, and "grad_norm", over all devices and steps since the last multiple of `log_every_steps`."""
@@ -105,6 +106,10 @@ class Compiled:
     def scalar(self, value: int) -> jax.Array:
         """An int32 that every device holds."""
         return place(np.asarray(value, np.int32), replicated(self.mesh))
+
+    def cursor(self, rows: int) -> jax.Array:
+        """The number of a batch's first row, as the step takes it: two words, since a run may visit more than 2**32 rows."""
+        return place(np.array(divmod(rows, 1 << 32), np.uint32), replicated(self.mesh))
 
     def gathered(self, params: Any) -> Any:
         """Parameters as numpy arrays, whole on every host; all hosts must ask."""

@@ -129,7 +129,7 @@ def _ended_early(config: FinetuneConfig, history: History) -> bool:
 
 
 def _check_finite(state: TrainState, step: int) -> None:
-    bad = int(jax.device_get(state.bad_cursor))
+    bad = int(jax.device_get(state.bad_step))
     if bad >= 0:
         raise TrainingDiverged(
             f"the loss or its gradient is not finite at step {bad + 1} (seen at step {step}). Lower the learning rate, or "

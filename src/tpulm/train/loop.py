@@ -32,7 +32,7 @@ _IN_FLIGHT = 2  # steps the host may be ahead of the devices
 
 
 class Stream(Protocol):
-    """What the loop needs of the dataset: `tpulm.dataset.Batches`."""
+    """What the loop needs of the dataset: `tpulm.dataset.Batches`. A cursor is the number of rows before a batch."""
 
     def iterate(
         self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
@@ -48,7 +48,7 @@ class TrainResult(NamedTuple):
     train_loss: float  # mean over the last logged window
     train_values: dict[str, float]  # the window's other metrics; none where nothing was trained
     rate: Rate
-    skipped: tuple[tuple[int, int], ...]  # [first, last) batches left out after NaN or a spike
+    skipped: tuple[tuple[int, int], ...]  # [first, last) of the cursor, left out after NaN or a spike
     attempt: int
 
 
@@ -103,6 +103,7 @@ def train(
         in_flight: collections.deque[jax.Array] = collections.deque()
         values: dict[str, float] = {"loss": start.train_loss}
         batches = stream.iterate(cursor, skipped=skipped)
+        cursors: dict[int, int] = {}  # of the steps of this log window
         closing.enter_context(stopping_together(hosts))
         if step > first_step:
             progress.note(f"continuing from checkpoint {step} of {config.steps} steps")
@@ -113,8 +114,9 @@ def train(
             cursor, batch = next(batches)
             if not in_flight:
                 meter.resume()
-            state, loss = program.step(state, program.to_devices(batch), program.scalar(cursor))
-            step, cursor = step + 1, cursor + 1
+            state, loss = program.step(state, program.to_devices(batch), program.cursor(cursor))
+            cursors[step] = cursor
+            step, cursor = step + 1, cursor + config.batch_size
             in_flight.append(loss)
             if len(in_flight) > _IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
@@ -126,20 +128,24 @@ def train(
             save_due = last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)
 
             if log_due or save_due:
-                bad = _bad_window(config, program, state, step, lowest)
+                bad = _bad_rows(config, program, state, step, lowest, cursors)
                 if bad is not None:
-                    skipped = (*skipped, _decide(bad, config, stream, checkpoints, step, skipped))
-                    progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_batches(*skipped[-1])}")
+                    _check_skipping(bad, config, stream, checkpoints, skipped)
                     checkpoints.wait()
                     start = _restore(program, checkpoints, identity)
                     if start.step < first_step:
                         return _as_restored(start)
+                    skipped = (*skipped, (max(bad.first, start.cursor), bad.last))
+                    progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_rows(*skipped[-1])}")
                     state, lowest = start.state, start.lowest_loss
                     progress.advance(start.step - step)
                     step, cursor = start.step, start.cursor
+                    cursors.clear()
                     in_flight.clear()
                     batches = stream.iterate(cursor, skipped=skipped)
                     continue
+                if _every(step, config.log_every_steps):
+                    cursors.clear()
             if log_due:
                 rate = meter.close_window()
                 values = _window_values(program, state, step)
@@ -215,35 +221,37 @@ def _finite(value: float) -> float | None:
 
 class _Bad(NamedTuple):
     what: str
-    first: int  # the batches concerned: [first, last)
+    first: int  # the rows concerned: [first, last) of the cursor
     last: int
 
 
-def _bad_window(config: TrainConfig, program: Program, state: TrainState, step: int, lowest: float) -> _Bad | None:
-    """NaN since the last look, or a mean loss of this window far above the lowest so far."""
-    bad_cursor = int(jax.device_get(state.bad_cursor))
-    if bad_cursor >= 0:
-        return _Bad(
-            f"the loss or its gradient is not finite in batch {bad_cursor} (before step {step})", bad_cursor, bad_cursor + 1
-        )
-    loss, steps = _window_loss(program, state)
+def _bad_rows(
+    config: TrainConfig,
+    program: Program,
+    state: TrainState,
+    step: int,
+    lowest: float,
+    cursors: dict[int, int],
+) -> _Bad | None:
+    """NaN in this log window, or a mean loss far above the lowest so far; `cursors` are those of its steps."""
+    bad_step = int(jax.device_get(state.bad_step))
+    if bad_step >= 0:
+        first = cursors[bad_step]
+        what = f"the loss or its gradient is not finite at step {bad_step + 1} (seen at step {step})"
+        return _Bad(what, first, first + config.batch_size)
+    loss = _window_loss(program, state)
     if config.spike_factor is not None and loss > config.spike_factor * max(lowest, 0.1):
-        cursor = int(jax.device_get(state.cursor))
-        return _Bad(f"the loss jumped to {loss:.3f} at step {step} (lowest so far {lowest:.3f})", cursor - steps, cursor)
+        what = f"the loss jumped to {loss:.3f} at step {step} (lowest so far {lowest:.3f})"
+        return _Bad(what, min(cursors.values()), cursors[step - 1] + config.batch_size)
     return None
 
 
-def _decide(
-    bad: _Bad,
-    config: TrainConfig,
-    stream: Stream,
-    checkpoints: Checkpoints,
-    step: int,
-    skipped: tuple[tuple[int, int], ...],
-) -> tuple[int, int]:
-    """The window of batches to leave out; raises TrainingDiverged when that is not wanted or was tried too often."""
+def _check_skipping(
+    bad: _Bad, config: TrainConfig, stream: Stream, checkpoints: Checkpoints, skipped: tuple[tuple[int, int], ...]
+) -> None:
+    """Raise TrainingDiverged when leaving rows out is not wanted or was tried too often."""
     if config.on_nan == "skip" and len(skipped) < _MAX_SKIPS:
-        return bad.first, bad.last
+        return
     rows = stream.row_indices(bad.first)
     shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
     advice = (
@@ -259,8 +267,8 @@ def _name(checkpoints: Checkpoints) -> str:
     return "the beginning" if checkpoints.last_step is None else f"checkpoint {checkpoints.last_step}"
 
 
-def _batches(first: int, last: int) -> str:
-    return f"batches {first} to {last - 1}" if last - first > 1 else f"batch {first}"
+def _rows(first: int, last: int) -> str:
+    return f"rows {first:,} to {last - 1:,} of the run"
 
 
 def _every(step: int, steps: int) -> bool:
@@ -271,9 +279,8 @@ def _window_values(program: Program, state: TrainState, step: int) -> dict[str, 
     return {**program.window_metrics(state), "learning_rate": program.learning_rate(step - 1)}
 
 
-def _window_loss(program: Program, state: TrainState) -> tuple[float, int]:
-    window = jax.device_get(state.window)
-    return float(program.objective.metrics(window)["loss"]), int(window["steps"])
+def _window_loss(program: Program, state: TrainState) -> float:
+    return float(program.objective.metrics(jax.device_get(state.window))["loss"])
 
 
 def _rate_values(rate: Rate) -> dict[str, float]:

@@ -16,8 +16,9 @@ from typing import Any
 import google_crc32c
 
 from tpulm import storage
-from tpulm.errors import StorageError
+from tpulm.errors import CheckpointError, StorageError
 
+FORMAT_VERSION = 2  # of the state and metadata; version 1, which did not say so, counted the data in batches
 SEAL = "objects.json"
 COMMIT = "commit_success.txt"  # Orbax's, without which it sees no checkpoint in Cloud Storage
 _WRITTEN_LATER = {SEAL, "_CHECKPOINT_METADATA", COMMIT}
@@ -39,7 +40,7 @@ def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
         for name, found in storage.walk(folder).items()
         if name not in _WRITTEN_LATER
     }
-    storage.write_json(folder / SEAL, {"objects": objects, "arrays": dict(arrays)})
+    storage.write_json(folder / SEAL, {"format_version": FORMAT_VERSION, "objects": objects, "arrays": dict(arrays)})
 
 
 def damage(folder: PurePath) -> str | None:
@@ -68,6 +69,17 @@ def damage(folder: PurePath) -> str | None:
             raise
         return str(error)
     return None
+
+
+def check_format(folder: PurePath) -> None:
+    """Raise CheckpointError for a checkpoint that another version of tpulm wrote."""
+    found = storage.read_json(folder / SEAL).get("format_version", 1)
+    if found != FORMAT_VERSION:
+        what = "an older tpulm, which counted batches of data where this one counts rows" if found == 1 else "another tpulm"
+        raise CheckpointError(
+            f"checkpoint {folder} is of {what} (format {found}, this tpulm reads {FORMAT_VERSION}). Continue with the version "
+            "that wrote it, or begin a new work folder; --init DIR takes the weights of an exported model along"
+        )
 
 
 def array_checksums(folder: PurePath) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The compiled training step: one function of (state, batch, data cursor), with the state donated.
 
-Everything random is a function of (seed, data cursor, row of the global batch) for masks and of (seed, step) for dropout, so a
-resumed run continues bit for bit and another layout of devices sees the same masks.
+Masks are a function of (seed, number of the row, counted over the whole run), dropout of these and the step, so a resumed run
+continues bit for bit, and another layout of devices or another batch size sees the same masks.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ class TrainState:
     """All that a checkpoint must hold for training to continue as if nothing had happened (or a layout, leaf by leaf)."""
 
     step: Any  # int32, updates done
-    cursor: Any  # int32, the next batch of the data stream
     params: Any
     optimizer: Any
     window: dict[str, Any]  # float32 sums over the steps since the last log
-    bad_cursor: Any  # int32, the first batch whose loss or gradient was not finite, or -1
+    bad_step: Any  # int32, updates done before the first whose loss or gradient was not finite, or -1
 
 
 OWN_SUMS: dict[str, tuple[int, ...]] = {"grad_norm": (), "steps": ()}  # in the window, beside the objective's
@@ -44,16 +43,18 @@ class StepOutput(NamedTuple):
 
 
 def row_keys(seed: int | jax.Array, cursor: jax.Array, rows: int) -> jax.Array:
-    """One threefry key for each row of the global batch at `cursor`: [rows]."""
-    base = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), cursor)
-    return jax.vmap(lambda row: jax.random.fold_in(base, row))(jnp.arange(rows, dtype=jnp.uint32))
+    """One threefry key for each of so many rows from number `cursor` (uint32 [2], the higher word first) on: [rows]."""
+    low = cursor[1] + jnp.arange(rows, dtype=jnp.uint32)
+    high = cursor[0] + (low < cursor[1]).astype(jnp.uint32)  # where the lower word has wrapped around
+    base = jax.random.key(seed, impl="threefry2x32")
+    return jax.vmap(lambda *words: jax.random.fold_in(jax.random.fold_in(base, words[0]), words[1]))(high, low)
 
 
 def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[int, ...]]:
     """The sums that the objective's loss returns for a `batch` (of ShapeDtypeStructs will do), by name."""
 
     def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
-        inputs = objective.prepare(batch, row_keys(0, jnp.uint32(0), rows))
+        inputs = objective.prepare(batch, row_keys(0, jnp.zeros((2,), jnp.uint32), rows))
         return objective.loss(params, inputs, objective.totals(inputs), dropout_key=None).sums
 
     found = jax.eval_shape(sums, shapes(objective.spec), batch)
@@ -69,11 +70,10 @@ def make_initializer(
         params = initialize(objective.spec, jax.random.key(seed, impl="threefry2x32"))
         return TrainState(
             step=jnp.zeros((), jnp.int32),
-            cursor=jnp.zeros((), jnp.int32),
             params=params,
             optimizer=optimizer.init(params),
             window={name: jnp.zeros(shape, jnp.float32) for name, shape in {**sums, **OWN_SUMS}.items()},
-            bad_cursor=jnp.full((), -1, jnp.int32),
+            bad_step=jnp.full((), -1, jnp.int32),
         )
 
     return initial_state
@@ -90,11 +90,10 @@ def state_shardings(
     )
     return TrainState(
         step=whole,
-        cursor=whole,
         params=params,
         optimizer=moments,
         window=dict.fromkeys(abstract.window, whole),
-        bad_cursor=whole,
+        bad_step=whole,
     )
 
 
@@ -144,11 +143,10 @@ def make_step(
         fresh = {**sums, "grad_norm": grad_norm, "steps": jnp.ones((), jnp.float32)}
         after = TrainState(
             step=state.step + 1,
-            cursor=cursor + 1,
             params=params,
             optimizer=optimizer_state,
             window={name: kept * state.window[name] + fresh[name] for name in state.window},
-            bad_cursor=jnp.where(finite | (state.bad_cursor >= 0), state.bad_cursor, cursor),
+            bad_step=jnp.where(finite | (state.bad_step >= 0), state.bad_step, state.step),
         )
         return StepOutput(after, loss)
 

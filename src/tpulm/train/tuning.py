@@ -93,7 +93,7 @@ class Tuning(Compiled):
                 batches = self._epoch(data, seed=seed, epoch=epoch)
             batch = batches[number]
             columns = self.to_devices(self._columns(data, batch))
-            state, loss = self._step(batch.length)(state, columns, self.scalar(step), held)
+            state, loss = self._step(batch.length)(state, columns, self.cursor(step * self._batch_rows), held)
             in_flight.append(loss)
             if len(in_flight) > _IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
