@@ -29,7 +29,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tpulm import interrupt
+from tpulm import interrupt, storage
 from tpulm.errors import TpulmError
 
 Result = TypeVar("Result")
@@ -152,6 +152,7 @@ def _start_worker(modules: Sequence[str]) -> Connection:
 
 
 def _start_server(modules: Sequence[str]) -> _Server:
+    storage.remove_leftovers()
     ours, theirs = socket.socketpair()
     program = f"import sys; sys.path[:] = {sys.path}; from tpulm import workers; workers.serve({theirs.fileno()}, {modules})"
     # These reach the whole group (Ctrl-C, a closed terminal, `timeout`), but it is the parent that decides what they mean.
