@@ -233,9 +233,8 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     folder = other.workdir / "dataset"
     code = (
         "import sys\nfrom tpulm import corpus\nfrom tpulm.config import DataConfig\nfrom tpulm.dataset import prepare\n"
-        "if __name__ == '__main__':\n"
-        "    w, config = sys.argv[1], DataConfig.model_validate_json(sys.argv[2])\n"
-        "    prepare(config, w, tokenization_path=w + '/tokenizer', corpus_manifest=corpus.load_manifest(w), workers=1)\n"
+        "w, config = sys.argv[1], DataConfig.model_validate_json(sys.argv[2])\n"
+        "prepare(config, w, tokenization_path=w + '/tokenizer', corpus_manifest=corpus.load_manifest(w), workers=1)\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -114,7 +113,7 @@ def save_model(
 
 def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
     """As `save_model`, of a model with the tokenizer it has."""
-    with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as tokenizer_folder:
+    with storage.scratch_folder() as tokenizer_folder:
         tokenization.save(model.tokenization, tokenizer_folder)
         return save_model(
             folder,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -155,11 +154,11 @@ def deprecations_ignored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _descriptions(folder: PurePath) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tpulm-") as temporary:
+    with storage.scratch_folder() as temporary:
         for path in storage.list_folder(folder):
             if path.suffix == ".json":
-                (Path(temporary) / path.name).write_bytes(storage.read_bytes(path))
-        yield Path(temporary)
+                (temporary / path.name).write_bytes(storage.read_bytes(path))
+        yield temporary
 
 
 def parts_of(builder: Any, source: SourceConfig) -> list[Any]:

@@ -8,14 +8,13 @@ time between the products.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
+from tpulm import storage
 from tpulm.accelerators import Accelerator
 from tpulm.config import RunConfig, phases_of
 from tpulm.dataset import Batches
@@ -134,8 +133,8 @@ def _intensity(config: RunConfig, *, tokens: float) -> float:
 
 def rows_per_second(sequence_length: int, batch_size: int, *, seconds: float = 1.0) -> float:
     """How fast rows are read from this machine's temporary folder: a made-up dataset, read for about a second."""
-    with tempfile.TemporaryDirectory(prefix="tpulm-") as folder:
-        write_random_rows(Path(folder), max(2 * batch_size, _MADE_UP_TOKENS // sequence_length), sequence_length, _BLOCK_ROWS)
+    with storage.scratch_folder() as folder:
+        write_random_rows(folder, max(2 * batch_size, _MADE_UP_TOKENS // sequence_length), sequence_length, _BLOCK_ROWS)
         iterator = Batches(folder, batch_size=batch_size, seed=0).iterate(0)
         next(iterator)  # the threads have begun
         count, begun = 0, time.perf_counter()

@@ -42,6 +42,7 @@ from tpulm.storage.lease import held, holder
 from tpulm.storage.mirror import Mirror
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
 from tpulm.storage.ranges import Ranges, open_ranges
+from tpulm.storage.scratch import remove_leftovers, scratch_folder
 from tpulm.storage.staging import abandon, built_aside, local_copy
 
 __all__ = [
@@ -78,8 +79,10 @@ __all__ = [
     "read_versioned",
     "remove",
     "remove_files",
+    "remove_leftovers",
     "replace_version",
     "same_file",
+    "scratch_folder",
     "sha256",
     "storage_error",
     "tensorstore_location",
