@@ -17,7 +17,7 @@ from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import Run
 from tpulm.errors import StorageError
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4  # 4: what is held out goes by letters and digits
 
 
 class Record(BaseModel):
@@ -128,7 +128,8 @@ def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise StorageError(
-            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION}; begin in a new work folder"
+            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; begin in "
+            "a new work folder, or go on with the tpulm that began this one"
         )
     return CorpusManifest.model_validate(value)
 
