@@ -218,7 +218,13 @@ class _Keeper:
         return PieceRecord(
             settings=self._piece.settings(),
             inputs=inputs,
-            counts=self._counts + Counts(skipped=dict(self._faults.skipped), replaced=dict(self._cleaner.replaced)),
+            counts=self._counts
+            + Counts(
+                skipped=dict(self._faults.skipped),
+                replaced=dict(self._cleaner.replaced),
+                removed_matches=dict(self._cleaner.removed_matches),
+                removed_characters=dict(self._cleaner.removed_characters),
+            ),
             runs=tuple(self._spill.runs),
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],
