@@ -178,7 +178,8 @@ def _show_removed(found: list[Removed], as_json: bool) -> None:
     if not found:
         console.print("nothing was left out, and nothing replaced")
     for item in found:
-        console.print(f"\n[bold]{item.reason.replace('_', ' ')}[/]  {item.times:,}")
+        reason = item.reason if item.reason.startswith("/") else item.reason.replace("_", " ")
+        console.print(f"\n[bold]{escape(reason)}[/]  {item.times:,}", highlight=False)
         for text in item.samples:
             console.print(f"  [dim]·[/] {escape(text)}", highlight=False, soft_wrap=True)
     if as_json:

@@ -5,6 +5,7 @@ Counts are whole numbers, fractions lie in [0, 1], and units are in the names. "
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -31,6 +32,19 @@ class CleaningConfig(Settings):
     max_repeats: Annotated[int, Field(ge=2)] | None = None  # "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ" with 3
     languages: tuple[str, ...] = ()  # ["ko", "en"]: documents that are recognised as another one are left out; (): all stay
     replace: tuple[Literal["email", "phone"], ...] = ()  # what looks like one becomes "<email>" or "<phone>"
+    remove: tuple[str, ...] = ()  # regular expressions: each match is deleted before all else, as ruby: ["《[^》]*》"]
+
+    @field_validator("remove")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                matches_nothing = re.compile(pattern).search("")
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f"'{pattern}' is not a regular expression of Python: {error}") from error
+            if matches_nothing:
+                raise ValueError(f"'{pattern}' matches the empty string; write it so that it needs a character, with + for *")
+        return patterns
 
 
 class CorpusConfig(Settings):

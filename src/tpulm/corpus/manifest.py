@@ -17,7 +17,7 @@ from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import Run
 from tpulm.errors import StorageError
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4  # 4: what is held out goes by letters and digits
 
 
 class Record(BaseModel):
@@ -40,13 +40,16 @@ class InputRecord(Record):
 
 
 class Counts(Record):
-    """Of documents kept, exact duplicates included; of those left out, by reason; and of what was replaced in all, by kind."""
+    """Of documents kept, exact duplicates included; of those left out, by reason; of what was replaced in all, by kind; and of
+    what was deleted, by pattern."""
 
     documents: int = 0
     bytes: int = 0
     characters: int = 0
     skipped: dict[str, int] = {}
     replaced: dict[str, int] = {}
+    removed_matches: dict[str, int] = {}
+    removed_characters: dict[str, int] = {}
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -55,6 +58,8 @@ class Counts(Record):
             characters=self.characters + other.characters,
             skipped=_sum(self.skipped, other.skipped),
             replaced=_sum(self.replaced, other.replaced),
+            removed_matches=_sum(self.removed_matches, other.removed_matches),
+            removed_characters=_sum(self.removed_characters, other.removed_characters),
         )
 
 
@@ -128,7 +133,8 @@ def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise StorageError(
-            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION}; begin in a new work folder"
+            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; begin in "
+            "a new work folder, or go on with the tpulm that began this one"
         )
     return CorpusManifest.model_validate(value)
 

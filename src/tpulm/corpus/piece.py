@@ -16,7 +16,7 @@ from tpulm.corpus import languages
 from tpulm.corpus.bytestream import ByteStream
 from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.faults import Faults
-from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of, threshold_of
+from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of_texts, threshold_of
 from tpulm.corpus.manifest import FORMAT_VERSION, Counts, InputRecord, PieceRecord, hash_json, reading_settings, spill_path
 from tpulm.corpus.readers import open_file, read_documents
 from tpulm.corpus.records import Batch
@@ -184,7 +184,7 @@ class _Keeper:
         documents, sizes, characters = self._cleaner.clean(batch, self._faults.skipped)
         if not documents:
             return 0
-        keys = keys_of(documents)
+        keys = keys_of_texts(documents)
         fraction = self._piece.config.sample_fraction
         if fraction < 1.0:
             chosen = below(draw(keys, Purpose.CORPUS_SAMPLE), threshold_of(fraction))
@@ -218,7 +218,13 @@ class _Keeper:
         return PieceRecord(
             settings=self._piece.settings(),
             inputs=inputs,
-            counts=self._counts + Counts(skipped=dict(self._faults.skipped), replaced=dict(self._cleaner.replaced)),
+            counts=self._counts
+            + Counts(
+                skipped=dict(self._faults.skipped),
+                replaced=dict(self._cleaner.replaced),
+                removed_matches=dict(self._cleaner.removed_matches),
+                removed_characters=dict(self._cleaner.removed_characters),
+            ),
             runs=tuple(self._spill.runs),
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],

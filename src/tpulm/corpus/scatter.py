@@ -224,6 +224,8 @@ def _report(counts: Counts, progress: Progress) -> None:
     if counts.replaced:
         kinds = ", ".join(f"{count:,} of the kind '{kind}'" for kind, count in counts.replaced.items())
         progress.note(f"replaced by placeholders: {kinds}")
+    for pattern, matches in counts.removed_matches.items():
+        progress.note(f"deleted: {matches:,} matches of {pattern}, {counts.removed_characters[pattern]:,} characters")
 
 
 def _empty(config: CorpusConfig, counts: Counts) -> str:

@@ -21,7 +21,7 @@ from tpulm.dataset.pretraining_records import Shape, Vocabulary, read_rows
 from tpulm.dataset.tfrecord import Stretch, read_records
 from tpulm.errors import DataError
 
-_RECORDS_AT_ONCE = 2048
+_TOKENS_AT_ONCE = 1 << 20
 
 
 class StretchTask(NamedTuple):
@@ -64,8 +64,8 @@ def import_stretch(task: StretchTask) -> StretchRecord:
     rows = np.empty(task.stretch.records, row_dtype(task.rows))
     vocabulary = Vocabulary(task.rows.vocab_size, task.rows.special)
     records = read_records(task.path, task.stretch)
-    done = 0
-    while batch := list(islice(records, _RECORDS_AT_ONCE)):
+    done, at_once = 0, max(1, _TOKENS_AT_ONCE // task.rows.sequence_length)
+    while batch := list(islice(records, at_once)):
         found = read_rows(batch, task.path, task.shape, vocabulary)
         some = rows[done : done + len(batch)]
         some["tokens"], some["random_next"] = found.tokens, found.random_next
