@@ -116,7 +116,7 @@ def test_tokens_behind_the_vocabulary(two_files: Path):
     ("name", "content", "message"),
     [
         ("vocab.json", "[]", "vocab.json: not a JSON object; copy or export the model again"),
-        ("vocab.json", '{"a": "b"}', "expected an object of tokens and their ids"),
+        ("vocab.json", '{"a": "b"}', "the id of 'a' is 'b', not a whole number"),
         ("vocab.json", '{"a": 0, "b": 0}', "two tokens of the vocabulary share an id"),
         ("merges.txt", "l o w\n", r"merges.txt:1: a line has two tokens and a space between them, not 'l o w'"),
         ("merges.txt", "x y\n", "merges.txt does not go with vocab.json"),

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tpulm.errors import ConfigError, suggest
+from tpulm.errors import ConfigError, DataError, brief, some_of, suggest
 
 _Config = TypeVar("_Config", bound=BaseModel)
 
@@ -21,6 +21,15 @@ def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _C
         raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
 
 
+def given(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
+    """The same of a file that came with somebody's model. Raises DataError, on one line."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        lines = list(dict.fromkeys(_explain(item, kind) for item in error.errors(include_url=False)))
+        raise DataError(some_of(lines), location=origin) from error
+
+
 def _explain(item: Any, kind: type[BaseModel]) -> str:
     location = [str(part) for part in item["loc"]]
     name = ".".join(location)
@@ -30,10 +39,12 @@ def _explain(item: Any, kind: type[BaseModel]) -> str:
         hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
         return f"unknown setting '{name}'.{hint}"
     message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "model_type":
+        message = "Input should be a group of settings"
     if not location:
         return message
-    given = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {item['input']!r})"
-    return f"{name}: {message}{given}"
+    shown = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {brief(item['input'])})"
+    return f"{name}: {message}{shown}"
 
 
 def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:

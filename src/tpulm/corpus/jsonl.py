@@ -9,8 +9,8 @@ from typing import Any
 from tpulm.corpus.faults import Faults, Reason
 from tpulm.corpus.lines import Lines
 from tpulm.corpus.records import Batch, Batcher
-from tpulm.corpus.samples import shorten
-from tpulm.errors import suggest
+from tpulm.errors import shorten, suggest
+from tpulm.storage import parse_json
 
 
 def read_jsonl(stretches: Iterable[Lines], text_field: str, faults: Faults) -> Iterator[Batch]:
@@ -34,8 +34,8 @@ def parse_lines(lines: Lines, faults: Faults) -> Iterator[tuple[int, Any]]:
             faults.skipped["empty"] += 1
             continue
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(line, strict=False)
+        except ValueError as error:
             faults.add("not_json", _not_json(line, error), f"line {number}")
         else:
             yield number, value

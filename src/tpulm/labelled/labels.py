@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tpulm.corpus.samples import shorten
-from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.examples import Examples
 
 _MOST_CLASSES: Final = 1_000  # more are taken for a mistake

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from tpulm.errors import DataError, StorageError
 from tpulm.storage import cloud, local
 from tpulm.storage.causes import explain
+from tpulm.storage.parsing import parse_json
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
 
 AnyPath = str | os.PathLike[str]
@@ -152,7 +153,7 @@ def write_json(path: AnyPath, value: Any) -> None:
 def read_json(path: AnyPath) -> Any:
     """The parsed object, or StorageError naming the file and the place where it stops being JSON."""
     try:
-        return json.loads(read_bytes(path))
+        return parse_json(read_bytes(path))
     except ValueError as error:
         raise StorageError(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
 
@@ -161,7 +162,7 @@ def read_given_object(path: AnyPath) -> dict[str, Any]:
     """A JSON object of a model that the user brought. Raises DataError where it is none: nothing here can make it anew."""
     location = os.fspath(path)
     try:
-        found = json.loads(read_bytes(path))
+        found = parse_json(read_bytes(path))
     except ValueError as error:
         raise DataError(f"not valid JSON ({error}); copy or export the model again", location=location) from error
     if not isinstance(found, dict):
