@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tpulm.errors import ConfigError, DataError, brief, some_of, suggest
+from tpulm.errors import ConfigError, DataError, StorageError, brief, some_of, suggest
 
 _Config = TypeVar("_Config", bound=BaseModel)
 
@@ -28,6 +29,15 @@ def given(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Confi
     except ValidationError as error:
         lines = list(dict.fromkeys(_explain(item, kind) for item in error.errors(include_url=False)))
         raise DataError(some_of(lines), location=origin) from error
+
+
+def recorded(kind: type[_Config], values: Mapping[str, Any], path: PurePath) -> _Config:
+    """The same of a file that tpulm wrote. Raises StorageError."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        wrong = _explain(error.errors(include_url=False)[0], kind)
+        raise StorageError(f"{path} is damaged or was edited ({wrong}); delete its folder and run again") from error
 
 
 def _explain(item: Any, kind: type[BaseModel]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from tpulm.config import ModelConfig
-from tpulm.config.layouts import LAYOUTS
+from tpulm.config.layouts import LAYOUTS, layout_of
 from tpulm.convert.heads import Head
 from tpulm.errors import DataError, brief, suggest
 
@@ -119,9 +119,13 @@ def vocabulary_size(values: Mapping[str, Any], origin: str) -> int:
 def validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:
     """`keys` are theirs for ours, for the message."""
     try:
-        return ModelConfig.model_validate(fields)
+        config = ModelConfig.model_validate(fields)
+        layout_of(config.model_dump())
     except ValidationError as error:
         raise DataError(_explain(error, keys), location=origin) from error
+    except ValueError as error:
+        raise DataError(str(error), location=origin) from error
+    return config
 
 
 def get(values: Mapping[str, Any], key: str, origin: str) -> Any:

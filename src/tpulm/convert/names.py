@@ -15,7 +15,7 @@ import numpy as np
 
 from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head
-from tpulm.errors import DataError, suggest
+from tpulm.errors import DataError, some_of, suggest
 from tpulm.nn.params import ParamSpec, is_spec, named_leaves
 
 _SHOWN = 10  # names of each kind of problem that an error lists
@@ -236,8 +236,11 @@ def from_theirs(
             return padded
         return _to_our_layout(np.asarray(tensors[name]), layout, shape)
 
-    leaves = [leaf(ours, leaf_spec) for ours, leaf_spec in specs.items()]
-    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), leaves)
+    leaves = {ours: leaf(ours, leaf_spec) for ours, leaf_spec in specs.items()}
+    broken = [rows[ours].theirs for ours, array in leaves.items() if not np.isfinite(array).all()]
+    if broken:
+        raise DataError(f"NaN or infinite numbers in {some_of(broken)}", location=origin)
+    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), list(leaves.values()))
 
 
 def _check(tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], *, origin: str, description: str) -> None:

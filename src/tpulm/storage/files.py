@@ -129,11 +129,11 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def read_text(path: AnyPath) -> str:
-    """The object's UTF-8 text, or StorageError with the offset of the first byte that is none."""
+    """The UTF-8 text of a file that the user brought, or DataError with the offset of the first byte that is none."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise StorageError(f"cannot read {os.fspath(path)}: not UTF-8 text at byte {error.start}") from error
+        raise DataError(f"not UTF-8 text (byte {error.start:,})", location=os.fspath(path)) from error
 
 
 def open_read(path: AnyPath) -> BinaryIO:
@@ -150,12 +150,15 @@ def write_json(path: AnyPath, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: AnyPath) -> Any:
-    """The parsed object, or StorageError naming the file and the place where it stops being JSON."""
+def read_json(path: AnyPath) -> dict[str, Any]:
+    """An object that tpulm wrote, or StorageError naming the file and the place where it stops being JSON."""
     try:
-        return parse_json(read_bytes(path))
+        found = parse_json(read_bytes(path))
     except ValueError as error:
         raise StorageError(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
+    if not isinstance(found, dict):
+        raise StorageError(f"{os.fspath(path)} is not a JSON object, so it is damaged or was edited; delete it and run again")
+    return found
 
 
 def read_given_object(path: AnyPath) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from tokenizers import Tokenizer
 
-from tpulm.errors import DataError, TpulmError
+from tpulm.errors import DataError, TpulmError, shorten
 
 _PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is no Exception and has no name to import
 _ONE_AT_A_TIME: Final = threading.Lock()
@@ -36,7 +36,7 @@ def guarded(location: str, problem: str = "the tokenizers library cannot read it
                 aside.truncate(0)
             elif not isinstance(error, Exception):
                 raise
-            raise DataError(f"{problem}: {error}", location=location) from error
+            raise DataError(f"{problem}: {shorten(str(error), 300, quoted=False)}", location=location) from error
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
-from tpulm.errors import ConfigError, DataError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import byte_level, pipelines, special
 from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
@@ -81,7 +81,7 @@ def vocab_size_of(path: str | os.PathLike[str]) -> int:
     specification = _specification_of(storage.read_bytes(source), source)
     vocabulary = specification["model"]["vocab"]
     size = len(vocabulary) if isinstance(vocabulary, list) else 1 + max(vocabulary.values(), default=-1)
-    return max(size, 1 + max((token["id"] for token in specification.get("added_tokens", [])), default=-1))
+    return max(size, 1 + max((token["id"] for token in specification["added_tokens"]), default=-1))
 
 
 def _from_folder(folder: PurePath, config: TokenizerConfig | None, progress: Progress) -> Tokenization:
@@ -181,6 +181,13 @@ def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
         ) from error
     if not isinstance(vocabulary, (dict, list)) or not vocabulary:
         raise DataError("its vocabulary is empty", location=str(path))
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    try:
+        ids += [token["id"] for token in specification.setdefault("added_tokens", [])]
+    except (KeyError, TypeError) as error:
+        raise DataError("added_tokens is not a list of objects with an id each", location=str(path)) from error
+    if wrong := [index for index in ids if type(index) is not int]:
+        raise DataError(f"a token has the id {brief(wrong[0])}, which is not a whole number", location=str(path))
     return specification
 
 
