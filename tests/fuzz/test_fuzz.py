@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import os
 import resource
 import signal
 import sys
@@ -59,6 +60,11 @@ def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path, request: p
 @pytest.mark.parametrize("name", FORMATS)
 def test_many_damaged_files_are_read_or_refused(name: str, tmp_path: Path, request: pytest.FixtureRequest):
     try_all(name, tmp_path, range(5_000), request.config)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def test_undamaged_files_are_read(tmp_path: Path):

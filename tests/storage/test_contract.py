@@ -11,7 +11,7 @@ import pytest
 
 from tpulm import storage
 from tpulm.emulator import Emulator
-from tpulm.errors import ConfigError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError
 
 # google-cloud-storage leaves the connection of a refused download to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tpulm import storage
-from tpulm.errors import ConfigError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError
 
 
 def leftovers(folder: Path) -> list[str]:

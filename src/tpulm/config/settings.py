@@ -25,7 +25,8 @@ class Settings(BaseModel):
     @classmethod
     def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         """pydantic takes true for 1."""
-        kinds = str(cls.model_fields[info.field_name or ""].annotation)
-        if isinstance(value, bool) and "bool" not in kinds and ("int" in kinds or "float" in kinds):
-            raise ValueError("a number is expected, not true or false")
+        if isinstance(value, bool):
+            kinds = str(cls.model_fields[info.field_name or ""].annotation)
+            if "bool" not in kinds and ("int" in kinds or "float" in kinds):
+                raise ValueError("a number is expected, not true or false")
         return value

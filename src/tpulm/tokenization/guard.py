@@ -45,10 +45,13 @@ def guarded(location: str, problem: str = "the tokenizers library cannot read it
                 os.write(2, shown)
 
 
-def check_usable(tokenizer: Tokenizer, location: str) -> None:
-    """Raises DataError for a tokenizer that was read, but fails at text: without a token for unknown characters, or damaged."""
+def check_usable(tokenizer: Tokenizer, location: str, *, has_compiled_rules: bool = False) -> None:
+    """Raises DataError for a tokenizer that was read, but fails at text: without a token for unknown characters, or damaged.
+
+    `has_compiled_rules`: SentencePiece's table is used as it is, so that damage in it shows at single characters.
+    """
     with guarded(location, "the tokenizers library reads it, but cannot encode text with it, so it is damaged or incomplete"):
-        if tokenizer.normalizer is not None:
+        if has_compiled_rules:
             tokenizer.normalizer.normalize_str(_CHARACTERS)
         tokenizer.decode(tokenizer.encode(_SAMPLE).ids)
     token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=itemgetter(1))

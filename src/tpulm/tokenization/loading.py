@@ -136,7 +136,7 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
         )
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    check_usable(tokenizer, str(path))
+    check_usable(tokenizer, str(path), has_compiled_rules=b'"Precompiled"' in content)
     return tokenizer
 
 

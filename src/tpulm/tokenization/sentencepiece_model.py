@@ -63,7 +63,7 @@ def read(path: PurePath) -> Tokenizer:
         tokenizer = _tokenizer(model, unknown)
         tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special.absent(names)])
         tokenizer = Tokenizer.from_str(tokenizer.to_str())  # scores as they are once they were written: the last bit may differ
-    check_usable(tokenizer, str(path))
+    check_usable(tokenizer, str(path), has_compiled_rules=bool(normalizer.precompiled_charsmap))
     return tokenizer
 
 
