@@ -11,6 +11,11 @@ from pydantic import BaseModel, ValidationError
 from tpulm.errors import ConfigError, DataError, StorageError, brief, some_of, suggest
 
 _Config = TypeVar("_Config", bound=BaseModel)
+_PLAIN = {  # what pydantic says in the words of Python
+    "model_type": "Input should be a group of settings",
+    "dict_type": "Input should be a table of names and values",
+    "tuple_type": "Input should be a list",
+}
 
 
 def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
@@ -49,8 +54,7 @@ def _explain(item: Any, kind: type[BaseModel]) -> str:
         hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
         return f"unknown setting '{name}'.{hint}"
     message = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "model_type":
-        message = "Input should be a group of settings"
+    message = _PLAIN.get(item["type"], message)
     if not location:
         return message
     shown = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {brief(item['input'])})"

@@ -18,7 +18,7 @@ from tpulm.convert.heads import Head
 from tpulm.errors import DataError, some_of, suggest
 from tpulm.nn.params import ParamSpec, is_spec, named_leaves
 
-_SHOWN = 10  # names of each kind of problem that an error lists
+_SHOWN = 20  # names of each kind of problem that an error lists
 NormPosition = Literal["post", "pre"]
 # same: as ours; flat: all axes as one; dense: ours is [in, out…], theirs [out, in]; merge: ours is [in…, out], theirs [out, in]
 # conv, conv merge: the same two where theirs is [in, out]

@@ -64,7 +64,7 @@ def read_stretches(
                 yield row, rows
                 row += rows.num_rows
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            faults.add("broken_file", f"not a whole Parquet file ({error}). Copy it again.", f"after row {row}")
+            faults.add("broken_file", f"not a whole Parquet file ({str(error).strip()}). Copy it again.", f"after row {row}")
 
 
 def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str]:

@@ -15,9 +15,11 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
     """The value. With `strict` all its numbers are finite and all its strings have UTF-8, so that it can be written again."""
-    decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
     try:
+        decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
         value = json.loads(decoded) if not strict else json.loads(decoded, parse_constant=_not_finite, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start:,}") from error
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
     if decoded.count("[") + decoded.count("{") > _DEEPEST:
@@ -38,7 +40,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(_DEEPEST + 1):
+    for _ in range(_DEEPEST):
         values = [item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer)]
         level = [item for item in values if isinstance(item, (dict, list))]
         if not level:

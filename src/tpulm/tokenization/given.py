@@ -30,6 +30,8 @@ class GivenToken(_Given):
     @model_validator(mode="before")
     @classmethod
     def _of_its_text(cls, value: Any) -> Any:
+        if not isinstance(value, str | dict):
+            raise ValueError("Input should be a token: its text, or an object with its content")
         return {"content": value} if isinstance(value, str) else value
 
     @property

@@ -71,10 +71,9 @@ def _names(pieces: Sequence[Any], path: PurePath) -> list[str]:
     """Raises DataError for a piece that is not UTF-8 or whose score is no number."""
     names: list[str] = []
     for number, piece in enumerate(pieces):
-        try:
-            names.append(piece.piece)
-        except UnicodeDecodeError as error:
-            raise DataError(f"piece {number:,} is not UTF-8: the file is damaged", location=str(path)) from error
+        if isinstance(piece.piece, bytes):  # as protobuf gives what is not UTF-8
+            raise DataError(f"piece {number:,} is not UTF-8: the file is damaged", location=str(path))
+        names.append(piece.piece)
         if not math.isfinite(piece.score):
             raise DataError(f"piece {number:,} has the score {piece.score}: the file is damaged", location=str(path))
     return names
