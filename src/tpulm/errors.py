@@ -33,6 +33,9 @@ class TpulmError(Exception):
 
     exit_code = 1
 
+    def __init__(self, message: str = ""):
+        super().__init__(_printable(message))
+
     @property
     def kind(self) -> str:
         return type(self).__name__
@@ -116,10 +119,28 @@ class Stopped(TpulmError):
     exit_code = EXIT_STOPPED
 
 
+def _printable(message: str) -> str:
+    """What files hold may be quoted, and must not control the terminal."""
+    if message.replace("\n", "").isprintable():
+        return message
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in message)
+
+
 def some_of(names: Sequence[str], most: int = 3) -> str:
     """The first of them as a message names them: "a, b, c and 4 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def shorten(text: str, limit: int = 60, *, quoted: bool = True) -> str:
+    """A text from the user's data as a message can show it."""
+    shown = repr(text[:limit]) if quoted else text[:limit]
+    return f"{shown}…" if len(text) > limit else shown
+
+
+def brief(value: object) -> str:
+    """Any value as a message can show it."""
+    return shorten(repr(value), quoted=False)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

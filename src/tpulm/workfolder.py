@@ -18,7 +18,7 @@ from typing import Any
 
 from tpulm import interrupt, storage
 from tpulm.config import RunConfig, canonical_json, differences, from_json, phases_of
-from tpulm.errors import ConfigError, PeerLost, Stopped, WorkFolderMismatch
+from tpulm.errors import ConfigError, PeerLost, Stopped, StorageError, WorkFolderMismatch
 from tpulm.failures import record_failure
 from tpulm.hosts import ALONE, Hosts, Membership, join
 from tpulm.progress import SILENT, Progress
@@ -118,14 +118,17 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
     path = folder / "dataset" / "manifest.json"
     if not storage.exists(path):
         raise ConfigError(f"the import into {folder} is not finished; run the same 'tpulm dataset import-tfrecord' again")
-    rows = storage.read_json(path)["train"]["rows"]
-    imported = {
-        "sequence_length": rows["sequence_length"],
-        "rows": rows["kind"],
-        "next_sentence": "next_sentence" in rows["columns"],
-        "word_boundaries": "none",
-        "dupe_factor": 1,
-    }
+    try:
+        rows = storage.read_json(path)["train"]["rows"]
+        imported = {
+            "sequence_length": rows["sequence_length"],
+            "rows": rows["kind"],
+            "next_sentence": "next_sentence" in rows["columns"],
+            "word_boundaries": "none",
+            "dupe_factor": 1,
+        }
+    except (KeyError, TypeError) as error:
+        raise StorageError(f"{path} is damaged or was edited; import the records again into an empty folder") from error
     wrong = [(name, value, getattr(config.data, name)) for name, value in imported.items()]
     wrong = [(name, json.dumps(value), json.dumps(ours)) for name, value, ours in wrong if value != ours]
     if wrong:

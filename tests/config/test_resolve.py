@@ -256,3 +256,35 @@ class TestCanonicalForm:
     def test_a_configuration_is_frozen(self):
         with pytest.raises(ValueError, match="frozen"):
             config.load("bert-tiny").train.steps = 5  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extends = "\\u0000"', r"extends must be the name of a recipe or a file, not '\x00'"),
+        ('corpus.sources = ["a\\u0000b"]', r"'a\x00b' cannot be a path"),
+        ('corpus.sources = ["~nobody-of-this-name/x"]', "there is no such user"),
+        ("train = " + "[" * 5_000 + "]" * 5_000, "brackets are nested more than 100 deep"),
+        (".".join("a" * 2_000) + " = 1", "brackets are nested more than 100 deep"),
+        ("train.steps = true", "train.steps: a number is expected, not true or false (given: True)"),
+        ("train.optimizer.weight_decay = false", "train.optimizer.weight_decay: a number is expected"),
+        ("train.spike_factor = inf", "train.spike_factor: Input should be a finite number (given: inf)"),
+        ("train = 5", "train: Input should be a group of settings (given: 5)"),
+        ("corpus.cleaning.languages = 5", "corpus.cleaning.languages: Input should be a list (given: 5)"),
+    ],
+)
+def test_what_a_run_file_must_not_hold(tmp_path: Path, text: str, message: str):
+    path = write(tmp_path, "run.toml", text)
+    found = message_of(path)
+    assert message in found and "run.toml" in found
+
+
+def test_what_run_json_must_not_hold(tmp_path: Path):
+    nested = '{"train": ' + "[" * 5_000 + "]" * 5_000 + "}"
+    assert "run.json: brackets are nested" in message_of(write(tmp_path, "run.json", nested))
+    with pytest.raises(ConfigError, match="w/run.json is not valid JSON: brackets are nested"):
+        config.from_json(nested, "w/run.json")
+
+
+def test_an_override_may_be_any_text():
+    assert config.load("bert-mini", ["name=" + "[" * 5_000]).name == "[" * 5_000

@@ -247,3 +247,10 @@ def test_a_column_of_a_frame_is_a_list_and_a_frame_is_columns():
     assert examples_of(Series(["x", "y"]), labelled=False).texts == ["x", "y"]
     found = examples_of(Frame({"text": ["x", "y"], "label": [1, 0]}))
     assert (found.texts, found.labels) == (["x", "y"], [1, 0])
+
+
+def test_nested_brackets_are_no_record(write: Callable):
+    path = write("a.jsonl", '{"text": "x", "label": ' + "[" * 5_000 + "]" * 5_000 + "}\n")
+    with pytest.raises(DataError, match="nested more than 100 deep") as failure:
+        read_examples(path)
+    assert failure.value.location == f"{path}, line 1"

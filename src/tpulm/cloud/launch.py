@@ -151,7 +151,7 @@ def _launched_with(control: Control) -> dict[str, Any]:
     if storage.info(control.settings_file) is None:
         raise ConfigError(f"{control.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
     try:
-        values = json.loads(storage.read_bytes(control.settings_file))
+        values = storage.parse_json(storage.read_bytes(control.settings_file))
     except ValueError:
         values = None
     if not isinstance(values, dict) or not isinstance(values.get("bundle"), str):

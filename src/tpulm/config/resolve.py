@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
@@ -78,7 +77,7 @@ def finetune_settings(config: FinetuneConfig | None, settings: Mapping[str, Any]
 
 def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
     try:
-        values = json.loads(text)
+        values = storage.parse_json(text)
     except ValueError as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
     return validated(RunConfig, values, origin)
@@ -134,12 +133,11 @@ def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
         text, folder = storage.read_bytes(path), path.parent
     if reference in seen:
         raise ConfigError(f"'extends' goes in a circle: {' -> '.join((*seen, reference))}; remove one of them")
-    values = _parse(text, reference)
-    _absolute_paths(values, folder)
+    values = _parse(text, reference, folder)
     base = values.pop("extends", None)
     if base is None:
         return values
-    if not isinstance(base, str):
+    if not isinstance(base, str) or "\0" in base:
         raise ConfigError(f"{reference}: extends must be the name of a recipe or a file, not {base!r}")
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
@@ -155,20 +153,24 @@ def _stated(reference: str) -> dict[str, Any]:
         return {}
     path = storage.as_path(reference)
     path = path.resolve() if isinstance(path, Path) else path
-    values = _parse(storage.read_bytes(path), str(path))
-    _absolute_paths(values, path.parent)
+    values = _parse(storage.read_bytes(path), str(path), path.parent)
     values.pop("extends", None)
     return values
 
 
-def _parse(text: str | bytes, origin: str) -> dict[str, Any]:
+def _parse(text: str | bytes, origin: str, folder: PurePath | None) -> dict[str, Any]:
+    """What a run file holds, its paths made absolute."""
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")  # some editors begin a file with a mark
-        values = json.loads(decoded) if origin.endswith(".json") else tomllib.loads(decoded)
-    except ValueError as error:  # TOMLDecodeError, JSONDecodeError and UnicodeDecodeError are all ValueErrors
+        values = storage.parse_json(decoded) if origin.endswith(".json") else storage.parse_toml(decoded)
+    except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{origin}: a run is an object of settings, not {type(values).__name__}")
+    try:
+        _absolute_paths(values, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
     return values
 
 
@@ -181,7 +183,7 @@ def _absolute_paths(values: dict[str, Any], folder: PurePath | None) -> None:
         if path.startswith("hub:"):  # a name on the Hub, or a folder that is written as one
             name = path.removeprefix("hub:")
             return f"hub:{absolute(name)}" if name.startswith((".", "/", "~")) else path
-        return str((folder or Path.cwd()) / Path(path).expanduser())
+        return str((folder or Path.cwd()) / storage.as_path(path))
 
     corpus = values.get("corpus")
     if isinstance(corpus, dict) and "sources" in corpus:
@@ -222,8 +224,8 @@ def _parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, 
         if key in parsed:
             raise ConfigError(f"{key} is set twice, to {parsed[key]} and to {text.strip()}; set it once")
         try:
-            parsed[key] = tomllib.loads(f"value = {text.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+            parsed[key] = storage.parse_toml(f"value = {text.strip()}")["value"]
+        except ValueError:
             parsed[key] = text.strip()
     return parsed
 

@@ -60,6 +60,9 @@ class StoredTensor:
         self.name, self.shape = name, entry.shape
         self._bundle, self._entry = bundle, entry
 
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self.read()
+
     def __repr__(self) -> str:
         return f"StoredTensor({self.name!r}, {list(self.shape)}, {self.dtype or 'no numbers'})"
 

@@ -8,10 +8,11 @@ import os
 from pathlib import PurePath
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from tpulm import storage
 from tpulm.config import CorpusConfig
+from tpulm.config.validation import recorded
 from tpulm.corpus.samples import Removed
 from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import Run
@@ -121,7 +122,7 @@ def removed_path(workdir: str | os.PathLike[str]) -> PurePath:
 
 def load_removed(workdir: str | os.PathLike[str]) -> Removed:
     path = removed_path(workdir)
-    return {reason: tuple(texts) for reason, texts in storage.read_json(path).items()} if storage.exists(path) else {}
+    return recorded(RootModel[Removed], storage.read_json(path), path).root if storage.exists(path) else {}
 
 
 def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
@@ -136,7 +137,7 @@ def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
             f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; begin in "
             "a new work folder, or go on with the tpulm that began this one"
         )
-    return CorpusManifest.model_validate(value)
+    return recorded(CorpusManifest, value, path)
 
 
 def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts: Counts) -> str:

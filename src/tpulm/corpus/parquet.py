@@ -86,7 +86,7 @@ def read_stretches(
                 yield row, rows
                 row += rows.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
-            faults.add("broken_file", f"not a whole Parquet file ({error}). Copy it again.", f"after row {row}")
+            faults.add("broken_file", f"not a whole Parquet file ({str(error).strip()}). Copy it again.", f"after row {row}")
 
 
 class _Page(NamedTuple):

@@ -12,6 +12,7 @@ import numpy as np
 
 from tpulm import interrupt, storage
 from tpulm.config import CorpusConfig
+from tpulm.config.validation import recorded
 from tpulm.corpus import languages
 from tpulm.corpus.bytestream import ByteStream
 from tpulm.corpus.cleaning import Cleaner
@@ -96,7 +97,7 @@ def finished(piece: Piece) -> PieceRecord | None:
     value = storage.read_json(piece.record)
     if value.get("settings") != piece.settings():
         return None
-    record = PieceRecord.model_validate(value)
+    record = recorded(PieceRecord, value, piece.record)
     if spill.size != spill_bytes(record.runs):
         return None
     # A limit may have ended the reading before the last files.

@@ -13,8 +13,7 @@ from typing import Final, Literal
 from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, Wording
 from tpulm.corpus.lines import Lines
 from tpulm.corpus.records import Batch, Batcher
-from tpulm.corpus.samples import shorten
-from tpulm.errors import DataError, suggest
+from tpulm.errors import DataError, shorten, suggest
 
 _MOST_CELLS: Final = 100_000  # of a row
 OpenQuote = Literal["fault", "error"]

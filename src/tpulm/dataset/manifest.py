@@ -16,9 +16,10 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from tpulm import storage
+from tpulm.config.validation import recorded
 from tpulm.errors import StorageError
 
 FORMAT_VERSION = 1
@@ -224,14 +225,9 @@ def load_split(folder: str | PurePath) -> SplitManifest:
 
 
 def parse(record: type[Any], value: Any, path: PurePath) -> Any:
-    version = value.get("format_version") if isinstance(value, dict) else None
+    version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise StorageError(
             f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION}; prepare again in a new work folder"
         )
-    try:
-        return record.model_validate(value)
-    except ValidationError as error:
-        raise StorageError(
-            f"{path} is damaged or was edited ({error.errors()[0]['msg']}); prepare the dataset again"
-        ) from error
+    return recorded(record, value, path)

@@ -81,7 +81,7 @@ def read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord 
     if _RECORD not in there:
         return None
     value = storage.read_json(path)
-    if not isinstance(value, dict) or (value.get("format_version"), value.get("inputs")) != (FORMAT_VERSION, inputs):
+    if (value.get("format_version"), value.get("inputs")) != (FORMAT_VERSION, inputs):
         return None
     record: PartRecord = parse(PartRecord, value, path)
     for name, found in record.objects.items():

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm import storage
+from tpulm.config.validation import recorded
 from tpulm.corpus.identity import RANGE, Keys, Purpose, draw, keys_of, part_range
 from tpulm.dataset.manifest import FORMAT_VERSION, Record, RowFormat
 from tpulm.dataset.pretraining_records import Shape, Vocabulary, read_rows
@@ -88,7 +89,7 @@ def finished(task: StretchTask) -> StretchRecord | None:
     value = storage.read_json(path)
     if value.get("format_version") != FORMAT_VERSION or value.get("identity") != task.identity:
         return None
-    record = StretchRecord.model_validate(value)
+    record = recorded(StretchRecord, value, path)
     return record if piece.size == record.bytes else None
 
 

@@ -14,7 +14,7 @@ from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
-from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
+from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.corpus.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.scoring import scores_of
@@ -23,6 +23,7 @@ from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.predict.outputs import Outputs, log_probabilities, special_ids
 from tpulm.progress import SILENT, Progress
+from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train.fit import Fitted, fit
 from tpulm.train.tuning import Labelled, Tuning, Update
 from tpulm.train.window import Step, WindowMetrics

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tpulm.corpus.jsonl import find_value
-from tpulm.corpus.samples import shorten
 from tpulm.corpus.tables import separator_advice
-from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.records import WORDING, Record, RecordFile
 
 _LONG: Final = 40  # characters; few names of columns are longer

@@ -40,6 +40,7 @@ from tpulm.storage.files import (
 )
 from tpulm.storage.lease import held, holder
 from tpulm.storage.mirror import Mirror
+from tpulm.storage.parsing import parse_json, parse_toml
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
 from tpulm.storage.ranges import Ranges, open_ranges
 from tpulm.storage.scratch import remove_leftovers, scratch_folder
@@ -71,6 +72,8 @@ __all__ = [
     "open_ranges",
     "open_read",
     "orbax_folder",
+    "parse_json",
+    "parse_toml",
     "publish",
     "read_bytes",
     "read_given_object",

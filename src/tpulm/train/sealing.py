@@ -8,7 +8,6 @@ original.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -52,7 +51,7 @@ def damage(folder: PurePath) -> str | None:
     if SEAL not in there:
         return f"{SEAL} is missing"
     try:
-        listed: dict[str, Any] = json.loads(storage.read_bytes(folder / SEAL))["objects"]
+        listed: dict[str, Any] = storage.parse_json(storage.read_bytes(folder / SEAL))["objects"]
         for name, recorded in listed.items():
             if name not in there:
                 return f"{name} is missing"
