@@ -51,7 +51,7 @@ def write_part(
         record = PartRecord(
             inputs=inputs,
             number=number,
-            counts=_with_rows(counts, layout, rows.sequence_length),
+            counts=with_rows(counts, layout, rows.sequence_length),
             objects={
                 name: ObjectRecord(bytes=found.size, sha256=storage.sha256(temporary / name))
                 for name, found in storage.walk(temporary).items()
@@ -103,7 +103,8 @@ def _write_column(
     )
 
 
-def _with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
+def with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
+    """The counts of the text with those of its rows."""
     in_rows = int(layout.length.sum())
     slots = layout.num_rows * sequence_length
     return counts.model_copy(

@@ -21,6 +21,8 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 def as_path(path: str | os.PathLike[str]) -> PurePath:
     """The path as an object with the interface of pathlib.PurePath. Raises ConfigError for what is neither local nor gs://."""
     text = os.fspath(path)
+    if "\0" in text:
+        raise ConfigError(f"{printable(text)}: a path cannot hold a NUL character; correct the name")
     if text.startswith(REMOTE):
         return _remote(text)
     if "://" in text:
@@ -29,6 +31,11 @@ def as_path(path: str | os.PathLike[str]) -> PurePath:
     if text.startswith("gs:/"):
         raise ConfigError(f"{text}: a path in Cloud Storage begins with {REMOTE}, with two slashes")
     return Path(text).expanduser()
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path as messages and manifests show it: bytes of a file's name that are not UTF-8 as \\xbf."""
+    return os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").replace("\0", "\\x00")
 
 
 def bucket_and_name(path: str | os.PathLike[str]) -> tuple[str, str]:
