@@ -125,15 +125,16 @@ def test_a_page_of_parquet_that_is_too_large_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_parquet_of_all_encodings_is_read(tmp_path: Path, read: Callable, version: str):
     texts = [f"text {number} {'ab' * (number % 40)}" for number in range(3000)]
-    for number, settings in enumerate([{}, {"use_dictionary": False}, {"use_dictionary": ["text"], "data_page_size": 500}]):
-        path = tmp_path / f"{number}.parquet"
-        parquet.write_table(
-            pa.table({"text": texts}), path, row_group_size=700, data_page_version=version, compression="gzip", **settings
-        )
+    settings: list[dict[str, Any]] = [
+        {},
+        {"use_dictionary": False},
+        {"use_dictionary": ["text"], "data_page_size": 500},
+        {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+    ]
+    for setting in settings:
+        path, table = tmp_path / "b.parquet", pa.table({"text": texts})
+        parquet.write_table(table, path, row_group_size=700, data_page_version=version, compression="gzip", **setting)
         assert read("a.parquet", path.read_bytes()).documents == texts
-    encoded = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
-    parquet.write_table(pa.table({"text": texts}), path, **encoded)
-    assert read("a.parquet", path.read_bytes()).documents == texts
 
 
 def test_windows_that_need_too_much_memory_are_refused(read: Callable, monkeypatch: pytest.MonkeyPatch):

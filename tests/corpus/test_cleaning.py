@@ -138,7 +138,9 @@ def test_matches_are_deleted_before_all_else_counted_and_shown(separator: str):
     assert len(samples[f"/{RUBY}/"]) == 3
 
 
-@pytest.mark.parametrize(("pattern", "said"), [("《[", "'《\\[' is not a regular expression.*unterminated"), ("x*", "'x\\*' matches the empty")])
+@pytest.mark.parametrize(
+    ("pattern", "said"), [("《[", "'《\\[' is not a regular expression.*unterminated"), ("x*", "'x\\*' matches the empty")]
+)
 def test_patterns_that_cannot_serve_are_refused(pattern: str, said: str):
     with pytest.raises(ValidationError, match=said):
         CleaningConfig(remove=(pattern,))

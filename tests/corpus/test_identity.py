@@ -6,7 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
-from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, holdout_threshold, keys_of, keys_of_texts, letters, part_range, threshold_of
+from tpulm.corpus.identity import (
+    RANGE,
+    Keys,
+    Purpose,
+    below,
+    draw,
+    holdout_threshold,
+    keys_of,
+    keys_of_texts,
+    letters,
+    part_range,
+    threshold_of,
+)
 
 KEYS = keys_of([b"document %d" % number for number in range(100_000)])
 
@@ -34,7 +46,13 @@ def test_letters_are_what_remains_without_marks_spaces_and_capitals(texts: list[
 
 def test_letters_of_several_scripts():
     texts = ["나는 좋아요!!❤️", "Ab-C, 1²\n", "हिन्दी।", "𠀀が󠄀", "..."]
-    assert [text.decode() for text in letters([text.encode() for text in texts])] == ["나는좋아요", "abc1²", "हिन्दी", "𠀀が", ""]
+    assert [text.decode() for text in letters([text.encode() for text in texts])] == [
+        "나는좋아요",
+        "abc1²",
+        "हिन्दी",
+        "𠀀が",
+        "",
+    ]
     assert letters([b"A b,\nC", b"!!", b"Z"]) == [b"abc", b"", b"z"]
 
 

@@ -155,7 +155,9 @@ def test_progress_adds_up_and_what_is_left_out_is_said(tmp_path: Path, write: Ca
 def test_near_copies_are_held_out_together(scattered: Callable, write: Callable):
     texts = [f"{first} {number}{last}" for number in range(400) for first in ("Text", "text,", "TEXT -") for last in ("", "!")]
     corpus = scattered(write("a.txt", "\n".join(texts)), holdout_fraction=0.2)
-    train, holdout = ({"".join(filter(str.isalnum, text.lower())) for text in split()} for split in (corpus.train, corpus.holdout))
+    train, holdout = (
+        {"".join(filter(str.isalnum, text.lower())) for text in split()} for split in (corpus.train, corpus.holdout)
+    )
     assert train.isdisjoint(holdout) and len(train | holdout) == 400 and 40 < len(holdout) < 130
     assert len(corpus.documents()) == len(texts)
 

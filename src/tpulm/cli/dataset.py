@@ -91,7 +91,11 @@ def import_tfrecord(
     ] = False,
     strip_accents: Annotated[bool, typer.Option("--strip-accents", help="Its text has no accents.")] = False,
     split_cjk: Annotated[bool, typer.Option(help="Each Chinese character is a word of its own.")] = True,
-    holdout_fraction: Annotated[float, typer.Option(help="Of the different rows, kept from training; at least one.")] = 0.01,
+    holdout_fraction: Annotated[float, typer.Option(help="Of the rows, kept from training; at least one file.")] = 0.01,
+    hold_out: Annotated[
+        Literal["files", "rows"],
+        typer.Option(help="What is kept from training: whole files (rows, of a single file), or rows."),
+    ] = "files",
     as_json: AsJson = False,
 ) -> None:
     """Turn existing pretraining TFRecords into the dataset of W; no text and no TensorFlow are needed.
@@ -116,7 +120,13 @@ def import_tfrecord(
         made = tokenization.load(vocab, settings, progress=progress)
         with workfolder.importing_into(to) as folder:
             import_tfrecords(
-                list(paths.values()), folder, kind=kind, tokenizer=made, holdout_fraction=holdout_fraction, progress=progress
+                list(paths.values()),
+                folder,
+                kind=kind,
+                tokenizer=made,
+                holdout_fraction=holdout_fraction,
+                hold_out=hold_out,
+                progress=progress,
             )
     _show_counts(folder)
     rows = dataset.load_split(folder / "dataset" / "train").rows

@@ -61,7 +61,7 @@ class ByteStream:
         return self._hash.hexdigest()
 
     def pieces(self) -> Iterator[bytes]:
-        """Uncompressed bytes in pieces of up to a megabyte. Broken data raise DataError; in "skip" mode the stream ends there."""
+        """Uncompressed bytes, up to a megabyte at a time. Broken data raise DataError; in "skip" mode the stream ends there."""
         return self._raw() if self.compression is None else self._decompressed(self.compression)
 
     def exhaust(self) -> None:

@@ -1,10 +1,10 @@
 """Cleaning, a batch at a time: a megabyte is checked as a whole, and only what needs it is rewritten.
 
 A line end is "\\n" or "\\r\\n"; every other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank.
-First the matches of `remove` are deleted, document by document. With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run of blanks becomes one space, and blanks around line ends and
-white space around documents go. Then personal data are replaced, if asked for (personal.py), runs of more than `max_repeats`
-equal characters are cut, digits aside (1000000 is a number), and documents are left out by length and by language. Cleaning a
-second time changes nothing.
+First the matches of `remove` are deleted, document by document. With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run
+of blanks becomes one space, and blanks around line ends and white space around documents go. Then personal data are replaced,
+if asked for (personal.py), runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and
+documents are left out by length and by language. But for `remove`, cleaning a second time changes nothing.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise StorageError(
-            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; begin in "
-            "a new work folder, or go on with the tpulm that began this one"
+            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; "
+            "begin in a new work folder, or go on with the tpulm that began this one"
         )
     return recorded(CorpusManifest, value, path)
 

@@ -19,7 +19,10 @@ _DECODED_BYTES: Final = 8 << 20  # about as much as that, where rows are long
 _LARGEST_PAGE: Final = 64 << 20  # decompressed
 _LARGE_PAGE: Final = 16 << 20  # of larger ones a row at a time
 _HEADER_BYTES: Final = 64 << 10
-_DICTIONARY, _DELTA_BYTE_ARRAY = 2, 7  # a type of page, and an encoding: what stands there once may be meant any number of times
+_DICTIONARY, _DELTA_BYTE_ARRAY = (
+    2,
+    7,
+)  # a type of page, and an encoding: what stands there once may be meant any number of times
 
 
 def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterator[Batch]:
@@ -39,7 +42,7 @@ def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterato
 def add_texts(
     column: Any, within: Sequence[str], first: int, text_field: str, batcher: Batcher, faults: Faults
 ) -> Iterator[Batch]:
-    """The strings of an Arrow column, of rows from the number `first` on; `within` are the fields below it. Gives full batches."""
+    """Full batches of the strings of an Arrow column, of rows from the number `first` on; `within` are the fields below it."""
     import pyarrow as pa
     import pyarrow.compute as compute  # half a second to import, and few corpora need it
 
@@ -129,8 +132,8 @@ def _pages(source: BinaryIO, chunk: Any) -> Iterator[_Page]:
         page = _page(source.read(_HEADER_BYTES))
         if page.bytes > _LARGEST_PAGE:
             raise ValueError(
-                f"column '{chunk.path_in_schema}' has a page of {page.bytes >> 20:,} MiB, and {_LARGEST_PAGE >> 20} are read; write "
-                "it with smaller ones, as pyarrow.parquet.write_table(…, write_batch_size=16) does"
+                f"column '{chunk.path_in_schema}' has a page of {page.bytes >> 20:,} MiB, and {_LARGEST_PAGE >> 20} are read; "
+                "write it with smaller ones, as pyarrow.parquet.write_table(…, write_batch_size=16) does"
             )
         yield page
         start += page.header_bytes + page.compressed_bytes

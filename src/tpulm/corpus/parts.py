@@ -74,6 +74,13 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     )
 
 
+def some_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, about_bytes: int) -> list[str]:
+    """A random part of the corpus of about so many bytes; nothing else is read."""
+    high = min(RANGE, about_bytes * RANGE // max(1, manifest.counts.bytes))
+    slices, _ = _slices(workdir, manifest, 0, high)
+    return [document for item in slices for document in item.documents()]
+
+
 def sample_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_bytes: int) -> Iterator[list[str]]:
     """Training documents, each once and without regard to weights, at most `max_bytes` of UTF-8, a list for each part.
 

@@ -36,6 +36,7 @@ from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
+from tpulm.storage.paths import printable
 from tpulm.workers import Runner, WorkerPool, count_cores, run_tasks
 
 _SHARED_PARTS: Final = 8
@@ -140,7 +141,9 @@ def _number_of_parts(text_bytes: int, part_bytes: int) -> int:
 
 def _without_places(config: CorpusConfig) -> CorpusConfig:
     """The settings with the last name of each path alone: a manifest is the same wherever its text lay."""
-    sources = [source.model_copy(update={"path": PurePath(source.path).name, "data_dir": None}) for source in config.sources]
+    sources = [
+        source.model_copy(update={"path": printable(PurePath(source.path).name), "data_dir": None}) for source in config.sources
+    ]
     return config.model_copy(update={"sources": tuple(sources)})
 
 
@@ -231,7 +234,7 @@ def _report(counts: Counts, progress: Progress) -> None:
 def _empty(config: CorpusConfig, counts: Counts) -> str:
     if config.max_bytes is not None and not counts.skipped:
         return f"the corpus is empty: its first document is larger than corpus.max_bytes = {config.max_bytes:,}; raise that"
-    names = ", ".join(source.path or source.format for source in config.sources)
+    names = ", ".join(printable(source.path) or source.format for source in config.sources)
     reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
     found = (
         f"all documents were left out: {reasons}. Check corpus.cleaning"

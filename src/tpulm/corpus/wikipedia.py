@@ -107,7 +107,11 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
     except ParseError as error:
         if root is None:
             raise _no_dump(faults, str(error)) from error
-        faults.add("broken_file", f"the XML is broken or no dump of articles ({error}). Download the file again.", f"after page {pages}")
+        faults.add(
+            "broken_file",
+            f"the XML is broken or no dump of articles ({error}). Download the file again.",
+            f"after page {pages}",
+        )
         for _ in pieces:  # the hash is of the whole file
             pass
 

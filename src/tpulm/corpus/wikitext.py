@@ -20,7 +20,9 @@ _ELEMENTS: Final = (
 )
 _TAG: Final = re.compile(rf"<(/?)({_ELEMENTS})\b[^<>]*?(/?)>", re.IGNORECASE)
 _LONGEST_ELEMENT: Final = 200_000  # characters: so far its end is looked for
-_AT_ONCE: Final = 1 << 16  # characters that mwparserfromhell reads, which takes a few hundred times as many bytes; or a paragraph
+_AT_ONCE: Final = (
+    1 << 16
+)  # characters that mwparserfromhell reads, which takes a few hundred times as many bytes; or a paragraph
 _HEADING: Final = re.compile(r"={1,6}[^=].*=\s*")
 _TEMPLATE: Final = re.compile(r"\{\{|\}\}")
 _LINK: Final = re.compile(r"\[\[|\]\]")

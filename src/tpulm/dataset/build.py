@@ -77,12 +77,12 @@ def _versions(tokens: Tokens, config: DataConfig, numbers: tuple[int, ...], coun
             documents = shuffle(tokens, order)
         else:
             documents = tokens
-        layout = _lay(documents, config, Draws(config.seed, Purpose.LAYOUT, *own))
+        layout = lay(documents, config, Draws(config.seed, Purpose.LAYOUT, *own))
         rows = Draws(config.seed, Purpose.ROW_ORDER, *own).permutation(layout.num_rows)
         yield Version(reorder(layout, rows), documents.ids, documents.word_start)
 
 
-def _lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
+def lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
     if not tokens.ids.size:
         return EMPTY
     if config.rows == "packed":

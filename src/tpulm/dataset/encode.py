@@ -56,6 +56,7 @@ def encode_documents(
     tokens = Tokens(all_ids, _rising(ends), _rising(document_ends), None if words is None else np.concatenate(word_start))
     counted = Counts(
         documents=len(documents),
+        one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if sentences else 0,
         empty_documents=len(documents) - tokens.document_ends.size,
         bytes=num_bytes,
         characters=sum(map(len, documents)),

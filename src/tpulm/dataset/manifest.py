@@ -42,6 +42,7 @@ class Counts(Record):
     left_out_by_weight: int = 0
     added_by_weight: int = 0
     empty_documents: int = 0  # nothing in them is a token; among `documents`, in no row
+    one_sentence_documents: int = 0  # of rows of segments alone
     bytes: int = 0  # UTF-8
     characters: int = 0
     tokens: int = 0  # content tokens
@@ -148,6 +149,7 @@ class DatasetManifest(Record):
     inputs: dict[str, Any]
     fingerprint: str  # of the inputs and of every object
     corpus: dict[str, Any]
+    notes: tuple[str, ...] = ()  # what users of the dataset had better know
     train: SplitManifest
     holdout: SplitManifest
 

@@ -6,15 +6,18 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-from tpulm import storage, tokenization
+from tpulm import corpus, storage, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset.blocks import damaged
-from tpulm.dataset.build import PartTask, build_part, load_tokenization
+from tpulm.dataset.build import PartTask, build_part, lay, load_tokenization
+from tpulm.dataset.draws import Draws, Purpose
+from tpulm.dataset.encode import encode_documents
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
     WORD_START,
+    Counts,
     DatasetManifest,
     PartRecord,
     RowFormat,
@@ -28,7 +31,7 @@ from tpulm.dataset.manifest import (
     split_manifest,
     write_manifest,
 )
-from tpulm.dataset.part import read_record
+from tpulm.dataset.part import read_record, with_rows
 from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
@@ -36,7 +39,7 @@ from tpulm.tokenization import Tokenization, analysers
 from tpulm.workers import Runner, WorkerPool, run_tasks
 
 MODULES = (__name__, "numpy.ma")  # for workers to have at the beginning; the latter NumPy imports when it is first needed
-_MOSTLY_RANDOM = 0.6
+_GLANCE_BYTES = 1 << 20  # of text, laid out beforehand
 
 
 def warm_up(pool: WorkerPool, tokenization_path: str | PurePath) -> None:
@@ -97,6 +100,8 @@ def prepare(
         )
         for number in hosts.share(numbers)
     ]
+    if hosts.is_first and (warning := _glance(config, corpus_workdir or workdir, corpus_manifest, tokenizer, rows)):
+        progress.note(f"warning, by a sample: {warning}")
     runner = runner or partial(run_tasks, workers=workers)
     records = _build(tasks, corpus_manifest.counts.bytes / len(numbers), runner, progress)
     hosts.barrier("dataset parts")
@@ -149,11 +154,13 @@ def _write_manifest(
     train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
     for split in (train, holdout):
         _refuse_empty(split, train.counts.documents + holdout.counts.documents)
-    _report(train, progress)
+    warning = _one_sentence_warning(train.counts, rows)
+    _report(train, warning, progress)
     manifest = DatasetManifest(
         inputs=inputs,
         fingerprint=fingerprint(inputs, (train, holdout)),
         corpus=corpus_manifest.counts.model_dump(mode="json"),
+        notes=(warning,) if warning else (),
         train=train,
         holdout=holdout,
     )
@@ -264,7 +271,35 @@ def _refuse_empty(split: SplitManifest, documents: int) -> None:
     raise DataError(f"the {name} is empty ({what}); {fraction}, and begin in a new work folder")
 
 
-def _report(train: SplitManifest, progress: Progress) -> None:
+def _glance(
+    config: DataConfig, corpus_workdir: str | PurePath, manifest: CorpusManifest, tokenizer: Tokenization, rows: RowFormat
+) -> str:
+    """What is wrong with rows of segments from a sample of the corpus; "" for nothing. Better said now than in an hour."""
+    if config.rows != "segments":
+        return ""
+    texts = corpus.some_texts(corpus_workdir, manifest, _GLANCE_BYTES)
+    tokens, counts = encode_documents(texts, tokenizer, sentences=True, dtype=rows.token_dtype)
+    layout = lay(tokens, config, Draws(config.seed, Purpose.LAYOUT))
+    return _one_sentence_warning(with_rows(counts, layout, rows.sequence_length), rows)
+
+
+def _one_sentence_warning(counts: Counts, rows: RowFormat) -> str:
+    if rows.kind != "segments" or 2 * counts.one_sentence_documents <= counts.documents:
+        return ""
+    in_rows = (counts.tokens + counts.copied_tokens) / max(1, counts.rows * rows.sequence_length)
+    pairs = (
+        f" and {counts.random_next_rows / max(1, counts.rows):.0%} of the pairs are random"
+        if "next_sentence" in rows.columns
+        else ""
+    )
+    single = counts.one_sentence_documents / counts.documents
+    return (
+        f"{single:.0%} of the documents are a single sentence, so text fills {in_rows:.0%} of the slots of the rows{pairs}; "
+        "data.rows = 'packed' with data.next_sentence = false fills nearly all"
+    )
+
+
+def _report(train: SplitManifest, warning: str, progress: Progress) -> None:
     counts, versions = train.counts, train.num_versions
     progress.note(
         f"{counts.rows:,} rows of {train.rows.sequence_length} from {counts.documents:,} documents, {counts.tokens:,} tokens; "
@@ -272,8 +307,5 @@ def _report(train: SplitManifest, progress: Progress) -> None:
     )
     if counts.empty_documents:
         progress.note(f"{counts.empty_documents:,} documents hold no token and are in no row")
-    if (share := counts.random_next_rows / counts.rows) > _MOSTLY_RANDOM:
-        progress.note(
-            f"{share:.0%} of the rows have a random second segment: most documents are too short for a real one, "
-            "so next_sentence will teach little here"
-        )
+    if warning:
+        progress.note(f"warning: {warning}")

@@ -145,15 +145,15 @@ def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_F
                 f"{recorded:#010x} is recorded: {no_tfrecord}. Copy it again from where it came, or write it anew",
                 location=where,
             )
-        if length > _LARGEST_BYTES:
-            raise DataError(
-                f"it has {length:,} bytes, more than the {_LARGEST_BYTES:,} that a row can need: this is no file of pretraining "
-                "records; name those that BERT's or ELECTRA's script wrote",
-                location=where,
-            )
         if offset + length + _FRAME_BYTES > end:
             there = end - offset - _HEAD.size
             raise _cut_off(f"{there:,} of the {length + _TAIL.size:,} bytes of its data and checksum", where)
+        if length > _LARGEST_BYTES:
+            raise DataError(
+                f"it has {length:,} bytes, more than the {_LARGEST_BYTES:,} that a row can need: this is no file of "
+                "pretraining records; name those that BERT's or ELECTRA's script wrote",
+                location=where,
+            )
         yield _Frame(number, offset, length, head)
         number, offset = number + 1, offset + length + _FRAME_BYTES
 

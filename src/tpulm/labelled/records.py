@@ -22,6 +22,7 @@ from tpulm.corpus.records import find_fault
 from tpulm.corpus.sources import FORMATS, suffixes
 from tpulm.corpus.tables import read_rows
 from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.storage.paths import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +99,7 @@ def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
 
 def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str]) -> Iterator[Record]:
     """As `read_records`. All records of a tsv, csv or Parquet file have the same columns."""
-    faults = new_faults(on_error, file.path)
+    faults = new_faults(on_error, printable(file.path))
     faults.skipped = skipped
     stream = ByteStream(file.path, file.compression, faults)
     match file.format:

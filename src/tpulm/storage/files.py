@@ -146,8 +146,10 @@ def open_read(path: AnyPath) -> BinaryIO:
 
 
 def write_json(path: AnyPath, value: Any) -> None:
-    """Atomic JSON: sorted keys, two-space indentation, a final newline, UTF-8 as it is."""
-    write_atomic(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+    """Atomic JSON: sorted keys, two-space indentation, a final newline, UTF-8 as it is; halves of surrogate pairs, as names of
+    files have for bytes that are not UTF-8, as \\udcbf."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomic(path, text.encode("utf-8", "backslashreplace"))
 
 
 def read_json(path: AnyPath) -> dict[str, Any]:

@@ -36,6 +36,11 @@ def as_path(path: str | os.PathLike[str]) -> PurePath:
         raise ConfigError(f"{text}: there is no such user; write the path out") from error
 
 
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path as messages and manifests show it: bytes of a file's name that are not UTF-8 as \\xbf."""
+    return os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").replace("\0", "\\x00")
+
+
 def bucket_and_name(path: str | os.PathLike[str]) -> tuple[str, str]:
     """ "gs://b/x/y" -> ("b", "x/y"); the name is "" for a bucket as a whole."""
     bucket, _, name = os.fspath(path).removeprefix(REMOTE).partition("/")
