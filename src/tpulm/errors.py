@@ -22,6 +22,7 @@ A message says what happened, the value found and the value expected, and what t
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 EXIT_OK = 0
@@ -34,7 +35,7 @@ class TpulmError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = ""):
-        super().__init__(_printable(message))
+        super().__init__(_presentable(message))
 
     @property
     def kind(self) -> str:
@@ -119,8 +120,9 @@ class Stopped(TpulmError):
     exit_code = EXIT_STOPPED
 
 
-def _printable(message: str) -> str:
-    """What files hold may be quoted, and must not control the terminal."""
+def _presentable(message: str) -> str:
+    """What files hold may be quoted: it must not fill the terminal, and not control it."""
+    message = re.sub(r"(\S{200})\S{800,}", r"\1…", message)
     if message.replace("\n", "").isprintable():
         return message
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in message)

@@ -16,7 +16,6 @@ import json
 import os
 import resource
 import signal
-import sys
 import time
 import traceback
 from collections import Counter
@@ -152,7 +151,7 @@ def bounded_time() -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    faulthandler.dump_traceback_later(6 * SECONDS, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(6 * SECONDS, exit=True, file=2)
     try:
         yield
     finally:

@@ -128,6 +128,7 @@ def test_tokens_behind_the_vocabulary(two_files: Path):
         ("tokenizer_config.json", '{"added_tokens_decoder": {"19": 0}}', r"tokenizer_config.json: added_tokens_decoder.19: "),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": "a"}}', "tokenizer_config.json: .* 'x' is no id"),
         ("tokenizer_config.json", '{"eos_token": 5}', "tokenizer_config.json: eos_token: Input should be a token"),
+        ("config.json", '{"eos_token_id": [[6]]}', r"eos_token_id is \[\[6\]\], and the tokenizer has no token \[6\]"),
         ("config.json", '{"eos_token_id": 18446744073709551616}', "eos_token_id is 18446744073709551616, and the tokenizer"),
     ],
 )

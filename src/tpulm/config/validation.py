@@ -53,8 +53,7 @@ def _explain(item: Any, kind: type[BaseModel]) -> str:
         known = list(group.model_fields) if group else []
         hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
         return f"unknown setting '{name}'.{hint}"
-    message = item["msg"].removeprefix("Value error, ")
-    message = _PLAIN.get(item["type"], message)
+    message: str = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
     if not location:
         return message
     shown = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {brief(item['input'])})"

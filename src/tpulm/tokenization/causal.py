@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, processors
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
-from tpulm.errors import DataError
+from tpulm.errors import DataError, brief
 from tpulm.tokenization.given import GivenSettings, read_settings
 from tpulm.tokenization.gpt2_files import VOCABULARY, read_gpt2_files
 from tpulm.tokenization.loading import load, read_tokenizer
@@ -103,15 +103,15 @@ def _ids(
         name = settings.token(key)
         index = None if name is None else tokenizer.token_to_id(name)
         return [] if index is None else [index]
-    ids = list(dict.fromkeys(stated if isinstance(stated, list) else [stated]))
+    ids = stated if isinstance(stated, list) else [stated]
     for index in ids:
         if type(index) is not int or not 0 <= index < 1 << 32 or tokenizer.id_to_token(index) is None:
             raise DataError(
-                f"{key}_id is {stated!r}, and the tokenizer has no token {index!r}: the two belong to different models, or the "
-                "id in config.json (or generation_config.json) is wrong",
+                f"{key}_id is {brief(stated)}, and the tokenizer has no token {brief(index)}: the two belong to different "
+                "models, or the id in config.json (or generation_config.json) is wrong",
                 location=str(folder),
             )
-    return ids
+    return list(dict.fromkeys(ids))
 
 
 def _frame(tokenizer: Tokenizer, begin: int | None) -> None:

@@ -65,7 +65,8 @@ def declared(settings: GivenSettings, location: str) -> Segmenter | None:
     """What a tokenizer_config.json asks for. Raises DataError where that is an analyser or a dictionary not known here."""
     if settings.tokenizer_class != "BertJapaneseTokenizer":
         return None
-    kind, subwords = settings.word_tokenizer_type, settings.subword_tokenizer_type
+    kind: Any = settings.word_tokenizer_type
+    subwords = settings.subword_tokenizer_type
     dictionary = (settings.mecab_kwargs or {}).get("mecab_dic", _DICTIONARY)
     known = kind == "kiwi" or (kind == "mecab" and dictionary == _DICTIONARY)
     if not known or subwords != "wordpiece":
