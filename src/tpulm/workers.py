@@ -11,16 +11,66 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Protocol, TypeVar
+from multiprocessing.connection import Connection
+from typing import Any, Final, Protocol, TypeVar
 
 from tpulm import interrupt
 from tpulm.errors import TpulmError
+from tpulm.progress import Progress
 
 Result = TypeVar("Result")
+
+
+_AMOUNT: Final = struct.Struct("d")
+_reports: Connection | None = None  # of this process, if it is a worker: to its pool
+_unreported = 0.0
+_shown: TaskProgress | None = None
+
+
+def report(amount: float) -> None:
+    """To be called by a task now and then: `amount` more of it is done. Whoever waits for it shows that (`TaskProgress`)."""
+    global _unreported
+    if _reports is None:
+        if _shown is not None:
+            _shown.add(within=amount)
+        return
+    _unreported += amount
+    with contextlib.suppress(OSError):  # the pipe is full, and the next report says it; or nobody is left to listen
+        os.write(_reports.fileno(), _AMOUNT.pack(_unreported))  # so few bytes that they stay together
+        _unreported = 0.0
+
+
+class TaskProgress:
+    """The progress of tasks: what they `report` from within, or the sum of those that are over, whichever is more.
+
+    To be used as a context around a runner's tasks.
+    """
+
+    def __init__(self, progress: Progress):
+        self._progress = progress
+        self._within = self._over = self._done = 0.0
+
+    def __enter__(self) -> TaskProgress:
+        global _shown
+        _shown = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        global _shown
+        _shown = None
+
+    def add(self, *, within: float = 0.0, over: float = 0.0) -> None:
+        """`over` is the whole of a task that has ended."""
+        self._within += within
+        self._over += over
+        done = max(self._within, self._over)
+        self._progress.advance(done - self._done)
+        self._done = done
 
 
 class Runner(Protocol):
@@ -48,8 +98,11 @@ class WorkerPool:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(modules))
         environment = dict(os.environ)  # the server's is that of the first pool
+        self._reports, told = context.Pipe(duplex=False)
+        for end in (self._reports, told):
+            os.set_blocking(end.fileno(), False)
         self._executor = ProcessPoolExecutor(
-            self.workers, mp_context=context, initializer=_begin_worker, initargs=(environment,)
+            self.workers, mp_context=context, initializer=_begin_worker, initargs=(environment, told)
         )
 
     def __enter__(self) -> WorkerPool:
@@ -75,6 +128,13 @@ class WorkerPool:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
+    def _reported(self) -> float:
+        """What the workers have reported since the last call."""
+        try:
+            return sum(amount for (amount,) in _AMOUNT.iter_unpack(os.read(self._reports.fileno(), 1 << 16)))
+        except BlockingIOError:
+            return 0.0
+
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in the order they finish.
 
@@ -91,6 +151,7 @@ class WorkerPool:
                 if not pending:
                     return
                 done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                report(self._reported())
                 for future in done:
                     yield future.result()
                 interrupt.check()
@@ -113,7 +174,9 @@ def run_tasks(
         yield from pool(function, tasks)
 
 
-def _begin_worker(environment: Mapping[str, str]) -> None:
+def _begin_worker(environment: Mapping[str, str], reports: Connection) -> None:
+    global _reports
+    _reports = reports
     os.environ.clear()
     os.environ.update(environment)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is to use one core
