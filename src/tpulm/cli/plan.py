@@ -10,6 +10,7 @@ import typer
 from tpulm.cli.options import AsJson, Overrides, RunFile, load_run, vocabulary_of
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import ConfigError
+from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
@@ -104,13 +105,13 @@ def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) 
                 f"{1e3 * value['step_seconds_estimate']:,.1f} ms",
                 f"{value['mfu_estimate']:.0%}",
                 f"{value['tokens_per_second'] / 1e3:,.0f}k",
-                f"{made.hours:,.1f}",
-                _dollars(value["cost_on_demand_usd"]),
-                _dollars(value["cost_spot_usd"]),
-                _dollars(value["cost_per_billion_tokens_usd"]),
+                duration(made.hours * 3600),
+                dollars(value["cost_on_demand_usd"]),
+                dollars(value["cost_spot_usd"]),
+                dollars(value["cost_per_billion_tokens_usd"]),
             )
         )
-    header = ("type", "step", "MFU", "tokens/s", "hours", "on demand", "spot", "per 10⁹ tokens")
+    header = ("type", "step", "MFU", "tokens/s", "time", "on demand", "spot", "per 10⁹ tokens")
     print_table(f"Estimates for {config.name}", rows, header=header)
     console.print(f"\n{_LEFT_OUT} Prices: {accelerators[0].prices_as_of}.")
     if as_json:
@@ -133,7 +134,7 @@ def _show(config: RunConfig, made: Plan) -> None:
         "MFU": f"{values['mfu_estimate']:.0%} (at most {values['mfu_at_most']:.0%})",
         "operations": f"{values['compiled_flops_per_step'] / values['model_flops_per_step']:.2f} times the model's own",
         "speed": f"{values['tokens_per_second']:,.0f} tokens/s",
-        "time": f"{made.hours:,.1f} h for {made.steps:,} steps, {made.tokens / 1e9:,.1f} G tokens",
+        "time": f"{duration(made.hours * 3600)} for {made.steps:,} steps, {made.tokens:,} tokens",
         "cost": _cost(values),
         "compiler": values["compiler"],
     }
@@ -206,13 +207,9 @@ def _cost(values: dict[str, Any]) -> str:
     if values["cost_on_demand_usd"] is None:
         return "no price is listed"
     return (
-        f"{_dollars(values['cost_on_demand_usd'])} on demand, {_dollars(values['cost_spot_usd'])} spot "
+        f"{dollars(values['cost_on_demand_usd'])} on demand, {dollars(values['cost_spot_usd'])} spot "
         f"(prices: {values['prices_as_of']})"
     )
-
-
-def _dollars(amount: float | None) -> str:
-    return "?" if amount is None else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
 
 
 def _milliseconds(seconds: float) -> str:
