@@ -116,6 +116,11 @@ class Stopped(TpulmError):
     exit_code = EXIT_STOPPED
 
 
+def installing(extras: str) -> str:
+    """What brings these extras. No package index has tpulm yet; when one does, this and docs/installing.md change."""
+    return f"pip install -e '.[{extras}]' in your clone of tpulm"
+
+
 def some_of(names: Sequence[str], most: int = 3) -> str:
     """The first of them as a message names them: "a, b, c and 4 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

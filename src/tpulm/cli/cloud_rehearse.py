@@ -16,7 +16,7 @@ from rich.markup import escape
 from tpulm.cli.cloud_shared import newest_step
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
-from tpulm.errors import ConfigError, MissingExtra
+from tpulm.errors import ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def rehearse(
     try:
         from tpulm.emulator import Emulator
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"rehearsing needs {error.name}: pip install 'tpulm[emulator,cloud]'") from None
+        raise MissingExtra(f"rehearsing needs {error.name}: {installing('emulator,cloud')}") from None
     with Emulator() as emulator:
         os.environ.update(emulator.environment)  # before any client of Google's is imported
         os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)

@@ -42,7 +42,7 @@ def plan(
     """Does a run fit on a TPU, how long does it take, what does it cost? Compiles the training step for it; no TPU is needed.
 
     Takes about half a minute for each phase of a run on two cores; what was compiled before is remembered. Needs the TPU
-    compiler: pip install 'tpulm[tpu]'. Ends with exit code 1 when the run does not fit.
+    compiler, which the extra tpu brings. Ends with exit code 1 when the run does not fit.
     """
     from tpulm import accelerators
 
@@ -213,7 +213,7 @@ def _cost(values: dict[str, Any]) -> str:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f} ms"
+    return f"{1e3 * seconds:,.1f} ms" if seconds >= 1e-4 else f"{1e6 * seconds:,.0f} µs"
 
 
 def _size(count: float) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from tpulm.errors import MissingExtra
+from tpulm.errors import MissingExtra, installing
 
 Name = Literal["mecab", "kiwi"]
 LONGEST_PIECE: Final = 4096  # characters; MeCab counts a morpheme's bytes in 16 bits
@@ -70,7 +70,7 @@ def load(name: Name) -> Analyser:
 
 def _missing(name: Name) -> MissingExtra:
     packages = " and ".join(_PACKAGES[name])
-    return MissingExtra(f"the analyser '{name}' needs {packages}: pip install 'tpulm[{_EXTRAS[name]}]'")
+    return MissingExtra(f"the analyser '{name}' needs {packages}: {installing(_EXTRAS[name])}")
 
 
 def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarray]:
