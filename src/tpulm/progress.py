@@ -117,7 +117,10 @@ def format_amount(completed: float, total: float | None, unit: str) -> str:
 
 def format_rate(completed: float, unit: str, seconds: float) -> str:
     """ "12.3 MB/s" of bytes; "" of anything else, whose rate the work itself tells."""
-    return f"{completed / 1e6 / seconds:,.1f} MB/s" if unit in _BYTES and completed and seconds > 0 else ""
+    if unit not in _BYTES or not completed or seconds <= 0:
+        return ""
+    rate = completed / seconds
+    return f"{rate / 1e6:,.1f} MB/s" if rate >= 1e5 else f"{rate / 1e3:,.1f} kB/s"
 
 
 def format_pace(completed: float, total: float | None, unit: str, seconds: float) -> str:

@@ -56,7 +56,13 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
         numbers = (task.number, place)
         sentences = task.config.rows == "segments"
         tokens, counts = encode_documents(
-            documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=words, advance=report
+            documents,
+            tokenizer,
+            sentences=sentences,
+            dtype=task.rows.token_dtype,
+            words=words,
+            at_once=analysers.CHARACTERS_AT_ONCE if words or tokenizer.segmenter else None,
+            advance=report,
         )
         documents.clear()
         layout = _lay(tokens, task.config, Draws(task.config.seed, Purpose.LAYOUT, *numbers))

@@ -22,6 +22,7 @@ import numpy as np
 from tpulm.errors import MissingExtra, installing
 
 Name = Literal["mecab", "kiwi"]
+CHARACTERS_AT_ONCE: Final = 1 << 15  # a few seconds of an analyser, after which progress is told
 LONGEST_PIECE: Final = 4096  # characters; MeCab counts a morpheme's bytes in 16 bits
 
 # name -> the extra that brings it, and the packages whose versions decide what it finds
