@@ -57,6 +57,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/prepare.py --case ko
 
 docs: $(READY)
+	$(BIN)/python docs/generate.py
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 

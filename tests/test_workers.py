@@ -16,6 +16,7 @@ import pytest
 
 from tpulm import interrupt, workers
 from tpulm.errors import DataError, Stopped, TpulmError
+from tpulm.progress import Silent
 
 
 def square(x: int) -> int:
@@ -32,6 +33,14 @@ def fail(location: str) -> None:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def report_and_wait(folder: str) -> str:
+    workers.report(2.5)
+    workers.report(4.0)
+    while not (Path(folder) / "heard").exists():
+        time.sleep(0.01)
+    return "done"
 
 
 def sleep_and_mark(folder: str, number: int) -> int:
@@ -77,6 +86,24 @@ def test_a_pool_that_warms_up_calls_what_it_is_told_and_keeps_failures_to_itself
         while not (tmp_path / "made").exists():
             time.sleep(0.01)
         assert list(pool(square, [(3,)])) == [9]
+
+
+def test_what_a_task_reports_is_heard_while_it_runs(tmp_path: Path):
+    done = 0.0
+
+    class Heard(Silent):
+        def advance(self, amount: float) -> None:
+            nonlocal done
+            done += amount
+            if done == 6.5:
+                (tmp_path / "heard").touch()
+
+    with workers.TaskProgress(Heard()) as tasks:
+        assert list(workers.run_tasks(report_and_wait, [(str(tmp_path),)], workers=1)) == ["done"]
+        tasks.add(over=8.0)
+    assert done == 8.0
+    workers.report(1.0)  # nobody asked
+    assert done == 8.0
 
 
 def test_workers_have_the_environment_of_their_pool(monkeypatch: pytest.MonkeyPatch):

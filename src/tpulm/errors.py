@@ -120,6 +120,11 @@ class Stopped(TpulmError):
     exit_code = EXIT_STOPPED
 
 
+def installing(extras: str) -> str:
+    """What brings these extras. No package index has tpulm yet; when one does, this and docs/installing.md change."""
+    return f"pip install -e '.[{extras}]' in your clone of tpulm"
+
+
 def _presentable(message: str) -> str:
     """What files hold may be quoted: it must not fill the terminal, and not control it."""
     message = re.sub(r"(\S{200})\S{800,}", r"\1…", message)

@@ -318,6 +318,8 @@ class _Run:
             program = self._programs.get(phase_at(self.phases, self._newest_step() or 0))
             folder, policy = self.workdir / "checkpoints", self.config.train.checkpoint
             with Checkpoints(folder, policy, hosts=self.hosts, progress=self.progress) as saved:
+                if saved.last_step is not None:
+                    self.progress.start("Loading the checkpoint")
                 restored = saved.restore_latest(program.abstract_state, self._identity())
             if restored is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")

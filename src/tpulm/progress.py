@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Final, Protocol
 
 _BYTES: Final = ("byte", "bytes", "B")
@@ -24,7 +23,10 @@ class Progress(Protocol):
         ...
 
     def status(self, text: str) -> None:
-        """What stands beside the bar until the next call: the loss, the rate."""
+        """What stands beside the bar until the next call, two spaces between its parts: the loss, the rate, and so on.
+
+        The first part is always shown; where there is little room, the last ones are left out.
+        """
         ...
 
     def note(self, message: str) -> None:
@@ -115,15 +117,26 @@ def format_amount(completed: float, total: float | None, unit: str) -> str:
 
 def format_rate(completed: float, unit: str, seconds: float) -> str:
     """ "12.3 MB/s" of bytes; "" of anything else, whose rate the work itself tells."""
-    return f"{completed / 1e6 / seconds:,.1f} MB/s" if unit in _BYTES and completed and seconds > 0 else ""
+    if unit not in _BYTES or not completed or seconds <= 0:
+        return ""
+    rate = completed / seconds
+    return f"{rate / 1e6:,.1f} MB/s" if rate >= 1e5 else f"{rate / 1e3:,.1f} kB/s"
 
 
 def format_pace(completed: float, total: float | None, unit: str, seconds: float) -> str:
     """The rate, and the time that is left if it goes on like this: "12.3 MB/s, 0:01:20 left"."""
     if not completed or not total or completed >= total or seconds <= 0:
         return ""
-    left = timedelta(seconds=round((total - completed) * seconds / completed))
-    return ", ".join(part for part in (format_rate(completed, unit, seconds), f"{left} left") if part)
+    left = f"{format_clock((total - completed) * seconds / completed)} left"
+    return ", ".join(part for part in (format_rate(completed, unit, seconds), left) if part)
+
+
+def format_clock(seconds: float | None) -> str:
+    """ "0:01:20"; None is a time not known yet."""
+    if seconds is None:
+        return "-:--:--"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes < 6000 else f"{minutes / 1440:,.1f} days"
 
 
 def shown_speed(tokens_per_second: float, text_fraction: float) -> str:

@@ -31,8 +31,49 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tpulm import interrupt, storage
 from tpulm.errors import TpulmError
+from tpulm.progress import Progress
 
 Result = TypeVar("Result")
+
+
+_parent: Connection | None = None  # of this process, if it is a worker
+_shown: TaskProgress | None = None
+
+
+def report(amount: float) -> None:
+    """To be called by a task now and then: `amount` more of it is done. Whoever waits for it shows that (`TaskProgress`)."""
+    if _parent is not None:
+        _parent.send_bytes(pickle.dumps((None, amount)))
+    elif _shown is not None:
+        _shown.add(within=amount)
+
+
+class TaskProgress:
+    """The progress of tasks: what they `report` from within, or the sum of those that are over, whichever is more.
+
+    To be used as a context around a runner's tasks.
+    """
+
+    def __init__(self, progress: Progress):
+        self._progress = progress
+        self._within = self._over = self._done = 0.0
+
+    def __enter__(self) -> TaskProgress:
+        global _shown
+        _shown = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        global _shown
+        _shown = None
+
+    def add(self, *, within: float = 0.0, over: float = 0.0) -> None:
+        """`over` is the whole of a task that has ended."""
+        self._within += within
+        self._over += over
+        done = max(self._within, self._over)
+        self._progress.advance(done - self._done)
+        self._done = done
 
 
 class Runner(Protocol):
@@ -61,6 +102,7 @@ class WorkerPool:
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="worker")  # one waits for each process
         self._mine = threading.local()
         self._connections: list[Connection] = []
+        self._reported, self._lock = 0.0, threading.Lock()
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -86,7 +128,9 @@ class WorkerPool:
                 connection = self._mine.connection = _start_worker(self._modules)
                 self._connections.append(connection)
             connection.send_bytes(task)
-            answer = connection.recv_bytes()
+            while (answer := pickle.loads(connection.recv_bytes()))[0] is None:  # a report
+                with self._lock:
+                    self._reported += answer[1]
         except (EOFError, ConnectionError) as error:
             self._mine.connection = None
             raise TpulmError(
@@ -94,10 +138,16 @@ class WorkerPool:
                 "kept), with fewer workers if it recurs: there is one for each core the command may use, and "
                 "'taskset --cpu-list 0' in front of it leaves one"
             ) from error
-        succeeded, result = pickle.loads(answer)
+        succeeded, result = answer
         if succeeded:
             return result
         raise result
+
+    def _take_reports(self) -> float:
+        """What the workers have reported since the last call."""
+        with self._lock:
+            taken, self._reported = self._reported, 0.0
+        return taken
 
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in the order they finish.
@@ -115,6 +165,7 @@ class WorkerPool:
                 if not pending:
                     return
                 done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                report(self._take_reports())
                 for future in done:
                     yield future.result()
                 interrupt.check()
@@ -185,6 +236,8 @@ def serve(control: int, modules: Sequence[str]) -> None:
 
 def _work(parent: Connection) -> None:
     """A worker: answer each task, until `_receive` ends the process."""
+    global _parent
+    _parent = parent
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     environment, sys.path[:], folder = parent.recv()
     os.chdir(folder)

@@ -85,7 +85,7 @@ def test_figures_are_stated_once_and_well():
         "| passes over the rows | 0.21 |",
         "| steps done | 600 |",
         "| hardware | CPU, 2 cores |",
-        "| time | 8 min 0 s |",
+        "| time | 8 min |",
         "| tokens of text per second | 5,123 |",
         "| `train.optimizer.learning_rate` | `0.0001` |",
         "| `tokenizer.vocab_size` | `32000` |",

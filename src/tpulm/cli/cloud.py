@@ -14,7 +14,7 @@ from tpulm.cli import cloud_costs, cloud_down, cloud_launch, cloud_rehearse, clo
 from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, print_json
-from tpulm.errors import ConfigError, MissingExtra
+from tpulm.errors import ConfigError, MissingExtra, installing
 
 PROJECT = "tpulm-emulator"
 
@@ -62,7 +62,7 @@ def emulator(
     try:
         from tpulm.emulator import Emulator
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"the emulator needs {error.name}: pip install 'tpulm[emulator]'") from None
+        raise MissingExtra(f"the emulator needs {error.name}: {installing('emulator')}") from None
     from tpulm import interrupt
 
     with interrupt.handled():

@@ -93,18 +93,6 @@ def seconds_left(job: Job, speed: Pace | None, steps: int | None, newest: int) -
     return max(0, steps - step_of(job, speed, newest)) * speed.seconds_per_step
 
 
-def duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 1 else "less than 1 s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def dollars(amount: float | None) -> str:
-    if amount is None:
-        return "?"
-    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.1g}"
-
-
 def moment(at: float | None, *, after: float | None = None) -> str:
     """In local time; without the day where that is the day of `after`."""
     if at is None:

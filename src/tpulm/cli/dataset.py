@@ -152,7 +152,7 @@ def inspect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Counts of W's dataset and a few rows decoded, with the positions that training would mask in colour.
+    """Counts of W's dataset and a few rows decoded, with ⟦…⟧ around the tokens that training would mask.
 
     Of causal rows every token but the first is predicted; there the marks between texts stand out. With --removed: what the
     cleaning, the duplicates and the weights took away, how often, and a few texts of each kind.
@@ -171,7 +171,7 @@ def inspect(
             console.print(f"\n[bold]Rows[/]   [dim cyan]{made.token(made.special.sep)}[/] ends a text\n")
             places = [set[int]() for _ in sampled]
         else:
-            console.print("\n[bold]Rows[/]   [reverse green] masked: what the model must predict [/]\n")
+            console.print("\n[bold]Rows[/]   [reverse green]⟦masked⟧[/]: what the model must predict\n")
             places = _masked(config, made, sampled, seed)
         for row, masked in zip(sampled, places, strict=True):
             note = (
@@ -235,7 +235,7 @@ def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed:
 
 
 def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
-    """A row as text, the tokens at the masked places in colour; padding is counted, not shown."""
+    """A row as text, the tokens at the masked places in ⟦…⟧ and in colour; padding is counted, not shown."""
     from rich.text import Text
 
     text, padding = Text(), 0
@@ -249,7 +249,7 @@ def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
             token = token.removeprefix("##")
         elif place:
             text.append(" ")
-        text.append(token, style)
+        text.append(f"⟦{token}⟧" if place in masked else token, style)
     return text.append(f"  + {padding} [PAD]", "dim") if padding else text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path, PurePath
@@ -65,7 +66,7 @@ def quickstart(
 
     with drawn_progress() as progress:
         summary = pipeline.run(config, workdir, progress=progress)
-    _show_curve(workdir)
+    show_curve(workdir)
     show_summary(summary)
 
     from tpulm.convert.huggingface import load_model
@@ -130,12 +131,18 @@ def _detector_rows(scores: Mapping[str, float]) -> dict[str, str]:
     }
 
 
-def _show_curve(workdir: PurePath) -> None:
+def show_curve(workdir: PurePath) -> None:
     """The training loss at about ten steps."""
     from tpulm.train.metrics import read_metrics
 
     points = [(record.step, record.values["loss"]) for record in read_metrics(workdir) if record.kind == "train"]
     chosen = [points[round(i * (len(points) - 1) / 9)] for i in range(10)] if len(points) > 10 else points
-    highest = max((loss for _, loss in chosen), default=1.0)
-    rows = [(f"{step:,}", f"{loss:.3f}", "█" * round(40 * loss / highest)) for step, loss in dict(chosen).items()]
-    print_table("Training loss", rows, header=("step", "loss", ""))
+    low, high = min(losses := [loss for _, loss in chosen], default=0.0), max(losses, default=0.0)
+    low, high = math.floor(10 * low) / 10, math.ceil(10 * high) / 10  # what the axis shows
+    width = min(60, max(20, console.width - 22))
+    rows = []
+    for step, loss in chosen:
+        filled = round(width * (loss - low) / (high - low)) if high > low else 0
+        rows.append((f"{step:,}", f"{loss:.3f}", "│" + "█" * filled))
+    axis = f"{low:.1f}" + f"{high:.1f}".rjust(width - 2)
+    print_table(f"Training loss (bars begin at {low:.1f})", rows, header=("step", "loss", axis))

@@ -24,6 +24,7 @@ from tpulm.config import RunConfig, canonical_json, differences, from_json
 from tpulm.config.validation import validated
 from tpulm.errors import CloudRefused, ConfigError, suggest
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
 _VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
@@ -99,10 +100,10 @@ def check_means(settings: CloudSettings, dollars_per_hour: float, *, spent: floa
         return
     least = spent + Policy().margin / 3600 * dollars_per_hour
     if settings.budget <= least:
-        was = f"${spent:,.2f} of it are spent, and " if spent else ""
+        was = f"{dollars(spent)} of it are spent, and " if spent else ""
         raise CloudRefused(
-            f"a budget of ${settings.budget:,.2f} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
-            f"(${least - spent:,.2f}) are kept for saving and deleting; raise it with --budget"
+            f"a budget of {dollars(settings.budget)} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
+            f"({dollars(least - spent)}) are kept for saving and deleting; raise it with --budget"
         )
 
 

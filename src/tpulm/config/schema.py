@@ -48,7 +48,7 @@ class CleaningConfig(Settings):
 
 
 class CorpusConfig(Settings):
-    sources: tuple[SourceConfig, ...] = ()
+    sources: tuple[SourceConfig, ...] = ()  # or a list of paths, where these say it all
     cleaning: CleaningConfig = CleaningConfig()
     deduplicate: bool = True  # exact duplicates of the cleaned text
     # of documents this alike only the first stays: the Jaccard similarity of their stretches of five words; 0.8 is usual

@@ -94,7 +94,7 @@ def morphemes(facts: CardFacts) -> str:
         case "kiwi":
             return (
                 "\n\n**The tokenizer cannot be loaded by transformers**, which has none that cuts Korean into morphemes first, "
-                "as this one does with Kiwi. tpulm loads it (`pip install 'tpulm[ko]'`, then `tpulm.load_model`, "
+                "as this one does with Kiwi. tpulm loads it (with its extra `ko` installed: `tpulm.load_model`, "
                 "`tpulm fill-mask` and `tpulm finetune`). The weights are like any other's."
             )
     return ""

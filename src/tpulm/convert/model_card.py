@@ -20,6 +20,7 @@ from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
 from tpulm.models.bert import padded_vocab_size
 from tpulm.nn.params import named_leaves
+from tpulm.readable import duration
 from tpulm.tokenization import UNKNOWN_WARNING
 
 CARD = "README.md"
@@ -167,7 +168,7 @@ def _training(facts: CardFacts) -> str:
     if facts.hardware:
         done.append(("hardware", facts.hardware))
     if facts.training_seconds is not None:
-        done.append(("time", _duration(facts.training_seconds)))
+        done.append(("time", duration(facts.training_seconds)))
     if facts.tokens_per_second is not None:
         done.append(("tokens of text per second", f"{facts.tokens_per_second:,.0f}"))
     rows = [*done, *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None))]
@@ -319,13 +320,3 @@ def _millions(count: int) -> str:
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.2f} %"
-
-
-def _duration(seconds: float) -> str:
-    """90 -> "1 min 30 s"; 100,000 -> "27 h 47 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -37,7 +37,7 @@ from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.storage.paths import printable
-from tpulm.workers import Runner, WorkerPool, count_cores, run_tasks
+from tpulm.workers import Runner, TaskProgress, WorkerPool, count_cores, report, run_tasks
 
 _SHARED_PARTS: Final = 8
 _WORTH_SHARING_BYTES: Final = 2_000_000
@@ -184,10 +184,11 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
         runner = (runner or partial(run_tasks, workers=workers)) if is_worth_it else None
     if runner is not None:
         largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
-        for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
-            records[number] = record
-            progress.advance(sum(file.bytes for file in record.inputs))
-            documents.add(record.counts.documents)
+        with TaskProgress(progress) as tasks:
+            for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
+                records[number] = record
+                tasks.add(over=sum(file.bytes for file in record.inputs))
+                documents.add(record.counts.documents)
     else:
         for piece in waiting:
             records[piece.number] = scatter_piece(piece, progress.advance, documents.add)
@@ -195,7 +196,7 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
 
 
 def _numbered(piece: Piece) -> tuple[int, PieceRecord]:
-    return piece.number, scatter_piece(piece)
+    return piece.number, scatter_piece(piece, report)
 
 
 def _one_after_another(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from tpulm import storage
 from tpulm.config import SourceConfig
-from tpulm.errors import ConfigError, MissingExtra, some_of, suggest
+from tpulm.errors import ConfigError, MissingExtra, installing, some_of, suggest
 
 _NAME: Final = re.compile(r"(?P<name>[a-z]\w*)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
@@ -183,5 +183,5 @@ def library_() -> Any:
         import array_record.python.array_record_module  # noqa: F401
         import tensorflow_datasets
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"datasets of TensorFlow Datasets need {error.name}: pip install 'tpulm[tfds]'") from error
+        raise MissingExtra(f"datasets of TensorFlow Datasets need {error.name}: {installing('tfds')}") from error
     return tensorflow_datasets

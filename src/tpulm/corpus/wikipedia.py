@@ -14,7 +14,7 @@ from tpulm.corpus.bytestream import ByteStream
 from tpulm.corpus.faults import Faults
 from tpulm.corpus.records import Batch, Batcher
 from tpulm.corpus.wikitext import plain_text
-from tpulm.errors import DataError, MissingExtra
+from tpulm.errors import DataError, MissingExtra, installing
 
 _ARTICLES: Final = "0"  # the main namespace, in every wiki
 _HIDDEN: Final = ("6", "14", "-2")  # files, categories, media: links to them show no text
@@ -30,7 +30,7 @@ def read_wikipedia(stream: ByteStream, faults: Faults) -> Iterator[Batch]:
     try:
         import mwparserfromhell  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("dumps of Wikipedia need a package more: pip install 'tpulm[wikipedia]'") from error
+        raise MissingExtra(f"dumps of Wikipedia need a package more: {installing('wikipedia')}") from error
     batcher = Batcher(faults, place=lambda number: f"page {number}")
     hidden = _hidden_of_site(stream, faults)
     number = 0

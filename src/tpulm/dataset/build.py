@@ -22,6 +22,7 @@ from tpulm.dataset.segments import lay_segments
 from tpulm.dataset.words import WordEncoder
 from tpulm.errors import WorkFolderMismatch
 from tpulm.tokenization import Tokenization, analysers
+from tpulm.workers import report
 
 
 class PartTask(NamedTuple):
@@ -54,7 +55,15 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
     for place, (split, documents) in enumerate(zip(SPLITS, (part.train, part.holdout), strict=True)):
         numbers = (task.number, place)
         sentences = task.config.rows == "segments"
-        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=words)
+        tokens, counts = encode_documents(
+            documents,
+            tokenizer,
+            sentences=sentences,
+            dtype=task.rows.token_dtype,
+            words=words,
+            at_once=analysers.CHARACTERS_AT_ONCE if words or tokenizer.segmenter else None,
+            advance=report,
+        )
         documents.clear()
         records[split] = write_part(
             folder / split,

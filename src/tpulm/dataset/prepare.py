@@ -36,7 +36,7 @@ from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, Wor
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.tokenization import Tokenization, analysers
-from tpulm.workers import Runner, WorkerPool, run_tasks
+from tpulm.workers import Runner, TaskProgress, WorkerPool, run_tasks
 
 MODULES = (__name__, "numpy.ma")  # for workers to have at the beginning; the latter NumPy imports when it is first needed
 _GLANCE_BYTES = 1 << 20  # of text, laid out beforehand
@@ -237,11 +237,12 @@ def _build(tasks: list[PartTask], bytes_of_part: float, runner: Runner, progress
         progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
     progress.start("Building the dataset", total=bytes_of_part * len(missing), unit="B")
     documents = DocumentRate(progress)
-    for built in runner(build_part, ((task,) for task in missing)):
-        for split, record in built.items():
-            records[split].append(record)
-        progress.advance(sum(record.counts.bytes for record in built.values()))
-        documents.add(sum(record.counts.documents for record in built.values()))
+    with TaskProgress(progress) as done:
+        for built in runner(build_part, ((task,) for task in missing)):
+            for split, record in built.items():
+                records[split].append(record)
+            done.add(over=sum(record.counts.bytes for record in built.values()))
+            documents.add(sum(record.counts.documents for record in built.values()))
     return records
 
 

@@ -20,6 +20,7 @@ from tpulm.config import RunConfig, phases_of
 from tpulm.dataset import Batches
 from tpulm.dataset.made_up import write_random_rows
 from tpulm.objectives import SpecialIds
+from tpulm.readable import duration
 from tpulm.train.program import Program
 
 _UNIT, _SUBLANES = 128, 8
@@ -91,14 +92,15 @@ def advise(config: RunConfig, accelerator: Accelerator, *, here: float | None, v
 def _verdict(
     accelerator: Accelerator, findings: tuple[Finding, ...], hours_here: float | None, hours_there: float
 ) -> tuple[bool, str]:
+    there = duration(hours_there * 3600)
     if hours_here is not None and hours_here < _WORTH_HOURS:
-        return False, f"no TPU is needed: about {hours_here:.1f} h here, and an hour is gone before a TPU has begun"
+        return False, f"no TPU is needed: about {duration(hours_here * 3600)} here, and an hour is gone before a TPU has begun"
     if hours_here is not None and hours_here < 2 * hours_there:
-        return False, f"{accelerator.name} would hardly help: about {hours_there:.1f} h there, {hours_here:.1f} h here"
+        return False, f"{accelerator.name} would hardly help: about {there} there, {duration(hours_here * 3600)} here"
     bad = [finding.what for finding in findings if not finding.good]
-    gain = "" if hours_here is None else f" instead of {hours_here:,.1f} h here"
+    gain = "" if hours_here is None else f" instead of {duration(hours_here * 3600)} here"
     less = f"; it would be faster with better {', '.join(bad)}" if bad else ""
-    return True, f"{accelerator.name} would help: about {hours_there:,.1f} h{gain}{less}"
+    return True, f"{accelerator.name} would help: about {there}{gain}{less}"
 
 
 def _fill(config: RunConfig) -> float:

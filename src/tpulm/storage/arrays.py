@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
 from tpulm.storage.paths import as_path, bucket_and_name
+
+_stderr = threading.Lock()  # of the process
+_LOG_LINE = re.compile(rb"(?m)[IW]\d{4} \d\d:\d\d:\d\d\.\d+ .*\n|^WARNING: All log messages before absl.*\n")
 
 
 def tensorstore_location(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -15,6 +24,7 @@ def tensorstore_location(path: str | os.PathLike[str]) -> dict[str, Any]:
     if isinstance(folder, Path):
         return {"driver": "file", "path": f"{folder.absolute()}/"}
     bucket, name = bucket_and_name(folder)
+    _sign_in(bucket)
     return {"driver": "gcs", "bucket": bucket, "path": f"{name}/"}
 
 
@@ -27,6 +37,33 @@ def orbax_folder(path: str | os.PathLike[str]) -> PurePath:
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     from fsspec import config
 
+    _sign_in(bucket_and_name(folder)[0])
     # Listings must not be remembered: TensorStore and other hosts write there, too.
     config.conf.setdefault("gcs", {})["use_listings_cache"] = False
     return folder
+
+
+@cache
+def _sign_in(bucket: str) -> None:
+    """Have TensorStore find its credentials now: it tells which in a line of its log, that no setting of its own silences."""
+    import tensorstore
+
+    impatient = tensorstore.Context({"gcs_request_retries": {"max_retries": 1}})
+    with without_library_logs(), contextlib.suppress(Exception):  # what is wrong will be so when it matters
+        store = tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket}, context=impatient).result()
+        store.read("tpulm").result()
+
+
+@contextlib.contextmanager
+def without_library_logs() -> Iterator[None]:
+    """What is written to stderr meanwhile appears afterwards, without the lines in which C++ libraries inform or warn."""
+    with _stderr, tempfile.TemporaryFile() as written:
+        kept = os.dup(2)
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            written.seek(0)
+            os.write(2, _LOG_LINE.sub(b"", written.read()))

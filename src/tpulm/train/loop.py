@@ -89,6 +89,8 @@ def train(
         checkpoints = closing.enter_context(
             Checkpoints(workdir / "checkpoints", config.checkpoint, hosts=hosts, progress=progress)
         )
+        if checkpoints.last_step is not None:
+            progress.start("Loading the checkpoint")
         start = _restore(program, checkpoints, identity)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
         if step < first_step:
