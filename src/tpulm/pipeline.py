@@ -19,7 +19,6 @@ from tpulm.errors import ConfigError
 from tpulm.hosts import ALONE, Hosts, Membership
 from tpulm.preparation import is_prepared, prepare_corpus, prepare_dataset, prepare_tokenizer
 from tpulm.progress import SILENT, Progress
-from tpulm.train.sealing import committed_steps
 from tpulm.workfolder import begin, is_imported, read_result, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
@@ -83,8 +82,9 @@ def run(
 
 def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]:
     """Prepare the data, then yield (step, state, metrics) after each compiled step: `own_loop.training_steps`."""
-    folder = begin(config, workdir)
+    folder = storage.check_writable(workdir)
     with storage.held(folder):
+        begin(config, folder, progress)
         prepare_dataset(config, folder, progress=progress)
         yield from _Run(config, folder, ALONE, progress).steps()
 
@@ -348,7 +348,7 @@ class _Run:
         trained = self._result("train")
         if trained is not None:
             return trained["steps"]
-        return max(committed_steps(self.workdir / "checkpoints"), default=None)
+        return max(storage.committed_steps(self.workdir / "checkpoints"), default=None)
 
     def _machine(self) -> dict[str, Any]:
         import jax

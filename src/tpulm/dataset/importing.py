@@ -75,7 +75,7 @@ def import_tfrecords(
     files = _survey(paths, progress)
     inputs = _inputs(files, shape, tokenizer, holdout_fraction)
     folder = dataset_folder(workdir)
-    claim(folder, inputs)
+    claim(folder, inputs, progress)
     if (complete := load_manifest(workdir)) is not None:
         return complete
     pieces = storage.make_folder(folder / "pieces")

@@ -8,7 +8,7 @@ the operation and the likely cause; gs:// requests that may succeed later are re
 Paths are pathlib's pure paths (`as_path`), and every access is a function of this package.
 """
 
-from tpulm.storage.arrays import orbax_folder, tensorstore_location
+from tpulm.storage.arrays import COMMIT, committed_steps, orbax_folder, tensorstore_location
 from tpulm.storage.causes import explain, storage_error
 from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
@@ -45,6 +45,7 @@ from tpulm.storage.ranges import Ranges, open_ranges
 from tpulm.storage.staging import abandon, built_aside, local_copy
 
 __all__ = [
+    "COMMIT",
     "TEMPORARY_SUFFIX",
     "FileInfo",
     "Mirror",
@@ -53,6 +54,7 @@ __all__ = [
     "as_path",
     "built_aside",
     "check_writable",
+    "committed_steps",
     "copy_files",
     "create_if_absent",
     "exists",

@@ -6,7 +6,10 @@ import os
 from pathlib import Path, PurePath
 from typing import Any
 
-from tpulm.storage.paths import as_path, bucket_and_name
+from tpulm.storage.files import list_folder, walk
+from tpulm.storage.paths import as_path, bucket_and_name, is_remote
+
+COMMIT = "commit_success.txt"  # Orbax's, without which it sees no checkpoint in Cloud Storage
 
 
 def tensorstore_location(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -30,3 +33,11 @@ def orbax_folder(path: str | os.PathLike[str]) -> PurePath:
     # Listings must not be remembered: TensorStore and other hosts write there, too.
     config.conf.setdefault("gcs", {})["use_listings_cache"] = False
     return folder
+
+
+def committed_steps(folder: str | os.PathLike[str]) -> list[int]:
+    """The steps of the checkpoints in W/checkpoints that were finished, in order; damaged ones are among them."""
+    if not is_remote(folder):
+        return sorted(int(path.name) for path in list_folder(folder) if path.name.isdigit())
+    names = [PurePath(name) for name in walk(folder)]
+    return sorted(int(name.parts[0]) for name in names if name.parts[1:] == (COMMIT,) and name.parts[0].isdigit())

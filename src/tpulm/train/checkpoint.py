@@ -146,7 +146,7 @@ class Checkpoints:
 
     def _set_damaged_aside(self) -> None:
         """Down to the newest step whose objects are all there and as they were written. Raises CheckpointError if none is."""
-        steps = sealing.committed_steps(self._folder)
+        steps = storage.committed_steps(self._folder)
         for step in reversed(steps):
             reason = sealing.damage(self._folder / str(step))
             if reason is None:
@@ -163,7 +163,7 @@ class Checkpoints:
 
     def _set_aside(self, step: int, reason: str) -> None:
         target = self._damaged_folder() / f"{step}-{time.time_ns()}"
-        storage.move_folder(self._folder / str(step), target, first=sealing.COMMIT)
+        storage.move_folder(self._folder / str(step), target, first=storage.COMMIT)
         self._progress.note(f"checkpoint {step} is damaged ({reason}); set aside in {target}, trying the one before")
 
     def _reopen(self) -> None:
