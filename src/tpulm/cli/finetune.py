@@ -10,8 +10,9 @@ import typer
 
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.use import load
 from tpulm.errors import ConfigError
-from tpulm.storage import as_path, same_file
+from tpulm.storage import as_path, exists, same_file
 
 if TYPE_CHECKING:
     from tpulm.finetuning import FinetuneSummary
@@ -235,10 +236,15 @@ def classify(
         check_form(output)
         assert input is not None
         _check_apart(input, output)
-    from tpulm.convert.huggingface import READS, load_model
     from tpulm.predict.classify import ClassifierForUse
 
-    classifier = ClassifierForUse(load_model(model, preferred=READS))
+    best = model / "finetuning" / "best"
+    if exists(best / "config.json") and not exists(model / "config.json"):
+        console.print(
+            f"[yellow]note:[/] the fine-tuning in {model} has not ended; this is the best model so far", soft_wrap=True
+        )
+        model = best
+    classifier = ClassifierForUse(load(model, reads=True))
     if texts:
         answers = classifier(texts)
         print_table(

@@ -56,7 +56,7 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
         sentences = task.config.rows == "segments"
         tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=words)
         documents.clear()
-        layout = _lay(tokens, task.config, Draws(task.config.seed, Purpose.LAYOUT, *numbers))
+        layout = lay(tokens, task.config, Draws(task.config.seed, Purpose.LAYOUT, *numbers))
         rows = Draws(task.config.seed, Purpose.ROW_ORDER, *numbers).permutation(layout.num_rows)
         records[split] = write_part(
             folder / split,
@@ -72,7 +72,7 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
     return records
 
 
-def _lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
+def lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
     if not tokens.ids.size:
         return EMPTY
     if config.rows == "packed":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -10,7 +11,9 @@ from tpulm import storage, tokenization
 from tpulm.config import DataConfig, changes, listed
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset.blocks import damaged
-from tpulm.dataset.build import PartTask, build_part, load_tokenization
+from tpulm.dataset.build import PartTask, build_part, lay, load_tokenization
+from tpulm.dataset.draws import Draws, Purpose
+from tpulm.dataset.encode import encode_documents
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -28,7 +31,7 @@ from tpulm.dataset.manifest import (
     split_manifest,
     write_manifest,
 )
-from tpulm.dataset.part import read_record
+from tpulm.dataset.part import read_record, write_part
 from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch, some_of
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
@@ -113,6 +116,20 @@ def prepare(
     hosts.barrier("dataset")
     manifest = load_manifest(workdir)
     assert manifest is not None, "the first host has written it"
+    return manifest
+
+
+def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConfig, tokenizer: Tokenization) -> SplitManifest:
+    """Rows of other texts than the corpus, each list a part, as a split of its own: `folder`. To be scored, not trained on."""
+    rows = row_format(config.model_copy(update={"word_boundaries": "none"}), tokenizer)
+    records = []
+    for number, documents in enumerate(texts):
+        sentences = config.rows == "segments"
+        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=rows.token_dtype)
+        layout = lay(tokens, config, Draws(config.seed, Purpose.LAYOUT, number, SPLITS.index("holdout")))
+        records.append(write_part(folder, number=number, inputs="", layout=layout, tokens=tokens.ids, counts=counts, rows=rows))
+    manifest = split_manifest("holdout", {}, rows, records)
+    storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return manifest
 
 
