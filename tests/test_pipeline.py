@@ -244,8 +244,8 @@ class StopAfter(Silent):
         self._training = description == "Training"
 
     def advance(self, amount: float) -> None:
-        self._left -= self._training
-        if self._training and not self._left:
+        self._left -= int(amount) if self._training else 0
+        if not self._left:
             interrupt.request("SIGTERM")
 
 
