@@ -244,9 +244,9 @@ def test_what_is_there_is_not_made_again(tmp_path: Path, tokenizer: Tokenization
 def test_other_records_are_refused(tmp_path: Path, tokenizer: Tokenization) -> None:
     paths = write_files(tmp_path, [[bert(row) for row in ROWS[:20]], [bert(row) for row in ROWS[20:40]]])
     import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer)
-    with pytest.raises(WorkFolderMismatch, match=r"files\.count was 2, is now 1"):
+    with pytest.raises(WorkFolderMismatch, match=r"files\.count: 2 -> 1"):
         import_tfrecords(paths[:1], tmp_path / "w", kind="bert", tokenizer=tokenizer)
-    with pytest.raises(WorkFolderMismatch, match=r"holdout_fraction was 0\.01, is now 0\.5"):
+    with pytest.raises(WorkFolderMismatch, match=r"holdout_fraction: 0\.01 -> 0\.5"):
         import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.5)
 
 

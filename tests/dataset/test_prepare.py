@@ -253,10 +253,10 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
 
 
 def test_other_inputs_are_refused_by_name(packed: Scattered) -> None:
-    with pytest.raises(WorkFolderMismatch, match=r"data\.sequence_length was 32, is now 64"):
+    with pytest.raises(WorkFolderMismatch, match=r"sequence_length: 32 -> 64"):
         packed.prepare(PACKED.model_copy(update={"sequence_length": 64}))
     changed = packed._replace(manifest=packed.manifest.model_copy(update={"fingerprint": "another"}))
-    with pytest.raises(WorkFolderMismatch, match=r"corpus was .* is now another"):
+    with pytest.raises(WorkFolderMismatch, match=r"corpus: .* -> .another"):
         changed.prepare(PACKED)
 
 

@@ -252,3 +252,29 @@ def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: P
     with pytest.raises(ConfigError, match="batch_size 12 does not divide"):
         run(encoder, files, tmp_path / "clf", batch_size=12)
     assert run(encoder, files, tmp_path / "clf", epochs=1).examples["train"] == 144
+
+
+def test_each_file_may_have_columns_of_its_own(encoder: Path, files: Path, tmp_path: Path) -> None:
+    rows = [line.split("\t") for line in (files / "test.tsv").read_text().splitlines()]
+    (tmp_path / "dev.tsv").write_text("".join(f"{label}\t{text}\n" for _, text, label in rows[1:]))
+    (tmp_path / "test.tsv").write_text(
+        "".join(f"{text}\t{label}\n" for text, label in [("review", "stars"), *(r[1:] for r in rows[1:])])
+    )
+    columns = {"train": COLUMNS, "dev": Columns("2", "1", header=False), "test": Columns("review", "stars")}
+    given = {"dev": tmp_path / "dev.tsv", "test": tmp_path / "test.tsv", "config": CONFIG.model_copy(update={"epochs": 1})}
+    summary = tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", columns=columns, **given)
+    assert summary.examples == {"train": 160, "dev": 64, "test": 64}
+    assert summary.seeds[0].dev == summary.seeds[0].test  # the same examples
+    with pytest.raises(ConfigError, match="columns are of 'train', 'dev', 'test', and not of 'valid'"):
+        tpulm.finetune(encoder, files / "train.tsv", tmp_path / "other", columns={"valid": COLUMNS}, **given)
+
+
+def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path, files: Path, tmp_path: Path) -> None:
+    run(encoder, files, tmp_path / "clf", epochs=1)
+    work = tmp_path / "clf" / "finetuning"
+    with pytest.raises(WorkFolderMismatch, match=r"settings\.epochs: 1 -> 2\nSet them back"):
+        run(encoder, files, tmp_path / "clf", epochs=2)
+    (work / "seed-0" / "result.json").unlink()  # as if it had been killed before its first checkpoint
+    assert run(encoder, files, tmp_path / "clf", epochs=2).seeds[0].epochs == 2
+    metrics = list((work / "seed-0" / "metrics").iterdir())
+    assert [path.name for path in metrics] == ["0001.jsonl"]  # none of the attempt with other settings

@@ -55,9 +55,9 @@ def api_of(workdir: PurePath, project: str | None) -> TpuApi | None:
 
 def newest_step(workdir: PurePath) -> int:
     """Of a committed checkpoint; 0: there is none."""
-    from tpulm.train.sealing import committed_steps
+    from tpulm import storage
 
-    return max(committed_steps(workdir / "checkpoints"), default=0)
+    return max(storage.committed_steps(workdir / "checkpoints"), default=0)
 
 
 def pace(workdir: PurePath) -> Pace | None:

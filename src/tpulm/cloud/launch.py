@@ -20,7 +20,7 @@ from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Provider, Request
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.config import RunConfig, canonical_json, differences, from_json
+from tpulm.config import RunConfig, canonical_json, differences, from_json, listed
 from tpulm.config.validation import validated
 from tpulm.errors import CloudRefused, ConfigError, suggest
 from tpulm.progress import SILENT, Progress
@@ -74,15 +74,14 @@ def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Jo
     control = Control(workdir)
     job, then = control.job(), settings_of(workdir)
     begun = from_json(storage.read_bytes(control.run_file), str(control.run_file))
-    changes = differences(begun, staged(config, control.folder / "inputs", copy=False))
+    changes: list[object] = [*differences(begun, staged(config, control.folder / "inputs", copy=False))]
     for name in ("project", "accelerator", "spot", "budget", "deadline_hours", "secrets", "service_account"):
         if (before := getattr(then, name)) != (now := getattr(settings, name)):
             changes.append(f"{name}: {before} -> {now}")
     if changes:
-        listed = "\n".join(f"  {line}" for line in changes)
         raise ConfigError(
-            f"{workdir} was launched with other settings (there -> now):\n{listed}\n'tpulm cloud attach' goes on with those; "
-            "'tpulm cloud stop' ends its TPU, and launching then takes these"
+            f"{workdir} was launched with other settings (there -> now):\n{listed(changes)}\n'tpulm cloud attach' goes on with "
+            "those; 'tpulm cloud stop' ends its TPU, and launching then takes these"
         )
     return job if job.wanted == "running" else control.change(reopened)
 

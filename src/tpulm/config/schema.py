@@ -246,6 +246,12 @@ class OptimizerConfig(Settings):
     # the rate of a layer is this share of the one's above it; None: the same for all
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
 
+    def warmup(self, total_steps: int) -> int:
+        return self.warmup_steps if self.warmup_steps is not None else min(10_000, total_steps // 10)
+
+    def decay(self, total_steps: int) -> int:
+        return self.decay_steps if self.decay_steps is not None else max(1, total_steps // 10)
+
 
 class CheckpointConfig(Settings):
     """When checkpoints are made and which are kept; a stop on request always makes one."""

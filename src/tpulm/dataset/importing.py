@@ -88,7 +88,7 @@ def import_tfrecords(
     held = _held_files(files, holdout_fraction) if hold_out == "files" else []
     inputs = _inputs(files, shape, tokenizer, holdout_fraction, held)
     folder = dataset_folder(workdir)
-    claim(folder, inputs)
+    claim(folder, inputs, progress)
     if (complete := load_manifest(workdir)) is not None:
         return complete
     pieces = storage.make_folder(folder / "pieces")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import PurePath
 from typing import Any
 
 from tpulm import corpus, storage, tokenization
-from tpulm.config import DataConfig
+from tpulm.config import DataConfig, changes, listed
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset.blocks import damaged
 from tpulm.dataset.build import PartTask, build_part, lay, load_tokenization
@@ -31,8 +32,8 @@ from tpulm.dataset.manifest import (
     split_manifest,
     write_manifest,
 )
-from tpulm.dataset.part import read_record, with_rows
-from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch
+from tpulm.dataset.part import read_record, with_rows, write_part
+from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch, some_of
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.tokenization import Tokenization, analysers
@@ -78,7 +79,7 @@ def prepare(
         **({"analyser": analyser} if analyser else {}),
     }
     if hosts.is_first:
-        claim(folder, inputs)
+        claim(folder, inputs, progress)
     if (complete := load_manifest(workdir)) is not None:
         return complete
     if hosts.is_first:
@@ -119,6 +120,21 @@ def prepare(
     hosts.barrier("dataset")
     manifest = load_manifest(workdir)
     assert manifest is not None, "the first host has written it"
+    return manifest
+
+
+def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConfig, tokenizer: Tokenization) -> SplitManifest:
+    """Rows of other texts than the corpus, each list a part, as a split of its own: `folder`. To be scored, not trained on."""
+    rows = row_format(config.model_copy(update={"word_boundaries": "none"}), tokenizer)
+    records = []
+    for number, documents in enumerate(texts):
+        sentences = config.rows == "segments"
+        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=rows.token_dtype)
+        layout = lay(tokens, config, Draws(config.seed, Purpose.LAYOUT, number, SPLITS.index("holdout")))
+        versions = [Version(layout, tokens.ids)]
+        records.append(write_part(folder, number=number, inputs="", versions=versions, counts=counts, rows=rows))
+    manifest = split_manifest("holdout", {}, rows, records)
+    storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return manifest
 
 
@@ -180,29 +196,24 @@ def verify(manifest: DatasetManifest, workdir: str | PurePath) -> None:
                     raise damaged(folder, f"{name} has sha256 {found}, expected {recorded.sha256}")
 
 
-def claim(folder: PurePath, inputs: dict[str, Any]) -> None:
-    """Write down what this dataset is made from, before anything else; refuse a folder that was begun from something else."""
+def claim(folder: PurePath, inputs: dict[str, Any], progress: Progress = SILENT) -> None:
+    """Write down what this dataset is made from, before anything else; refuse a finished one that was made from something else.
+
+    Parts of an unfinished one that are of other inputs are made again.
+    """
     path = folder / "inputs.json"
-    if not storage.exists(path):
-        storage.write_json(path, inputs)
+    recorded = storage.read_json(path) if storage.exists(path) else None
+    if recorded == inputs:
         return
-    recorded = storage.read_json(path)
-    if recorded != inputs:
-        changes = "; ".join(_changes(recorded, inputs))
+    lines = [str(change).removeprefix("config.") for change in changes(recorded or inputs, inputs)]
+    if lines and storage.exists(folder / "manifest.json"):
         raise WorkFolderMismatch(
-            f"{folder} was begun from other inputs: {changes}. Choose another --workdir, or delete {folder} to prepare it anew"
+            f"{folder} was made from other inputs (there -> now):\n{listed(lines)}\n"
+            f"Set them back, use another --workdir, or delete {folder} and its corpus to make them again."
         )
-
-
-def _changes(old: Any, new: Any, name: str = "") -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            change
-            for key in sorted(old.keys() | new.keys())
-            for change in _changes(old.get(key), new.get(key), f"{name}.{key}" if name else key)
-        ]
-    label = name.replace("config.", "data.", 1) if name.startswith("config.") else name
-    return [] if old == new else [f"{label} was {old}, is now {new}"]
+    if lines:
+        progress.note(f"{folder} was begun from other inputs, and is begun again: {some_of(lines)}")
+    storage.write_json(path, inputs)
 
 
 def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:

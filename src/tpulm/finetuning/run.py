@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, Literal
@@ -47,7 +47,7 @@ def finetune(
     *,
     dev: str | PurePath | None = None,
     test: str | PurePath | None = None,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Columns] | None = None,
     config: FinetuneConfig | None = None,
     format: RowFormat | Literal["auto"] = "auto",
     on_error: OnError = "stop",
@@ -57,11 +57,15 @@ def finetune(
     """Train a classifier on labelled files and leave it in `output`; what is done already is skipped, what was interrupted goes
     on. The best epoch and the best seed are chosen on dev; test is scored once for each seed, after that.
 
-    Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`.
+    Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`. `columns` are those of all files, or by
+    file: {"train": …, "dev": …, "test": …}, where a file that is not named has those of train.
     """
     paths = {"train": train, "dev": dev, "test": test}
-    reading: dict[str, Any] = {"columns": columns or Columns(), "format": format, "on_error": on_error}
-    return _Finetuning(model, paths, output, reading, finetune_settings(config, settings), progress).run()
+    if isinstance(columns, Mapping) and (unknown := [name for name in columns if name not in paths]):
+        raise ConfigError(f"columns are of {', '.join(map(repr, paths))}, and not of {', '.join(map(repr, unknown))}")
+    by_file = columns if isinstance(columns, Mapping) else {"train": columns or Columns()}
+    reading: dict[str, Any] = {"format": format, "on_error": on_error}
+    return _Finetuning(model, paths, output, reading, by_file, finetune_settings(config, settings), progress).run()
 
 
 @dataclasses.dataclass
@@ -81,10 +85,12 @@ class _Finetuning:
         paths: dict[str, str | PurePath | None],
         output: str | PurePath,
         reading: dict[str, Any],
+        columns: Mapping[str, Columns],
         config: FinetuneConfig,
         progress: Progress,
     ):
         self._model, self._paths, self._reading, self._progress = str(model), paths, reading, progress
+        self._columns = columns
         self._output = storage.as_path(output)
         self._work = self._output / WORK
         self._check_output()
@@ -136,7 +142,8 @@ class _Finetuning:
         skipped: Counter[str] = Counter()
         for name, path in self._paths.items():
             if path is not None:
-                examples[name] = read_examples(path, **self._reading)
+                columns = self._columns.get(name) or self._columns.get("train") or Columns()
+                examples[name] = read_examples(path, columns, **self._reading)
                 interrupt.check(_UNTRAINED)
                 skipped += examples[name].skipped
         if "dev" not in examples:

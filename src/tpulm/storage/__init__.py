@@ -8,7 +8,7 @@ the operation and the likely cause; gs:// requests that may succeed later are re
 Paths are pathlib's pure paths (`as_path`), and every access is a function of this package.
 """
 
-from tpulm.storage.arrays import orbax_folder, tensorstore_location
+from tpulm.storage.arrays import COMMIT, committed_steps, orbax_folder, tensorstore_location
 from tpulm.storage.causes import explain, storage_error
 from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
@@ -47,6 +47,7 @@ from tpulm.storage.scratch import remove_leftovers, scratch_folder
 from tpulm.storage.staging import abandon, built_aside, local_copy
 
 __all__ = [
+    "COMMIT",
     "TEMPORARY_SUFFIX",
     "FileInfo",
     "Mirror",
@@ -55,6 +56,7 @@ __all__ = [
     "as_path",
     "built_aside",
     "check_writable",
+    "committed_steps",
     "copy_files",
     "create_if_absent",
     "exists",

@@ -12,7 +12,10 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from tpulm.storage.paths import as_path, bucket_and_name
+from tpulm.storage.files import list_folder, walk
+from tpulm.storage.paths import as_path, bucket_and_name, is_remote
+
+COMMIT = "commit_success.txt"  # Orbax's, without which it sees no checkpoint in Cloud Storage
 
 _stderr = threading.Lock()  # of the process
 _LOG_LINE = re.compile(rb"(?m)[IW]\d{4} \d\d:\d\d:\d\d\.\d+ .*\n|^WARNING: All log messages before absl.*\n")
@@ -67,3 +70,11 @@ def without_library_logs() -> Iterator[None]:
             os.close(kept)
             written.seek(0)
             os.write(2, _LOG_LINE.sub(b"", written.read()))
+
+
+def committed_steps(folder: str | os.PathLike[str]) -> list[int]:
+    """The steps of the checkpoints in W/checkpoints that were finished, in order; damaged ones are among them."""
+    if not is_remote(folder):
+        return sorted(int(path.name) for path in list_folder(folder) if path.name.isdigit())
+    names = [PurePath(name) for name in walk(folder)]
+    return sorted(int(name.parts[0]) for name in names if name.parts[1:] == (COMMIT,) and name.parts[0].isdigit())
