@@ -1,7 +1,7 @@
 """Learning-rate schedules and the optimiser, as optax transformations.
 
-AdamW here is the one BERT was trained with (google-research/bert, optimization.py): no bias correction, epsilon 1e-6 outside
-the square root, weight decay on matrices only. The global gradient is clipped over all devices; the originals clip each
+AdamW here is the one BERT was trained with (google-research/bert, optimization.py): epsilon 1e-6 outside the square root, weight
+decay on matrices only; and, unless the settings say otherwise, Adam's bias correction, which that one lacks. The global gradient is clipped over all devices; the originals clip each
 replica's own before the mean.
 """
 
