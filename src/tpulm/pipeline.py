@@ -6,7 +6,6 @@ Each stage takes (config, workdir), skips what is done, continues what was inter
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,12 +101,12 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
     has_export = storage.exists(workdir / "export")
     if has_export and (not newest or (exported is not None and exported["step"] >= newest)):
         return load_model(workdir, preferred=preferred)
-    with tempfile.TemporaryDirectory(prefix="tpulm-model-") as folder:
+    with storage.scratch_folder() as folder:
         step, params = run.parameters()
-        run.save(storage.as_path(folder) / "export", params)
+        run.save(folder / "export", params)
         older = "" if not has_export else f"; {workdir / 'export'} is older"
         progress.note(f"the model is {run.which(step)}{older}")
-        return load_model(storage.as_path(folder) / "export", preferred=preferred)
+        return load_model(folder / "export", preferred=preferred)
 
 
 def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> PurePath:

@@ -6,11 +6,17 @@ A stage takes a `Progress`; the command line passes one that draws bars, a libra
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import tempfile
+import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final, Protocol
 
 _BYTES: Final = ("byte", "bytes", "B")
+_stderr_lock: Final = threading.RLock()  # there is one stderr
 
 
 class Progress(Protocol):
@@ -142,3 +148,22 @@ def format_clock(seconds: float | None) -> str:
 def shown_speed(tokens_per_second: float, text_fraction: float) -> str:
     """ "12,345 tokens/s (88% of slots)": tokens of text, and how much of the rows they fill."""
     return f"{tokens_per_second:,.0f} tokens/s" + (f" ({text_fraction:.0%} of slots)" if text_fraction < 0.995 else "")
+
+
+@contextlib.contextmanager
+def held_stderr(without: re.Pattern[bytes] | None = None) -> Iterator[BinaryIO]:
+    """Hold back what anything, C++ libraries included, writes to stderr: in a file until the block ends, then shown.
+
+    What `without` matches is not shown, nor what the block removes from the file.
+    """
+    with _stderr_lock, tempfile.TemporaryFile() as held:
+        stderr = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield held
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            if shown := without.sub(b"", held.read()) if without else held.read():
+                os.write(2, shown)

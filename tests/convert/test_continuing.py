@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bundles
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 
+import bundles
 from tpulm import config, tokenization
 from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
 from tpulm.convert.continuing import starting_point

@@ -32,7 +32,7 @@ from tpulm.dataset.manifest import (
     split_manifest,
     write_manifest,
 )
-from tpulm.dataset.part import read_record, with_rows, write_part
+from tpulm.dataset.part import Version, read_record, with_rows, write_part
 from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch, some_of
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
-import threading
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
+from tpulm.progress import held_stderr
 from tpulm.storage.files import list_folder, walk
 from tpulm.storage.paths import as_path, bucket_and_name, is_remote
 
 COMMIT = "commit_success.txt"  # Orbax's, without which it sees no checkpoint in Cloud Storage
 
-_stderr = threading.Lock()  # of the process
-_LOG_LINE = re.compile(rb"(?m)[IW]\d{4} \d\d:\d\d:\d\d\.\d+ .*\n|^WARNING: All log messages before absl.*\n")
+_LOG_LINE = re.compile(  # in which C++ libraries inform or warn
+    rb"(?m)[IW]\d{4} \d\d:\d\d:\d\d\.\d+ .*\n|^WARNING: All log messages before absl.*\n"
+)
 
 
 def tensorstore_location(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -52,24 +51,9 @@ def _sign_in(bucket: str) -> None:
     import tensorstore
 
     impatient = tensorstore.Context({"gcs_request_retries": {"max_retries": 1}})
-    with without_library_logs(), contextlib.suppress(Exception):  # what is wrong will be so when it matters
+    with held_stderr(without=_LOG_LINE), contextlib.suppress(Exception):  # what is wrong will be so when it matters
         store = tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket}, context=impatient).result()
         store.read("tpulm").result()
-
-
-@contextlib.contextmanager
-def without_library_logs() -> Iterator[None]:
-    """What is written to stderr meanwhile appears afterwards, without the lines in which C++ libraries inform or warn."""
-    with _stderr, tempfile.TemporaryFile() as written:
-        kept = os.dup(2)
-        os.dup2(written.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            written.seek(0)
-            os.write(2, _LOG_LINE.sub(b"", written.read()))
 
 
 def committed_steps(folder: str | os.PathLike[str]) -> list[int]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
-import threading
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Final
@@ -13,9 +10,9 @@ from typing import Final
 from tokenizers import Tokenizer
 
 from tpulm.errors import DataError, TpulmError, shorten
+from tpulm.progress import held_stderr
 
 _PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is no Exception and has no name to import
-_ONE_AT_A_TIME: Final = threading.Lock()
 _SAMPLE: Final = "A 1, 가 \U000f0000"  # the last character is in no vocabulary
 _LARGEST_ID: Final = 10_000_000  # tables have a row for every id
 _CHARACTERS: Final = " ".join(map(chr, (*range(0xD800), *range(0xE000, 0x10000))))
@@ -24,25 +21,17 @@ _CHARACTERS: Final = " ".join(map(chr, (*range(0xD800), *range(0xE000, 0x10000))
 @contextlib.contextmanager
 def guarded(location: str, problem: str = "the tokenizers library cannot read it") -> Iterator[None]:
     """Turn whatever the library raises inside the block into a DataError. What a panic prints is not shown."""
-    with _ONE_AT_A_TIME, tempfile.TemporaryFile() as aside:
-        stderr = os.dup(2)
-        os.dup2(aside.fileno(), 2)
+    with held_stderr() as held:
         try:
             yield
         except TpulmError:
             raise
         except BaseException as error:
             if type(error).__module__ == _PANICS:
-                aside.truncate(0)
+                held.truncate(0)
             elif not isinstance(error, Exception):
                 raise
             raise DataError(f"{problem}: {shorten(str(error), 300, quoted=False)}", location=location) from error
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            aside.seek(0)
-            if shown := aside.read():
-                os.write(2, shown)
 
 
 def check_usable(tokenizer: Tokenizer, location: str, *, has_compiled_rules: bool = False) -> None:
