@@ -12,13 +12,14 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, each of which would compile all modules again
 
-.PHONY: help check fix test test-slow test-soak bench docs quickstart lock environment clean
+.PHONY: help check fix test test-slow test-fuzz test-soak bench docs quickstart lock environment clean
 
 help:
 	@echo "make check       format, lint, types, import directions: before every commit"
 	@echo "make fix         format, and repair what can be repaired"
 	@echo "make test        the tests, slow ones left out   (one of them: $(BIN)/pytest tests/config)"
 	@echo "make test-slow   every recipe compiled for its TPU, and the estimates against published runs; half an hour, then seconds"
+	@echo "make test-fuzz   5,000 damaged files of each format, none of which may end in a traceback; about ten minutes"
 	@echo "make test-soak   a run on two hosts that is killed, stopped and starved two dozen times; about ten minutes"
 	@echo "make bench       the benchmarks, one after another (torch is installed to compare with)"
 	@echo "make docs        the documentation, into ./site"
@@ -36,11 +37,14 @@ fix: $(READY)
 	$(BIN)/ruff format .
 
 test: $(READY)
-	$(BIN)/pytest -n auto --dist worksteal -m "not slow and not soak and not compiles"
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow and not soak and not fuzz and not compiles"
 
 # One at a time: the compiler takes all cores. What was compiled before is remembered in ~/.cache/tpulm/plans.
 test-slow: $(READY)
 	$(BIN)/pytest -n0 -m "slow or compiles" tests/plan
+
+test-fuzz: $(READY)
+	$(BIN)/pytest -n auto --dist worksteal -m fuzz tests/fuzz
 
 test-soak: $(READY)
 	$(BIN)/pytest -n0 -s -m soak tests/soak
@@ -53,6 +57,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/prepare.py --case ko
 
 docs: $(READY)
+	$(BIN)/python docs/generate.py
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 

@@ -119,7 +119,7 @@ def test_every_stage_takes_the_same_model(model: Path, tmp_path: Path):
     tpulm("train")
     assert workfolder.open_run(tmp_path / "w") == settings(model)
     tpulm("run")
-    with pytest.raises(ConfigError, match=r"(?s)begun with another configuration.*train\.start_from: .* -> null"):
+    with pytest.raises(ConfigError, match=r"(?s)begun with another configuration.*train\.start_from: .* -> \(none\)"):
         pipeline.run(config.load(model / "run.toml"), tmp_path / "w")
 
 

@@ -46,3 +46,19 @@ def test_suggestions():
     assert errors.suggest("stpes", ["steps", "seed"]) == " Did you mean 'steps'?"
     assert errors.suggest("zzzzz", ["steps", "seed"]) == ""
     assert errors.suggest("x", []) == ""
+
+
+def test_a_message_does_not_control_the_terminal():
+    error = errors.DataError("'\x1b[2J\x9b1m\rx' and 가나\nover two lines \ud800", location="a\0b.txt")
+    assert str(error) == r"a\x00b.txt: '\x1b[2J\x9b1m\rx' and 가나" + "\n" + r"over two lines \ud800"
+
+
+def test_a_message_does_not_fill_the_terminal():
+    assert str(errors.ConfigError("a/b/" + "x" * 5_000 + " and more")) == "a/b/" + "x" * 196 + "… and more"
+    path = "/long" * 150
+    assert str(errors.ConfigError(path)) == path
+
+
+def test_any_value_can_be_shown():
+    assert errors.brief({"a": [1, None]}) == "{'a': [1, None]}"
+    assert len(errors.brief("x" * 1_000)) == 61

@@ -24,6 +24,7 @@ BASE = {
     "accelerators",
     "attached",
     "progress",
+    "readable",
     "protos",
     "interrupt",
     "workers",

@@ -1,9 +1,12 @@
-"""Ctrl-C and SIGTERM become a flag, a second Ctrl-C stops at once, and everything is put back afterwards."""
+"""Ctrl-C, SIGTERM and SIGHUP become a flag, a second Ctrl-C stops at once, and everything is put back afterwards."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +14,9 @@ from tpulm import interrupt
 from tpulm.errors import Stopped
 
 
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C"), (signal.SIGHUP, "SIGHUP")]
+)
 def test_a_signal_sets_the_flag(number: signal.Signals, name: str):
     with interrupt.handled():
         interrupt.check()
@@ -54,11 +59,11 @@ def test_a_second_sigterm_changes_nothing():
 
 
 def test_the_handlers_are_put_back_after_an_error():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in interrupt.SIGNALS]
     with pytest.raises(ValueError, match="inside"), interrupt.handled():
         signal.raise_signal(signal.SIGTERM)
         raise ValueError("inside")
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in interrupt.SIGNALS] == before
     assert not interrupt.requested()
 
 
@@ -83,3 +88,47 @@ def test_outside_the_main_thread_nothing_is_installed():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupt.handled():
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupt.requested()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+IN_TERMINAL = """
+import os, sys, time
+from tpulm import interrupt
+
+with interrupt.handled():
+    print("ready", flush=True)
+    while not interrupt.requested():
+        time.sleep(0.01)
+    for stream in (sys.stdout, sys.stderr):
+        print("saving", file=stream, flush=True)
+    open(sys.argv[1], "w").write(interrupt.reason())
+"""
+
+TERMINAL = """
+import os, pty, sys
+
+process, terminal = pty.fork()
+if process == 0:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+os.read(terminal, 100)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+"""
+
+
+def test_what_is_said_after_the_terminal_was_closed_does_no_harm(tmp_path: Path, user_environment: dict[str, str]):
+    script, saved = tmp_path / "script.py", tmp_path / "saved"
+    script.write_text(IN_TERMINAL)
+    command = [sys.executable, "-c", TERMINAL, str(script), str(saved)]
+    assert subprocess.run(command, env=user_environment, check=False, timeout=60).returncode == 0
+    assert saved.read_text() == "SIGHUP"

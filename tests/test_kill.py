@@ -1,4 +1,4 @@
-"""kill -9 at random moments, Ctrl-C and SIGTERM: the same command continues and computes the same numbers."""
+"""kill -9 at random moments, Ctrl-C, SIGTERM and SIGHUP: the same command continues and computes the same numbers."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Outcome
 
 @pytest.mark.slow
 @masked
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_saves_and_exits_75(
     folder: Path,
     whole: Outcome,
@@ -155,9 +155,11 @@ def test_a_stop_saves_and_exits_75(
 
 @pytest.mark.slow
 @masked
-def test_a_stop_while_data_is_prepared_exits_75(folder: Path, user_environment: dict[str, str]) -> None:
-    process = start(folder, "early", user_environment)
-    while not (folder / "early" / "corpus").exists() and process.poll() is None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_while_data_is_prepared_exits_75(folder: Path, user_environment: dict[str, str], number: signal.Signals) -> None:
+    name = f"early-{number.name}"
+    process = start(folder, name, user_environment)
+    while not (folder / name / "corpus").exists() and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 75, (folder / "early.log").read_text()
+    os.killpg(process.pid, number)  # with its workers, as a closed terminal does it
+    assert process.wait(120) == 75, (folder / f"{name}.log").read_text()

@@ -72,7 +72,7 @@ def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
     assert begin.tokenizer["morphemes"] == analyser
 
     monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "package": "0"})
-    with pytest.raises(WorkFolderMismatch, match=r"analyser\.package was None, is now 0"):
+    with pytest.raises(WorkFolderMismatch, match=r"analyser\.package: \(none\) -> .0"):
         pipeline.run(config, workdir)
 
 

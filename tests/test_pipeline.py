@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import math
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorstore
+from typer.testing import CliRunner
 
-from tpulm import dataset, pipeline, preparation, workfolder
-from tpulm.config import RunConfig
-from tpulm.errors import ConfigError, DataError, StorageError, WorkFolderMismatch
+from tpulm import dataset, interrupt, pipeline, preparation, storage, workfolder
+from tpulm.cli.app import app
+from tpulm.config import RunConfig, SourceConfig
+from tpulm.errors import ConfigError, DataError, Stopped, StorageError, WorkFolderMismatch
+from tpulm.progress import SILENT, PrintedProgress, Progress, Silent
 from tpulm.train.metrics import read_metrics
 
 WORDS = [
@@ -125,7 +132,9 @@ def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path
     counts = dataset.summarize(tmp_path / "w", "holdout").counts
     bits = scores["loss"] / math.log(2) * (counts.tokens + counts.documents) / counts.characters
     assert scores["bits_per_character"] == summary.bits_per_character == pytest.approx(bits)
-    assert 0.0 < scores["unigram_entropy"] < math.log(60)
+    entropy, baseline = unigrams_of_next_tokens(tmp_path / "w" / "dataset", vocab_size=60)
+    assert scores["unigram_entropy"] == pytest.approx(entropy, rel=1e-6)
+    assert scores["baseline_accuracy"] == summary.eval_baseline_accuracy == pytest.approx(baseline, rel=1e-6)
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
     assert "text-generation" in (Path(summary.export) / "README.md").read_text()
     model = tpulm.load_model(tmp_path / "w")
@@ -133,6 +142,38 @@ def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path
     assert len(found.token_ids) == 5 or found.ending == "end of text"
     with pytest.raises(ConfigError, match="causal language model"):
         tpulm.fill_mask(model, "the [MASK]")
+
+
+def unigrams_of_next_tokens(folder: Path, vocab_size: int) -> tuple[float, float]:
+    """From the rows as Zarr has them: cross-entropy of add-one smoothed unigrams, accuracy of the commonest."""
+
+    def next_tokens(split: str) -> np.ndarray:
+        paths = sorted((folder / split).glob("part-*/tokens.zarr"))
+        opened = [tensorstore.open({"driver": "zarr3", "kvstore": f"file://{path}"}).result() for path in paths]
+        rows = np.concatenate([array.read().result() for array in opened])
+        following = rows[:, 1:].ravel()
+        return following[following != 0]  # [PAD]
+
+    trained, held_out = next_tokens("train"), next_tokens("holdout")
+    counts = np.array([np.sum(trained == token) for token in range(vocab_size)])
+    logarithms = [math.log((counts[token] + 1) / (len(trained) + vocab_size)) for token in held_out]
+    return -sum(logarithms) / len(logarithms), float(np.mean(held_out == counts.argmax()))
+
+
+def test_masked_scores_are_compared_with_ordinary_tokens_of_training(
+    finished: tuple[RunConfig, Path, pipeline.Summary],
+) -> None:
+    """WORDS are all as likely, so that the loss of their shares is nearly that of a fair draw among them and the full stop."""
+    _, workdir, summary = finished
+    counts = dataset.token_counts(workdir / "dataset" / "train", max_tokens=10_000_000)
+    tokens = dataset.load_split(workdir / "dataset" / "train").counts.tokens
+    assert counts.sum() == tokens  # of the text: no [CLS], [SEP] or [PAD]
+    small = dataset.token_counts(workdir / "dataset" / "train", max_tokens=1_000)
+    assert 900 < small.sum() < 1_200
+    shares = counts[counts > 0] / tokens
+    assert summary.eval_scores["unigram_entropy"] == pytest.approx(float(-(shares @ np.log(shares))), rel=0.05)
+    assert summary.text_fraction == 1 - dataset.load_split(workdir / "dataset" / "train").padding_fraction < 1
+    assert summary.losses_differ == "training's is the mean of up to 2 steps; training has dropout"
 
 
 def test_another_configuration_is_refused_with_what_differs(finished: tuple[RunConfig, Path, pipeline.Summary]) -> None:
@@ -172,8 +213,6 @@ def test_failures_leave_a_typed_record(tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_share_a_work_folder(finished: tuple[RunConfig, Path, pipeline.Summary]) -> None:
-    from tpulm import storage
-
     config, workdir, _ = finished
     with storage.held(workdir), pytest.raises(StorageError, match="in use by another tpulm process"):
         pipeline.run(config, workdir)
@@ -229,3 +268,148 @@ def test_a_given_tokenizer_is_read_before_the_text(tmp_path: Path) -> None:
         vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]))
         made = preparation.prepare_dataset(config, folder.path)
     assert made.train.counts.unknown_tokens == 0 < made.train.counts.tokens
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused_before_the_dataset(tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS[: len(WORDS) // 2]]))
+    corpus, notes = write_corpus(tmp_path / "corpus.txt.gz"), Notes()
+    wrong = toy_config(corpus, tokenizer={"path": str(vocabulary)})
+    refused = r"^\d\d\.\d% of the text's tokens are unknown .*words .*tokenizer\.allow_unknown = true"
+    with pytest.raises(ConfigError, match=refused), workfolder.working_in(wrong, tmp_path / "w") as folder:
+        preparation.prepare_dataset(wrong, folder.path)
+    assert not (tmp_path / "w" / "dataset").exists()
+    allowed = toy_config(corpus, tokenizer={"path": str(vocabulary), "allow_unknown": True})
+    with workfolder.working_in(allowed, tmp_path / "w") as folder:
+        made = preparation.prepare_dataset(allowed, folder.path, progress=notes)
+    assert [note for note in notes.notes if "of the text's tokens are unknown" in note]
+    words = gzip.decompress(corpus.read_bytes()).decode().replace(".", " .").split()
+    unknown = sum(word in WORDS[len(WORDS) // 2 :] for word in words) / len(words)
+    assert made.train.unknown_fraction == pytest.approx(unknown, abs=0.01)
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+class StopAfter(Silent):
+    """Asks for a stop after so many steps of training."""
+
+    def __init__(self, steps: int):
+        self._left, self._training = steps, False
+
+    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
+        self._training = description == "Training"
+
+    def advance(self, amount: float) -> None:
+        self._left -= int(amount) if self._training else 0
+        if not self._left:
+            interrupt.request("SIGTERM")
+
+
+def copied(finished: tuple[RunConfig, Path, pipeline.Summary], folder: Path, *without: str) -> Path:
+    """The finished work folder once more, without some of its results."""
+    shutil.copytree(finished[1], folder)
+    for name in without:
+        shutil.rmtree(folder / name)
+    return folder
+
+
+def trained(config: RunConfig, workdir: Path, progress: Progress = SILENT) -> dict[str, int]:
+    """Train; the checksum of every array of the last checkpoint, but for what the next line of the log is made of."""
+    with workfolder.working_in(config, workdir, progress=progress) as folder:
+        steps = pipeline.train(config, folder.path, progress=progress)["steps"]
+    found = json.loads((workdir / "checkpoints" / str(steps) / "objects.json").read_text())["arrays"]
+    return {name: value for name, value in found.items() if not name.startswith(".window")}
+
+
+@pytest.mark.parametrize(("schedule", "planned", "stopped"), [("constant", 6, None), ("wsd", 10, 6)])
+def test_a_run_whose_end_moves_is_as_if_it_had_been_planned_so(
+    finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path, schedule: str, planned: int, stopped: int | None
+) -> None:
+    """Bit for bit; though it logs, evaluates and saves at other steps from there on, too."""
+    made = ("checkpoints", "results", "export")  # the dataset is that of other training settings, which it has nothing of
+
+    def config(steps: int, **changes: Any) -> RunConfig:
+        optimizer = {"schedule": schedule, "warmup_steps": 2, "decay_steps": 4}
+        values = finished[0].model_dump()
+        return RunConfig.model_validate(
+            {**values, "train": {**values["train"], "steps": steps, "optimizer": optimizer, **changes}}
+        )
+
+    at_once = trained(config(12), copied(finished, tmp_path / "a", *made))
+    workdir = copied(finished, tmp_path / "b", *made)
+    with contextlib.nullcontext() if stopped is None else pytest.raises(Stopped):
+        trained(config(planned), workdir, SILENT if stopped is None else StopAfter(stopped))
+    other = {"log_every_steps": 5, "evaluate_every_steps": 4, "evaluation_rows": 16, "checkpoint": {"every_steps": 5}}
+    assert trained(config(12, **other), workdir) == at_once
+    steps = [record.step for record in read_metrics(workdir) if record.kind == "train"]
+    assert steps == sorted({2, 4, 6, 10, 12})
+
+
+def test_a_run_is_looked_at_while_another_process_holds_it(
+    finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path
+) -> None:
+    import tpulm
+    from tpulm.nn.params import named_leaves
+
+    config, _, summary = finished
+    exported = named_leaves(tpulm.load_model(finished[1]).params)
+    workdir = copied(finished, tmp_path / "w", "results", "export")
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+    notes: list[str] = []
+    progress = PrintedProgress(notes.append)
+    longer = config.model_copy(update={"train": config.train.model_copy(update={"steps": 1_000})})
+    with storage.held(workdir):
+        scores = pipeline.look(longer, workdir, progress=progress)
+        model = pipeline.current_model(workdir, preferred=("",), progress=progress)
+    assert scores["step"] == 6 and scores["loss"] == pytest.approx(summary.eval_loss, rel=1e-5)
+    assert any("checkpoint 6 of 1,000, training is under way; nothing is written" in note for note in notes)
+    found = named_leaves(model.params)
+    assert found.keys() == exported.keys() and all((found[name] == exported[name]).all() for name in exported)
+    shutil.rmtree(workdir / "checkpoints" / "6" / "state")  # as if it were being removed just now
+    before = {path: time for path, time in before.items() if path.exists()}
+    assert pipeline.look(longer, workdir)["step"] == 3
+    assert before.keys() >= set(workdir.rglob("*")) - {workdir / ".lock"}
+    shutil.rmtree(workdir / "checkpoints")
+    with pytest.raises(ConfigError, match="no checkpoint yet"):
+        pipeline.current_model(workdir, preferred=("",))
+
+
+def test_text_of_ones_own_is_scored(finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
+    from tpulm import tokenization
+
+    rng = random.Random(5)
+    texts = [" ".join(rng.choices([*WORDS, "Zürich"], k=rng.randint(4, 30))) for _ in range(60)]
+    (tmp_path / "a.txt").write_text("\n".join(texts[:40]) + "\n\n")
+    lines = "\n".join(json.dumps({"content": f"  {text}  "}) for text in texts[40:])
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    before = sorted(finished[1].rglob("*"))
+    files = ["--on", str(tmp_path / "a.txt"), "--on", str(tmp_path / "b.jsonl.gz")]
+    result = CliRunner().invoke(app, ["evaluate", str(finished[1]), *files, "--text-field", "content", "--json"])
+    assert result.exit_code == 0, result.output
+    scores = json.loads(result.stdout)
+    made = tokenization.load(finished[1] / "tokenizer")
+    ids = [token for text in texts for token in made.encode_one(text)[1:-1]]
+    characters = sum(map(len, texts))
+    assert (scores["documents"], scores["characters"], scores["tokens"]) == (60, characters, len(ids))
+    assert scores["unknown_tokens"] == ids.count(made.special.unknown) == " ".join(texts).split().count("Zürich")
+    assert scores["bits_per_character"] == pytest.approx(scores["loss"] / math.log(2) * len(ids) / characters)
+    assert scores["loss"] == pytest.approx(finished[2].eval_loss, abs=0.3)  # words drawn alike
+    assert sorted(finished[1].rglob("*")) == before
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(DataError, match=r"no text to score in .*empty\.txt: 2 empty"):
+        pipeline.look(finished[0], finished[1], on=[SourceConfig(path=str(tmp_path / "empty.txt"))])
+
+
+def test_another_name_makes_the_card_again_and_nothing_else(
+    finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path
+) -> None:
+    workdir = copied(finished, tmp_path / "w")
+    stages = pipeline.run(finished[0].model_copy(update={"name": "renamed"}), workdir).stages
+    assert {name for name, state in stages.items() if state != "skipped"} == {"export"}
+    assert "renamed" in (workdir / "export" / "README.md").read_text()

@@ -40,6 +40,7 @@ def test_amounts_are_readable():
 
 def test_the_pace_tells_the_rate_and_what_is_left():
     assert format_pace(30e6, 90e6, "B", 10.0) == "3.0 MB/s, 0:00:20 left"
+    assert format_pace(0.5e6, 1e6, "B", 100.0) == "5.0 kB/s, 0:01:40 left"
     assert format_pace(1, 2, "step", 3600.0) == "1:00:00 left"
     assert format_pace(0, 2, "B", 5.0) == format_pace(2, 2, "B", 5.0) == format_pace(2, None, "B", 5.0) == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import tomllib
 from collections import Counter
@@ -75,6 +76,24 @@ def test_the_lock_holds_every_dependency():
     locked = {name.lower() for name in re.findall(r"^([A-Za-z0-9_.-]+)==", lock, flags=re.MULTILINE)}
     names = {re.split(r"[\[<>=~! ]", item)[0].lower() for item in wanted}
     assert names - locked == set(), "run 'make lock'"
+
+
+def test_nothing_says_that_a_package_index_has_tpulm(tracked: dict[Path, str]):
+    """docs/installing.md and `errors.installing` say how it is installed; on the day it is published, they change."""
+    false = re.compile(r"pip install (-\S+ )*['\"]?tpulm|['\"`]tpulm\[")
+    shown = {
+        path: text for path, text in tracked.items() if path.suffix in {".md", ".ipynb", ".toml"} or path.parts[0] == "src"
+    }
+    made = Path("src/tpulm/cloud/bundle.py")  # resolves the extras of the wheel that it has built itself
+    assert [f"{path}: {found.group()}" for path, text in shown.items() if path != made for found in false.finditer(text)] == []
+
+
+def test_generated_pages_are_up_to_date():
+    for name, text in runpy.run_path(str(ROOT / "docs/generate.py"))["pages"]().items():
+        assert (ROOT / "docs" / name).read_text() == text, (
+            f"docs/{name} is out of date: run '.venv/bin/python docs/generate.py'"
+        )
+        assert "\\" not in text.replace("\\n", ""), "shows as it is"
 
 
 def test_no_two_files_of_tests_share_a_name():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 from tpulm import interrupt, workers
 from tpulm.errors import DataError, Stopped, TpulmError
+from tpulm.progress import Silent
 
 
 def square(x: int) -> int:
@@ -30,6 +33,14 @@ def fail(location: str) -> None:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def report_and_wait(folder: str) -> str:
+    workers.report(2.5)
+    workers.report(4.0)
+    while not (Path(folder) / "heard").exists():
+        time.sleep(0.01)
+    return "done"
 
 
 def sleep_and_mark(folder: str, number: int) -> int:
@@ -77,6 +88,24 @@ def test_a_pool_that_warms_up_calls_what_it_is_told_and_keeps_failures_to_itself
         assert list(pool(square, [(3,)])) == [9]
 
 
+def test_what_a_task_reports_is_heard_while_it_runs(tmp_path: Path):
+    done = 0.0
+
+    class Heard(Silent):
+        def advance(self, amount: float) -> None:
+            nonlocal done
+            done += amount
+            if done == 6.5:
+                (tmp_path / "heard").touch()
+
+    with workers.TaskProgress(Heard()) as tasks:
+        assert list(workers.run_tasks(report_and_wait, [(str(tmp_path),)], workers=1)) == ["done"]
+        tasks.add(over=8.0)
+    assert done == 8.0
+    workers.report(1.0)  # nobody asked
+    assert done == 8.0
+
+
 def test_workers_have_the_environment_of_their_pool(monkeypatch: pytest.MonkeyPatch):
     for value in ("1", "2"):
         monkeypatch.setenv("TPULM_X", value)
@@ -110,7 +139,7 @@ def test_a_failure_comes_back_as_it_is():
 
 
 def test_a_killed_worker_is_explained():
-    with pytest.raises(TpulmError, match=r"a worker process died.*want of memory.*fewer workers"):
+    with pytest.raises(TpulmError, match=r"a worker process died.*memory ran out.*fewer workers"):
         list(workers.run_tasks(die, [()], workers=1))
 
 
@@ -129,16 +158,95 @@ def test_at_least_one_core():
     assert 1 <= workers.count_cores() <= (os.cpu_count() or 1)
 
 
-PARENT = """
-import os, sys, time
+SCRIPT = """
 from tpulm import workers
+print(sorted(workers.run_tasks(abs, [(-1,), (2,)], workers=2)))
+"""
+
+
+@pytest.mark.parametrize("how", ["script.py", "-c", "-", "-m package.script"])
+def test_a_program_needs_no_guard_around_its_calls(how: str, tmp_path: Path, user_environment: dict[str, str]):
+    (tmp_path / "package").mkdir()
+    for name in ("script.py", "package/script.py"):
+        (tmp_path / name).write_text(SCRIPT)
+    command = [sys.executable, *how.split(), *([SCRIPT] if how == "-c" else [])]
+    done = subprocess.run(
+        command,
+        input=SCRIPT if how == "-" else "",
+        cwd=tmp_path,
+        env=user_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 2]\n", "")
+
+
+def test_workers_import_from_where_this_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "found_here.py").write_text("def f(): return 'here'")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    function = importlib.import_module("found_here").f
+    assert list(workers.run_tasks(function, [()], workers=1)) == ["here"]
+    assert list(workers.run_tasks(os.getcwd, [()], workers=1)) == [str(tmp_path)]
+
+
+def unpicklable() -> object:
+    return lambda: 0
+
+
+class Unpicklable(Exception):
+    def __init__(self, message: str, more: int):
+        super().__init__(message)
+        self.more = more
+
+
+def fail_unpicklably() -> None:
+    raise Unpicklable("lost on the way", 1)
+
+
+def test_what_cannot_be_sent_back_is_a_failure_of_its_task():
+    with workers.WorkerPool(1) as pool:
+        with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+            list(pool(unpicklable, [()]))
+        with pytest.raises(RuntimeError, match="lost on the way"):
+            list(pool(fail_unpicklably, [()]))
+        assert list(pool(square, [(3,)])) == [9]
+
+
+def test_a_pool_replaces_a_worker_that_died():
+    with workers.WorkerPool(1) as pool:
+        with pytest.raises(TpulmError, match="a worker process died"):
+            list(pool(die, [()]))
+        assert list(pool(square, [(3,)])) == [9]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_reaches_the_whole_group_is_for_the_parent_alone(number: signal.Signals):
+    with workers.WorkerPool(1) as pool:
+        before, _ = list(pool(process_number, [()])), list(pool(signal_itself, [(number,)]))
+        assert list(pool(process_number, [()])) == before
+
+
+def signal_itself(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+MODULE = """
+import os, time
 
 def wait(folder, number):
     open(os.path.join(folder, str(os.getpid())), "w").close()
     time.sleep(60)
+"""
 
-if __name__ == "__main__":
-    list(workers.run_tasks(wait, ((sys.argv[1], x) for x in range(4)), workers=2))
+PARENT = """
+import sys
+from module import wait
+from tpulm import workers
+
+list(workers.run_tasks(wait, ((sys.argv[1], x) for x in range(4)), workers=2))
 """
 
 
@@ -160,14 +268,21 @@ def wait_for(condition, seconds: float) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_workers_leave_with_a_killed_parent(tmp_path: Path, user_environment: dict[str, str]):
+def test_workers_leave_with_a_killed_parent_and_nothing_stays(tmp_path: Path, user_environment: dict[str, str]):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    folder = tmp_path / "pids"
+    (tmp_path / "module.py").write_text(MODULE)
+    folder, temporary = tmp_path / "pids", tmp_path / "temporary"
     folder.mkdir()
-    parent = subprocess.Popen([sys.executable, str(script), str(folder)], env=user_environment, stderr=subprocess.DEVNULL)
+    temporary.mkdir()
+    environment = {**user_environment, "TMPDIR": str(temporary)}
+    parent = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment, stderr=subprocess.DEVNULL)
     try:
         assert wait_for(lambda: len(list(folder.iterdir())) == 2, 20), "the workers never started"
+        # Nothing that could stay when all of them are killed: no folder, no named semaphore.
+        assert list(temporary.iterdir()) == []
+        for pid in (str(parent.pid), *(path.name for path in folder.iterdir())):
+            assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text()
     finally:
         parent.kill()
         parent.wait()

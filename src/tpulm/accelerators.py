@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpulm.errors import ConfigError, suggest
+from tpulm.storage import parse_toml
 
 ComputeType = Literal["bfloat16", "float16", "float32"]
 
@@ -158,7 +159,7 @@ def user_file() -> Path:
 def _with_own(catalogue: dict[str, Any], path: Path) -> dict[str, Any]:
     """The catalogue with the user's entries over it. Raises ConfigError, naming file and key."""
     try:
-        own = tomllib.loads(path.read_text(encoding="utf-8"))
+        own = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if unknown := sorted(set(own) - {"prices", "tpu"}):

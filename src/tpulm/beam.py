@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from tpulm import interrupt, storage
-from tpulm.errors import ConfigError, MissingExtra, TpulmError, suggest
+from tpulm.errors import ConfigError, MissingExtra, TpulmError, installing, suggest
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -121,7 +121,7 @@ def _parse(options: Sequence[str]) -> PipelineOptions:
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as error:
-        raise MissingExtra("preparing on a cluster needs a package more: pip install 'tpulm[beam]'") from error
+        raise MissingExtra(f"preparing on a cluster needs a package more: {installing('beam')}") from error
     finally:
         logging.disable(logging.NOTSET)
     logging.getLogger("apache_beam").setLevel(logging.ERROR)

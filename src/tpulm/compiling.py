@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from tpulm import interrupt, tokenization
-from tpulm.config import Phase, RunConfig
+from tpulm.config import HardwareConfig, Phase, RunConfig
 from tpulm.memory import keep_between_steps
 from tpulm.progress import Progress
 from tpulm.tokenization import Vocabulary
@@ -22,8 +22,9 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
 class Programs:
     """Programs by phase, each compiled when first asked for, or ahead."""
 
-    def __init__(self, workdir: PurePath, progress: Progress):
-        self._workdir, self._progress = workdir, progress
+    def __init__(self, workdir: PurePath, progress: Progress, *, looking: bool = False):
+        """`looking`: for evaluation alone, on one device, beside whoever trains."""
+        self._workdir, self._progress, self._looking = workdir, progress, looking
         self._compiling: dict[int, Future[Program]] = {}
 
     def begin(self, phase: Phase) -> None:
@@ -64,7 +65,7 @@ class Programs:
 
         def work() -> None:
             try:
-                future.set_result(_program(phase.config, vocabulary))
+                future.set_result(_program(phase.config, vocabulary, looking=self._looking))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -72,12 +73,18 @@ class Programs:
         self._compiling[phase.number] = future
 
 
-def _program(config: RunConfig, vocabulary: Vocabulary) -> Program:
+def _program(config: RunConfig, vocabulary: Vocabulary, *, looking: bool) -> Program:
+    import jax
+
     from tpulm.objectives import SpecialIds
     from tpulm.train.compile_cache import keep_compiled
     from tpulm.train.program import Program
 
     keep_compiled()
-    program = Program(config, vocab_size=vocabulary.size, special=SpecialIds(*vocabulary.special_ids))
-    program.compile()
+    devices = jax.local_devices()[:1] if looking else None
+    if looking:
+        config = config.model_copy(update={"hardware": HardwareConfig()})
+    program = Program(config, vocab_size=vocabulary.size, special=SpecialIds(*vocabulary.special_ids), devices=devices)
+    if not looking:
+        program.compile()
     return program

@@ -22,6 +22,7 @@ A message says what happened, the value found and the value expected, and what t
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 EXIT_OK = 0
@@ -32,6 +33,9 @@ class TpulmError(Exception):
     """Base of the tree; `exit_code` is what a command returns, `kind` what a failure record is filed under."""
 
     exit_code = 1
+
+    def __init__(self, message: str = ""):
+        super().__init__(_presentable(message))
 
     @property
     def kind(self) -> str:
@@ -111,15 +115,39 @@ class PeerLost(TpulmError):
 
 
 class Stopped(TpulmError):
-    """Stopped on request (Ctrl-C, SIGTERM) after saving; running the same command again continues."""
+    """Stopped on request (Ctrl-C, SIGTERM, SIGHUP) after saving; running the same command again continues."""
 
     exit_code = EXIT_STOPPED
+
+
+def installing(extras: str) -> str:
+    """What brings these extras. No package index has tpulm yet; when one does, this and docs/installing.md change."""
+    return f"pip install -e '.[{extras}]' in your clone of tpulm"
+
+
+def _presentable(message: str) -> str:
+    """What files hold may be quoted: it must not fill the terminal, and not control it."""
+    message = re.sub(r"(\S{200})\S{800,}", r"\1…", message)
+    if message.replace("\n", "").isprintable():
+        return message
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in message)
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
     """The first of them as a message names them: "a, b, c and 4 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def shorten(text: str, limit: int = 60, *, quoted: bool = True) -> str:
+    """A text from the user's data as a message can show it."""
+    shown = repr(text[:limit]) if quoted else text[:limit]
+    return f"{shown}…" if len(text) > limit else shown
+
+
+def brief(value: object) -> str:
+    """Any value as a message can show it."""
+    return shorten(repr(value), quoted=False)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

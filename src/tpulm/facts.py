@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
@@ -75,6 +76,7 @@ def _dataset(workdir: PurePath) -> DatasetFacts | None:
         tokens=made.train.counts.tokens,
         holdout_rows=made.holdout.counts.rows,
         padding_fraction=made.train.padding_fraction,
+        unknown_fraction=made.train.unknown_fraction,
         tokens_per_character=made.train.tokens_per_character,
     )
 
@@ -82,16 +84,4 @@ def _dataset(workdir: PurePath) -> DatasetFacts | None:
 def _scores(found: dict[str, Any] | None, step: int) -> Scores | None:
     if found is None or found["step"] != step:
         return None
-    return Scores(
-        step=step,
-        loss=found["loss"],
-        accuracy=found["accuracy"],
-        baseline_accuracy=found["baseline_accuracy"],
-        bits_per_character=found["bits_per_character"],
-        unigram_entropy=found.get("unigram_entropy"),
-        perplexity=found.get("perplexity"),
-        next_sentence_accuracy=found.get("next_sentence_accuracy"),
-        detection_accuracy=found.get("detection_accuracy"),
-        detection_auc=found.get("detection_auc"),
-        rows=found["rows"],
-    )
+    return Scores(**{field.name: found[field.name] for field in fields(Scores) if field.name in found})

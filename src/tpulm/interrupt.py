@@ -1,4 +1,4 @@
-"""Stopping on request: Ctrl-C and SIGTERM become one flag that long work looks at between two pieces.
+"""Stopping on request: Ctrl-C, SIGTERM and a closed terminal become one flag that long work looks at between two pieces.
 
 A second Ctrl-C stops at once, as the first would have done before. Work finds out by `requested()`, or by `check()`, which
 raises `Stopped`.
@@ -7,13 +7,17 @@ raises `Stopped`.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from tpulm.errors import Stopped
+from tpulm.errors import ConfigError, Stopped
+
+SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
 _requested = threading.Event()
 _passed_on = threading.Event()
@@ -53,16 +57,37 @@ def reason() -> str:
 
 
 @contextlib.contextmanager
-def handled() -> Iterator[None]:
-    """Inside the block SIGTERM and Ctrl-C only set the flag, which the outermost such block clears when it ends.
+def time_limit(seconds: float, message: str) -> Iterator[None]:
+    """Raise ConfigError with this message if the block keeps the processor for longer. Python's `re` looks for signals while
+    it matches. Does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    Does nothing outside the main thread.
+    def end(number: int, frame: FrameType | None) -> None:
+        raise ConfigError(message)
+
+    previous = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+
+
+@contextlib.contextmanager
+def handled() -> Iterator[None]:
+    """Inside the block SIGTERM, SIGHUP and Ctrl-C only set the flag, which the outermost such block clears when it ends.
+
+    SIGHUP stays ignored where it is, as nohup has it. Does nothing outside the main thread.
     """
     global _name, _before
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.signal(number, _on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    previous = {number: signal.signal(number, _on_signal) for number in SIGNALS.keys() - kept}
     if previous[signal.SIGINT] is not _on_signal:
         _before = previous[signal.SIGINT]
     try:
@@ -82,5 +107,17 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
         if callable(_before):
             _before(number, frame)
         raise KeyboardInterrupt
-    _name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[signal.Signals(number)]
+    if number == signal.SIGHUP:
+        _let_go_of_terminal()
+    _name = SIGNALS[signal.Signals(number)]
     _requested.set()
+
+
+def _let_go_of_terminal() -> None:
+    """Send to nowhere what goes to a terminal that was closed: every write would fail, before anything is saved."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        with contextlib.suppress(OSError):  # closed
+            if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                os.dup2(nowhere, stream)
+    os.close(nowhere)

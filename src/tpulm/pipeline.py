@@ -6,7 +6,8 @@ Each stage takes (config, workdir), skips what is done, continues what was inter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
@@ -14,26 +15,31 @@ from typing import TYPE_CHECKING, Any
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.compiling import Programs
-from tpulm.config import Phase, RunConfig, phase_at, phases_of
-from tpulm.errors import ConfigError
+from tpulm.config import Phase, RunConfig, SourceConfig, phase_at, phases_of
+from tpulm.errors import ConfigError, DataError
 from tpulm.hosts import ALONE, Hosts, Membership
 from tpulm.preparation import is_prepared, prepare_corpus, prepare_dataset, prepare_tokenizer
 from tpulm.progress import SILENT, Progress
-from tpulm.train.sealing import committed_steps
-from tpulm.workfolder import begin, is_imported, read_result, working_in, write_result
+from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
+from tpulm.workfolder import begin, is_imported, open_run, read_result, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     import numpy as np
 
+    from tpulm.convert.card_facts import CardFacts
+    from tpulm.convert.huggingface import LoadedModel
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import TrainResult
     from tpulm.train.program import Program
     from tpulm.train.window import Step
 
+_COUNTED_TOKENS = 4_000_000  # of the training rows, for the frequencies that scores are compared with
+_ON_THE_CARD = ("name", "description", "language")  # settings that may change, and then only the export is made again
+
 
 @dataclass(frozen=True)
 class Summary:
-    """What `run` gives back and `--json` prints; scores are those of the held-out text."""
+    """What `run` gives back and `--json` prints; `eval_` scores are those of the held-out text."""
 
     name: str
     workdir: str
@@ -42,10 +48,16 @@ class Summary:
     train_loss: float
     eval_loss: float
     eval_accuracy: float
-    eval_baseline_accuracy: float  # of always guessing the commonest token
+    eval_baseline_accuracy: float  # of always guessing the commonest training token
+    train_scores: dict[str, float]  # of the last logged steps, by name
+    eval_scores: dict[str, float]
+    loss_is: str  # what both losses are a sum of, where they are one
+    losses_differ: str  # why they are not the same quantity, where they are not
     bits_per_character: float
-    tokens_per_second: float
-    mfu: float | None
+    tokens_per_second: float  # of text
+    text_fraction: float  # slots of the rows that are not padding
+    mfu: float | None  # of text
+    unknown_fraction: float  # of the tokens trained on
     health: str  # is the run all right: held-out scores against what is known of healthy runs
     export: str
     stages: dict[str, str] = field(default_factory=dict)  # stage -> "done", "resumed" or "skipped"
@@ -63,6 +75,38 @@ def train(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progres
 def evaluate(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
     """Score the newest checkpoint on the whole holdout; the result is also W/results/evaluation.json."""
     return _Run(config, workdir, hosts, progress).evaluate()
+
+
+def look(
+    config: RunConfig, workdir: PurePath, *, on: Sequence[SourceConfig] = (), progress: Progress = SILENT
+) -> dict[str, Any]:
+    """`evaluate` beside whoever works in the folder: of the newest checkpoint as it is, on one device, with nothing written.
+
+    With `on` the text scored is that of these sources, cleaned and laid out as the run's own.
+    """
+    made = _Run(config, workdir, ALONE, progress, looking=True)
+    return made.evaluate_on(on) if on else made.evaluate()
+
+
+def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Progress = SILENT) -> LoadedModel:
+    """The model of a work folder as it is now: its export where no checkpoint is newer, else the newest checkpoint.
+
+    `progress` is told which. Raises ConfigError where there is neither.
+    """
+    from tpulm.convert.huggingface import load_model
+
+    config = open_run(workdir)
+    run, exported = _Run(config, workdir, ALONE, progress, looking=True), read_result(workdir, "export")
+    newest = max(storage.committed_steps(workdir / "checkpoints"), default=0)
+    has_export = storage.exists(workdir / "export")
+    if has_export and (not newest or (exported is not None and exported["step"] >= newest)):
+        return load_model(workdir, preferred=preferred)
+    with storage.scratch_folder() as folder:
+        step, params = run.parameters()
+        run.save(folder / "export", params)
+        older = "" if not has_export else f"; {workdir / 'export'} is older"
+        progress.note(f"the model is {run.which(step)}{older}")
+        return load_model(folder / "export", preferred=preferred)
 
 
 def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> PurePath:
@@ -83,8 +127,9 @@ def run(
 
 def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]:
     """Prepare the data, then yield (step, state, metrics) after each compiled step: `own_loop.training_steps`."""
-    folder = begin(config, workdir)
+    folder = storage.check_writable(workdir)
     with storage.held(folder):
+        begin(config, folder, progress)
         prepare_dataset(config, folder, progress=progress)
         yield from _Run(config, folder, ALONE, progress).steps()
 
@@ -92,12 +137,14 @@ def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Prog
 class _Run:
     """One command's pass through the last stages; holds what they share: the compiled programs, the trained parameters."""
 
-    def __init__(self, config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress):
+    def __init__(self, config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, looking: bool = False):
         self.config, self.workdir, self.hosts, self.progress = config, workdir, hosts, progress
         self.phases = phases_of(config)
         self.stages: dict[str, str] = {}
-        self._programs = Programs(workdir, progress)
+        self._looking = looking  # beside whoever works in the folder
+        self._programs = Programs(workdir, progress, looking=looking)
         self._trained: tuple[int, Any] | None = None  # (step, parameters)
+        self._counted: dict[str, np.ndarray] = {}  # by a phase's folder: how often each token occurs in training
         if hosts.are_several:
             from tpulm.train.distributed import initialize
 
@@ -108,6 +155,7 @@ class _Run:
             self._check_platform()
         self._prepare()
         trained, scores, exported = self.train(), self.evaluate(), self.export()
+        text = self._dataset(self.phases[-1]).train
         return Summary(
             name=self.config.name,
             workdir=str(self.workdir),
@@ -117,9 +165,15 @@ class _Run:
             eval_loss=scores["loss"],
             eval_accuracy=scores["accuracy"],
             eval_baseline_accuracy=scores["baseline_accuracy"],
+            train_scores=trained.get("scores", {}),  # those of an older version have none
+            eval_scores={name: value for name, value in scores.items() if isinstance(value, float)},
+            loss_is=loss_formula(self.config),
+            losses_differ=why_losses_differ(self.config),
             bits_per_character=scores["bits_per_character"],
             tokens_per_second=trained["tokens_per_second"],
+            text_fraction=text.text_fraction,
             mfu=trained["mfu"],
+            unknown_fraction=text.unknown_fraction,
             health=scores["health"],
             export=str(exported),
             stages=self.stages,
@@ -163,6 +217,7 @@ class _Run:
                 "steps": step,
                 "parameters": self._programs.get(self.phases[-1]).num_parameters,
                 "train_loss": result.train_loss,
+                "scores": result.train_values,
                 "tokens_per_second": round(result.rate.tokens_per_second, 1),
                 "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
                 "skipped_rows": [list(window) for window in result.skipped],
@@ -189,7 +244,14 @@ class _Run:
             steps=(phase.first_step, phase.last_step),
             title=f"Training, phase {phase.number} of {len(self.phases)}" if of_several else "Training",
             hosts=self.hosts,
+            advice=self._advice(phase),
+            text_fraction=self._dataset(phase).train.text_fraction,
         )
+
+    def _advice(self, phase: Phase) -> str:
+        """What to change, should the run be at its unigrams."""
+        unknown_fraction = self._dataset(phase).train.unknown_fraction
+        return advice_for(self.config, unknown_fraction=unknown_fraction, imported=is_imported(self.workdir))
 
     def _check_platform(self) -> None:
         from tpulm.train.platforms import check_platform
@@ -228,43 +290,58 @@ class _Run:
         if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
             self.stages["evaluate"] = "skipped"
             return done
-        from tpulm.train.health import judge, verdict
-
-        step, params = self._parameters()
+        step, params = self.parameters()
         phase = phase_at(self.phases, step)
+        if self._looking:
+            self.progress.note(f"evaluating {self.which(step)}; nothing is written into {self.workdir}")
         self.progress.start("Evaluating", self._dataset(phase).holdout.counts.rows, "row")
         scores = self._score(phase, params, None, advance=self.progress.advance)
         self.stages["evaluate"] = "done"
         checks = judge(self.config.model.architecture, step, scores.values())
-        values = {"step": step, "rows": scores.rows, **scores.values(), "health": verdict(checks, step)}
+        values = {
+            "step": step,
+            "rows": scores.rows,
+            **scores.values(),
+            "health": verdict(checks, step, advice=self._advice(phase)),
+        }
         return self._save_result("evaluation", values)
+
+    def evaluate_on(self, sources: Sequence[SourceConfig]) -> dict[str, Any]:
+        """The scores of other text, and what it consists of."""
+        step, params = self.parameters()
+        self.progress.note(f"evaluating {self.which(step)}; nothing is written into {self.workdir}")
+        phase = phase_at(self.phases, step)
+        data, skipped = phase.config.data, Counter[str]()
+        with storage.scratch_folder() as folder:
+            self.progress.start("Reading the text")
+            texts = corpus.read_texts(sources, self.config.corpus.cleaning, skipped)
+            tokenizer = tokenization.load(self.workdir / "tokenizer")
+            manifest = dataset.prepare_texts(_in_parts(texts, data.part_bytes), folder, data, tokenizer)
+            if not manifest.counts.rows:
+                left_out = f": {', '.join(f'{count:,} {reason}' for reason, count in skipped.items())}" if skipped else ""
+                raise DataError(f"there is no text to score in {', '.join(source.path for source in sources)}{left_out}")
+            self.progress.start("Evaluating", manifest.counts.rows, "row")
+            scores = self._score(phase, params, None, advance=self.progress.advance, folder=folder)
+        counts = {name: getattr(manifest.counts, name) for name in ("documents", "characters", "tokens", "unknown_tokens")}
+        return {"step": step, "rows": scores.rows, **scores.values(), **counts, "skipped": dict(skipped)}
 
     def export(self) -> PurePath:
         folder = self.workdir / "export"
-        done = self._result("export")
-        if done is not None and done["step"] == self._newest_step() and storage.exists(folder):
+        done, named = self._result("export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
+        if done == {"step": self._newest_step(), **named} and storage.exists(folder):
             self.stages["export"] = "skipped"
             return folder
-        from tpulm.convert.huggingface import save_parts
         from tpulm.facts import gather
 
-        step, params = self._parameters()
+        step, params = self.parameters()
         params = self._programs.get(phase_at(self.phases, step)).gathered(params)
         self.hosts.barrier("export begun")
         if self.hosts.is_first:
-            tokenizer = tokenization.load(self.workdir / "tokenizer")
             self.progress.start("Exporting")
-            save_parts(
-                folder,
-                params,
-                self.config.model,
-                vocab_size=tokenizer.vocab_size,
-                tokenization_folder=self.workdir / "tokenizer",
-                pad_token_id=tokenizer.special.pad,
-                card=gather(self.config, self.workdir, step=step, tokenizer=tokenizer),
-            )
+            tokenizer = tokenization.load(self.workdir / "tokenizer")
+            self.save(folder, params, card=gather(self.config, self.workdir, step=step, tokenizer=tokenizer))
         self.stages["export"] = "done"
-        self._save_result("export", {"step": step})
+        self._save_result("export", {"step": step, **named})
         self.hosts.barrier("export")
         return folder
 
@@ -282,14 +359,45 @@ class _Run:
 
     # -- what they share ------------------------------------------------------------------------------------------------
 
-    def _parameters(self) -> tuple[int, Any]:
+    def save(self, folder: PurePath, params: Any, card: CardFacts | None = None) -> None:
+        """As a Hugging Face folder."""
+        from tpulm.convert.huggingface import save_parts
+
+        tokenizer = tokenization.load(self.workdir / "tokenizer")
+        save_parts(
+            folder,
+            params,
+            self.config.model,
+            vocab_size=tokenizer.vocab_size,
+            tokenization_folder=self.workdir / "tokenizer",
+            pad_token_id=tokenizer.special.pad,
+            card=card,
+        )
+
+    def which(self, step: int) -> str:
+        """The checkpoint of this step, in words."""
+        steps = self.config.train.steps
+        under_way = storage.holder(self.workdir) is not None
+        state = "" if step == steps else ", training is under way" if under_way else ", training has not ended"
+        return f"checkpoint {step:,} of {steps:,}{state}"
+
+    def parameters(self) -> tuple[int, Any]:
         """(step, parameters) of the newest checkpoint, or of the training that just ended."""
         if self._trained is None:
-            from tpulm.train.checkpoint import Checkpoints
+            from tpulm.train.checkpoint import Checkpoints, newest_params
 
-            program = self._programs.get(phase_at(self.phases, self._newest_step() or 0))
             folder, policy = self.workdir / "checkpoints", self.config.train.checkpoint
+            if self._newest_step() is None:
+                raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
+            program = self._programs.get(phase_at(self.phases, self._newest_step() or 0))
+            if self._looking:
+                found = newest_params(folder, program.abstract_state.params)
+                if found is None:
+                    raise ConfigError(f"{self.workdir} has no checkpoint any more")
+                return found.step, program.placed(found.params)
             with Checkpoints(folder, policy, hosts=self.hosts, progress=self.progress) as saved:
+                if saved.last_step is not None:
+                    self.progress.start("Loading the checkpoint")
                 restored = saved.restore_latest(program.abstract_state, self._identity())
             if restored is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
@@ -297,12 +405,21 @@ class _Run:
         return self._trained
 
     def _score(
-        self, phase: Phase, params: Any, max_rows: int | None, *, advance: Callable[[float], None] = lambda rows: None
+        self,
+        phase: Phase,
+        params: Any,
+        max_rows: int | None,
+        *,
+        advance: Callable[[float], None] = lambda rows: None,
+        folder: PurePath | None = None,
     ) -> Evaluation:
+        """The scores of the holdout, or of the split in `folder`."""
         from tpulm.train.evaluate import evaluate as score
 
-        folder, program = self.workdir / phase.folder / "dataset" / "holdout", self._programs.get(phase)
-        manifest, size = self._dataset(phase).holdout, program.evaluation_batch_size
+        manifest = self._dataset(phase).holdout if folder is None else dataset.load_split(folder)
+        folder = folder or self.workdir / phase.folder / "dataset" / "holdout"
+        program = self._programs.get(phase)
+        size = program.evaluation_batch_size
 
         def batches() -> Iterator[Any]:
             hosts = {"host_index": self.hosts.index, "num_hosts": self.hosts.count}
@@ -317,7 +434,14 @@ class _Run:
             rows=min(manifest.counts.rows, max_rows or manifest.counts.rows),
             batch_size=size,
             tokens_per_character=manifest.predicted_per_character,
+            training_counts=self._training_counts(phase),
         )
+
+    def _training_counts(self, phase: Phase) -> np.ndarray:
+        if phase.folder not in self._counted:
+            split = self.workdir / phase.folder / "dataset" / "train"
+            self._counted[phase.folder] = dataset.token_counts(split, max_tokens=_COUNTED_TOKENS)
+        return self._counted[phase.folder]
 
     def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
         manifest = dataset.load_manifest(self.workdir / phase.folder)
@@ -340,7 +464,7 @@ class _Run:
 
     def _save_result(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
         """Written by the first host; what it says is the same on all."""
-        if self.hosts.is_first:
+        if self.hosts.is_first and not self._looking:
             write_result(self.workdir, name, values)
         return values
 
@@ -348,10 +472,23 @@ class _Run:
         trained = self._result("train")
         if trained is not None:
             return trained["steps"]
-        return max(committed_steps(self.workdir / "checkpoints"), default=None)
+        return max(storage.committed_steps(self.workdir / "checkpoints"), default=None)
 
     def _machine(self) -> dict[str, Any]:
         import jax
 
         device = jax.devices()[0]
         return {"devices": jax.device_count(), "device_kind": device.device_kind, "platform": device.platform}
+
+
+def _in_parts(texts: Iterable[list[str]], part_bytes: int) -> Iterator[list[str]]:
+    """The same documents in lists of about so many bytes."""
+    part, size = list[str](), 0
+    for some in texts:
+        part += some
+        size += sum(map(len, some))
+        if size >= part_bytes:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -15,6 +15,8 @@ from tpulm.progress import SILENT, Progress
 from tpulm.workers import Runner, WorkerPool
 from tpulm.workfolder import is_imported
 
+_VOCABULARY_SAMPLE_BYTES = 1_000_000  # of text, to see whether the vocabulary fits
+
 
 def prepare_corpus(
     config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, runner: Runner | None = None, progress: Progress = SILENT
@@ -55,7 +57,7 @@ def prepare_tokenizer(
     if is_imported(workdir):
         return tokenization.load(folder)
     wanted = config.tokenizer
-    unsaid = {"path", "morphemes"} if wanted.morphemes == "none" else {"path"}
+    unsaid = {"path", "allow_unknown"} | ({"morphemes"} if wanted.morphemes == "none" else set())
     inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude=unsaid)}
     recorded, manifest = tokenization.load_manifest(folder), None
     if wanted.path is None:
@@ -106,6 +108,8 @@ def _prepare_dataset(
     if isinstance(runner, WorkerPool) and corpus.load_manifest(workdir) is None:  # the tokenizer was given
         dataset.warm_up(runner, workdir / "tokenizer")
     text = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
+    if not is_prepared(config, workdir):
+        _check_vocabulary(config, workdir, text, progress)
     made = [
         dataset.prepare(
             phase.config.data,
@@ -122,6 +126,24 @@ def _prepare_dataset(
     if hosts.is_first:
         corpus.remove_spill(workdir)
     return made[0]
+
+
+def _check_vocabulary(config: RunConfig, workdir: PurePath, text: corpus.CorpusManifest, progress: Progress) -> None:
+    """Before hours of preparing: note, or raise ConfigError, where much of a sample of the text is unknown."""
+    tokenizer = tokenization.load(workdir / "tokenizer")
+    found = tokenization.count_unknown(tokenizer, corpus.sample_texts(workdir, text, _VOCABULARY_SAMPLE_BYTES))
+    if found.fraction < tokenization.UNKNOWN_WARNING:
+        return
+    path = config.tokenizer.path
+    cure = (
+        "set a larger tokenizer.vocab_size, or tokenizer.algorithm = 'bpe' or 'unigram', which write every character"
+        if path is None
+        else "take one that fits the text, or leave tokenizer.path out to have one trained"
+    )
+    said = f"{found} to the vocabulary{'' if path is None else f' of {path}'}: {cure}"
+    if found.fraction >= tokenization.UNKNOWN_REFUSED and not config.tokenizer.allow_unknown:
+        raise ConfigError(f"{said}. tokenizer.allow_unknown = true goes on with it")
+    progress.note(said)
 
 
 def is_prepared(config: RunConfig, workdir: PurePath) -> bool:

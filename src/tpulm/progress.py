@@ -6,12 +6,17 @@ A stage takes a `Progress`; the command line passes one that draws bars, a libra
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import tempfile
+import threading
 import time
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final, Protocol
 
 _BYTES: Final = ("byte", "bytes", "B")
+_stderr_lock: Final = threading.RLock()  # there is one stderr
 
 
 class Progress(Protocol):
@@ -24,7 +29,10 @@ class Progress(Protocol):
         ...
 
     def status(self, text: str) -> None:
-        """What stands beside the bar until the next call: the loss, the rate."""
+        """What stands beside the bar until the next call, two spaces between its parts: the loss, the rate, and so on.
+
+        The first part is always shown; where there is little room, the last ones are left out.
+        """
         ...
 
     def note(self, message: str) -> None:
@@ -115,12 +123,47 @@ def format_amount(completed: float, total: float | None, unit: str) -> str:
 
 def format_rate(completed: float, unit: str, seconds: float) -> str:
     """ "12.3 MB/s" of bytes; "" of anything else, whose rate the work itself tells."""
-    return f"{completed / 1e6 / seconds:,.1f} MB/s" if unit in _BYTES and completed and seconds > 0 else ""
+    if unit not in _BYTES or not completed or seconds <= 0:
+        return ""
+    rate = completed / seconds
+    return f"{rate / 1e6:,.1f} MB/s" if rate >= 1e5 else f"{rate / 1e3:,.1f} kB/s"
 
 
 def format_pace(completed: float, total: float | None, unit: str, seconds: float) -> str:
     """The rate, and the time that is left if it goes on like this: "12.3 MB/s, 0:01:20 left"."""
     if not completed or not total or completed >= total or seconds <= 0:
         return ""
-    left = timedelta(seconds=round((total - completed) * seconds / completed))
-    return ", ".join(part for part in (format_rate(completed, unit, seconds), f"{left} left") if part)
+    left = f"{format_clock((total - completed) * seconds / completed)} left"
+    return ", ".join(part for part in (format_rate(completed, unit, seconds), left) if part)
+
+
+def format_clock(seconds: float | None) -> str:
+    """ "0:01:20"; None is a time not known yet."""
+    if seconds is None:
+        return "-:--:--"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes < 6000 else f"{minutes / 1440:,.1f} days"
+
+
+def shown_speed(tokens_per_second: float, text_fraction: float) -> str:
+    """ "12,345 tokens/s (88% of slots)": tokens of text, and how much of the rows they fill."""
+    return f"{tokens_per_second:,.0f} tokens/s" + (f" ({text_fraction:.0%} of slots)" if text_fraction < 0.995 else "")
+
+
+@contextlib.contextmanager
+def held_stderr(without: re.Pattern[bytes] | None = None) -> Iterator[BinaryIO]:
+    """Hold back what anything, C++ libraries included, writes to stderr: in a file until the block ends, then shown.
+
+    What `without` matches is not shown, nor what the block removes from the file.
+    """
+    with _stderr_lock, tempfile.TemporaryFile() as held:
+        stderr = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield held
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            if shown := without.sub(b"", held.read()) if without else held.read():
+                os.write(2, shown)

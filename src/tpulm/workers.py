@@ -1,26 +1,79 @@
 """A pool of worker processes for restartable tasks.
 
 Workers are never forked from this process, which may hold the threads of JAX, but from a server that imports what they need,
-does nothing, and leaves with this process: so it is imported once, and kept in memory once. A worker leaves as soon as its
-parent is gone, killed or not, so nothing goes on writing into a work folder behind the next attempt's back.
+does nothing else, and leaves with this process: so it is imported once, and kept in memory once. A worker leaves as soon as
+its parent is gone, killed or not, so nothing goes on writing into a work folder behind the next attempt's back.
+
+Not multiprocessing's server and pool: those import the caller's main module into every worker, so that a script needs
+`if __name__ == "__main__"`, and keep named semaphores and a folder that stay when everything is killed. Here a task is a
+pickle on a socket pair, which leaves with its processes, and its function is found by import.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import multiprocessing
+import importlib
 import os
+import pickle
 import signal
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Protocol, TypeVar
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tpulm import interrupt
+from tpulm import interrupt, storage
 from tpulm.errors import TpulmError
+from tpulm.progress import Progress
 
 Result = TypeVar("Result")
+
+
+_parent: Connection | None = None  # of this process, if it is a worker
+_shown: TaskProgress | None = None
+
+
+def report(amount: float) -> None:
+    """To be called by a task now and then: `amount` more of it is done. Whoever waits for it shows that (`TaskProgress`)."""
+    if _parent is not None:
+        _parent.send_bytes(pickle.dumps((None, amount)))
+    elif _shown is not None:
+        _shown.add(within=amount)
+
+
+class TaskProgress:
+    """The progress of tasks: what they `report` from within, or the sum of those that are over, whichever is more.
+
+    To be used as a context around a runner's tasks.
+    """
+
+    def __init__(self, progress: Progress):
+        self._progress = progress
+        self._within = self._over = self._done = 0.0
+
+    def __enter__(self) -> TaskProgress:
+        global _shown
+        _shown = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        global _shown
+        _shown = None
+
+    def add(self, *, within: float = 0.0, over: float = 0.0) -> None:
+        """`over` is the whole of a task that has ended."""
+        self._within += within
+        self._over += over
+        done = max(self._within, self._over)
+        self._progress.advance(done - self._done)
+        self._done = done
 
 
 class Runner(Protocol):
@@ -45,35 +98,56 @@ class WorkerPool:
 
     def __init__(self, workers: int | None = None, *, modules: Sequence[str] = ()):
         self.workers = workers or count_cores()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(modules))
-        environment = dict(os.environ)  # the server's is that of the first pool
-        self._executor = ProcessPoolExecutor(
-            self.workers, mp_context=context, initializer=_begin_worker, initargs=(environment,)
-        )
+        self._modules = modules
+        self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="worker")  # one waits for each process
+        self._mine = threading.local()
+        self._connections: list[Connection] = []
+        self._reported, self._lock = 0.0, threading.Lock()
 
     def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for connection in self._connections:
+            connection.close()
 
     def warm_up(self, function: Callable[..., object] = os.getpid, *task: Any) -> None:
         """Start the processes now, beside whatever else is done; each calls function(*task), most likely, whose failure is not
         told: what fails will fail again where it is needed."""
-        threading.Thread(target=self._start, args=(function, *task), daemon=True).start()  # which waits for the server
-
-    def _start(self, function: Callable[..., object], *task: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # shut down already
-            for _ in range(self.workers):
-                self._submit(function, *task)
+        for _ in range(self.workers):
+            self._submit(function, *task)
 
     def _submit(self, function: Callable[..., Result], *task: Any) -> Future[Result]:
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # by the server as well, if this starts it
+        return self._threads.submit(self._ask, pickle.dumps((function, task)))
+
+    def _ask(self, task: bytes) -> Any:
+        """What this thread's worker answers."""
         try:
-            return self._executor.submit(function, *task)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            if (connection := getattr(self._mine, "connection", None)) is None:
+                connection = self._mine.connection = _start_worker(self._modules)
+                self._connections.append(connection)
+            connection.send_bytes(task)
+            while (answer := pickle.loads(connection.recv_bytes()))[0] is None:  # a report
+                with self._lock:
+                    self._reported += answer[1]
+        except (EOFError, ConnectionError) as error:
+            self._mine.connection = None
+            raise TpulmError(
+                "a worker process died, most likely because memory ran out: run the same command again (finished parts are "
+                "kept), with fewer workers if it recurs: there is one for each core the command may use, and "
+                "'taskset --cpu-list 0' in front of it leaves one"
+            ) from error
+        succeeded, result = answer
+        if succeeded:
+            return result
+        raise result
+
+    def _take_reports(self) -> float:
+        """What the workers have reported since the last call."""
+        with self._lock:
+            taken, self._reported = self._reported, 0.0
+        return taken
 
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in the order they finish.
@@ -91,16 +165,10 @@ class WorkerPool:
                 if not pending:
                     return
                 done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                report(self._take_reports())
                 for future in done:
                     yield future.result()
                 interrupt.check()
-        except BrokenProcessPool as error:
-            raise TpulmError(
-                "a worker process died without a word, most likely killed for want of memory: run the same command again "
-                "(finished parts are kept), with fewer workers if it recurs: there is one for each core the command may use, "
-                "and 'taskset --cpu-list 0' in front of it leaves one. In a script of your own, the call must stand under "
-                "if __name__ == '__main__':"
-            ) from error
         finally:
             wait([future for future in pending if not future.cancel()])
 
@@ -113,17 +181,94 @@ def run_tasks(
         yield from pool(function, tasks)
 
 
-def _begin_worker(environment: Mapping[str, str]) -> None:
+class _Server(NamedTuple):
+    process: subprocess.Popen[bytes]
+    control: socket.socket  # takes the workers' ends of their connections
+
+
+_server: _Server | None = None
+_server_lock = threading.Lock()
+
+
+def _start_worker(modules: Sequence[str]) -> Connection:
+    """A connection to a new process, forked from this process's server, which is started first if need be."""
+    global _server
+    ours, theirs = Pipe()
+    with _server_lock, theirs:
+        if _server is None or _server.process.poll() is not None:
+            _server = _start_server(modules)
+        socket.send_fds(_server.control, [b"."], [theirs.fileno()])
+    ours.send((dict(os.environ), sys.path, str(Path.cwd())))
+    return ours
+
+
+def _start_server(modules: Sequence[str]) -> _Server:
+    storage.remove_leftovers()
+    ours, theirs = socket.socketpair()
+    program = f"import sys; sys.path[:] = {sys.path}; from tpulm import workers; workers.serve({theirs.fileno()}, {modules})"
+    # These reach the whole group (Ctrl-C, a closed terminal, `timeout`), but it is the parent that decides what they mean.
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, interrupt.SIGNALS)
+    try:
+        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        theirs.close()
+    atexit.register(lambda: (process.kill(), process.wait()))
+    return _Server(process, ours)
+
+
+def serve(control: int, modules: Sequence[str]) -> None:
+    """The server's program: fork a worker for each connection that comes through a socket, until its other end is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers that ended need nobody to take note
+    for module in modules:
+        with contextlib.suppress(ImportError):  # the tasks' to complain about
+            importlib.import_module(module)
+    parent = socket.socket(fileno=control)
+    while connections := socket.recv_fds(parent, 1, 1)[1]:
+        if os.fork() == 0:
+            try:
+                parent.close()
+                _work(Connection(connections[0]))
+            finally:
+                os._exit(1)
+        os.close(connections[0])
+
+
+def _work(parent: Connection) -> None:
+    """A worker: answer each task, until `_receive` ends the process."""
+    global _parent
+    _parent = parent
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    environment, sys.path[:], folder = parent.recv()
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is to use one core
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    tasks: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_receive, args=(parent, tasks), daemon=True).start()
+    while True:
+        parent.send_bytes(_answer(tasks.get()))
 
 
-def _leave_with(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
+def _receive(parent: Connection, tasks: SimpleQueue[bytes]) -> None:
+    """A thread of its own, so that a worker in the midst of a task notices that its parent is gone."""
+    try:
+        while True:
+            tasks.put(parent.recv_bytes())
+    finally:
+        os._exit(0)
+
+
+def _answer(task: bytes) -> bytes:
+    try:
+        function, arguments = pickle.loads(task)
+        return pickle.dumps((True, function(*arguments)))
+    except BaseException as error:
+        words = "".join(traceback.format_exception(error))
+        try:
+            error.add_note(f"In a worker process:\n{words}")
+            failure = pickle.dumps((False, error))
+            pickle.loads(failure)
+        except Exception:  # an error that cannot be sent
+            return pickle.dumps((False, RuntimeError(words)))
+        return failure

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from tpulm import interrupt, storage
-from tpulm.config import RunConfig, canonical_json, differences, from_json, phases_of
-from tpulm.errors import ConfigError, PeerLost, Stopped, WorkFolderMismatch
+from tpulm.config import Change, RunConfig, canonical_json, changes, from_json, listed, phases_of
+from tpulm.errors import ConfigError, PeerLost, Stopped, StorageError, WorkFolderMismatch, some_of
 from tpulm.failures import record_failure
 from tpulm.hosts import ALONE, Hosts, Membership, join
 from tpulm.progress import SILENT, Progress
 
 _RUN_FILE = "run.json"
 _LOSS_IS_KNOWN_SECONDS = 2.0  # after a connection between devices broke, the loss of the host behind it
+_OF_THE_END = {"train.steps", "train.optimizer.warmup_steps", "train.optimizer.decay_steps"}
 _STAGES = ("corpus", "tokenizer", "dataset", "checkpoints", "results", "export")
 
 
@@ -36,25 +37,96 @@ def open_run(workdir: str | PurePath) -> RunConfig:
     return from_json(storage.read_bytes(path), str(path))
 
 
-def begin(config: RunConfig, workdir: str | PurePath) -> PurePath:
-    """The work folder, made or recognised as this configuration's. Raises WorkFolderMismatch listing what differs."""
-    folder = storage.check_writable(workdir)
+def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILENT) -> PurePath:
+    """The work folder, made or recognised as this configuration's; run.json then has it. The caller holds the folder.
+
+    A setting may change as long as nothing that depends on it is made, and where it has no part in the result; train.steps
+    where the learning rates so far would have been the same. Raises WorkFolderMismatch listing what else differs.
+    """
+    folder = storage.as_path(workdir)
     if is_imported(folder):
-        _agree_with_import(config, folder)
+        if config.corpus.sources and not storage.exists(folder / "dataset" / "manifest.json"):  # an import that failed
+            for name in ("dataset", "tokenizer"):
+                storage.remove(folder / name)
+        else:
+            _agree_with_import(config, folder)
     if storage.exists(folder / _RUN_FILE):
-        changes = differences(open_run(folder), config)
-        if changes and any(storage.exists(folder / name) for name in _STAGES):  # else nothing was made of the old settings
-            listed = "\n".join(f"  {line}" for line in changes)
+        before, made = open_run(folder), _made(folder)
+        found = changes(before.model_dump(mode="json"), config.model_dump(mode="json"))
+        depend = [_made_of(change, before, made, imported=is_imported(folder)) for change in found]
+        bound = [change for change, names in zip(found, depend, strict=True) if names]
+        if bound and (reason := _why_not(before, config, bound, folder)) is not None:
+            parts = [name for name in made if any(name in names for names in depend)]
+            if "dataset" in parts:
+                parts += [path.name for path in storage.list_folder(folder) if path.name.startswith("phase-")]
+                if "corpus" in made and "corpus" not in parts:
+                    parts.insert(0, "corpus")  # whose documents went when the rows were complete
             raise WorkFolderMismatch(
-                f"{folder} was begun with another configuration (there -> now):\n{listed}\n"
-                "Use another --workdir, or the same settings to continue."
+                f"{folder} was begun with another configuration (there -> now):\n{listed(bound)}\n{reason}"
+                f"Set it back, use another --workdir, or delete {', '.join(parts)} in this one to make them again."
             )
-    elif not is_imported(folder):
-        foreign = [name for name in _STAGES if storage.exists(folder / name)]
-        if foreign:
-            raise WorkFolderMismatch(f"{folder} has no {_RUN_FILE} but holds {', '.join(foreign)}; use an empty folder")
+        if "checkpoints" not in made and not all(change.is_free for change in found):
+            for name in ("metrics", "tensorboard"):  # of an attempt with other settings, which has left nothing else
+                storage.remove(folder / name)
+        if found and made:
+            progress.note(f"changed since the last attempt: {some_of([str(change) for change in found], most=10)}")
+    elif not is_imported(folder) and (foreign := [name for name in _STAGES if storage.exists(folder / name)]):
+        raise WorkFolderMismatch(f"{folder} has no {_RUN_FILE} but holds {', '.join(foreign)}; use an empty folder")
     storage.write_atomic(folder / _RUN_FILE, canonical_json(config))
+    trained = read_result(folder, "train")
+    if trained is not None and trained["steps"] != config.train.steps:  # training goes on, and what came after it is made again
+        storage.remove(folder / "results")
     return folder
+
+
+def _made(folder: PurePath) -> list[str]:
+    """The stages whose results are there, in order."""
+    there = {name: storage.exists(folder / name / "manifest.json") for name in ("corpus", "tokenizer", "dataset")}
+    there["checkpoints"] = bool(storage.committed_steps(folder / "checkpoints"))
+    return [name for name in _STAGES if there.get(name, storage.exists(folder / name))]
+
+
+def _made_of(change: Change, before: RunConfig, made: Sequence[str], *, imported: bool) -> list[str]:
+    """Which of the results that are there depend on a setting."""
+    group = change.name.split(".")[0].split("[")[0]
+    first = {"corpus": "corpus", "tokenizer": "tokenizer", "data": "dataset", "phases": "dataset"}.get(group, "checkpoints")
+    first = "checkpoints" if imported else "corpus" if change.name == "data.part_bytes" else first
+    if change.is_free:
+        return []
+    of_elsewhere = {"tokenizer"} if first == "corpus" and before.tokenizer.path else set[str]()
+    return [name for name in _STAGES[_STAGES.index(first) :] if name in made and name not in of_elsewhere]
+
+
+def _why_not(before: RunConfig, now: RunConfig, bound: Sequence[Change], folder: PurePath) -> str | None:
+    """Why these changes cannot be made, a line or "" where there is no more to say; None: they can.
+
+    Where the run ends may change if the learning rates up to the newest checkpoint are those of a run that was planned like
+    this from the beginning.
+    """
+    if not {change.name for change in bound} <= _OF_THE_END:
+        return ""
+    newest = max(storage.committed_steps(folder / "checkpoints"), default=None)
+    (first, steps), (then, wanted) = ((one.train.optimizer, one.train.steps) for one in (before, now))
+    stable = min(steps - first.decay(steps), wanted - then.decay(wanted))
+    if newest is None:
+        return "There is no checkpoint to go on from.\n"
+    if len(now.phases) > 1 and steps != wanted:
+        return "The phases are shares of train.steps.\n"
+    if first.schedule not in ("constant", "rsqrt", "wsd") and steps != wanted:
+        return (
+            f"The learning rate was planned for {steps:,} steps (train.optimizer.schedule is '{first.schedule}'). To train a "
+            f"finished model further, begin another run with --init {folder}.\n"
+        )
+    if wanted < newest:
+        return f"Checkpoint {newest:,} is already there.\n"
+    if (warmup := first.warmup(steps)) != then.warmup(wanted):
+        return (
+            f"The warm-up would have {then.warmup(wanted):,} steps, not {warmup:,}: keep it with --set "
+            f"train.optimizer.warmup_steps={warmup}.\n"
+        )
+    if first.schedule == "wsd" and newest > stable:
+        return f"Checkpoint {newest:,} is beyond step {stable:,}, from which on the learning rate decays.\n"
+    return None
 
 
 @dataclass(frozen=True)
@@ -79,20 +151,20 @@ def working_in(
     With several hosts all of them come here, and the first one holds the folder for all.
     """
     with interrupt.handled():
-        if member is None:
-            with _held(begin(config, workdir), stage, ALONE, progress) as folder:
-                yield WorkFolder(folder, ALONE)
-            return
         path = storage.as_path(workdir)
+        if member is None:
+            with _held(storage.check_writable(path), stage, ALONE, progress, config):
+                yield WorkFolder(path, ALONE)
+            return
 
         def record(error: PeerLost | Stopped) -> None:
             record_failure(path, error, stage=stage, host=member.index)
 
         with join(member, run=f"{path} {canonical_json(config)}", record=record, progress=progress) as hosts:
-            folder = begin(config, workdir) if hosts.is_first else path
-            hosts.barrier("work folder")
-            with _held(folder, stage, hosts, progress):
-                yield WorkFolder(folder, hosts)
+            if hosts.is_first:
+                storage.check_writable(path)
+            with _held(path, stage, hosts, progress, config):
+                yield WorkFolder(path, hosts)
 
 
 @contextlib.contextmanager
@@ -100,11 +172,11 @@ def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
     """The same for a folder into which a dataset is imported. Raises WorkFolderMismatch if it holds anything else's work."""
     folder = storage.check_writable(workdir)
     if not is_imported(folder):
-        found = [name for name in (_RUN_FILE, *_STAGES) if storage.exists(folder / name)]
+        found = _made(folder)
         if found:
             raise WorkFolderMismatch(f"{folder} holds {', '.join(found)}, and no imported dataset; import into an empty folder")
-    with interrupt.handled(), _held(folder, "import", ALONE, SILENT) as held:
-        yield held
+    with interrupt.handled(), _held(folder, "import", ALONE, SILENT):
+        yield folder
 
 
 def is_imported(workdir: str | PurePath) -> bool:
@@ -118,14 +190,17 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
     path = folder / "dataset" / "manifest.json"
     if not storage.exists(path):
         raise ConfigError(f"the import into {folder} is not finished; run the same 'tpulm dataset import-tfrecord' again")
-    rows = storage.read_json(path)["train"]["rows"]
-    imported = {
-        "sequence_length": rows["sequence_length"],
-        "rows": rows["kind"],
-        "next_sentence": "next_sentence" in rows["columns"],
-        "word_boundaries": "none",
-        "dupe_factor": 1,
-    }
+    try:
+        rows = storage.read_json(path)["train"]["rows"]
+        imported = {
+            "sequence_length": rows["sequence_length"],
+            "rows": rows["kind"],
+            "next_sentence": "next_sentence" in rows["columns"],
+            "word_boundaries": "none",
+            "dupe_factor": 1,
+        }
+    except (KeyError, TypeError) as error:
+        raise StorageError(f"{path} is damaged or was edited; import the records again into an empty folder") from error
     wrong = [(name, value, getattr(config.data, name)) for name, value in imported.items()]
     wrong = [(name, json.dumps(value), json.dumps(ours)) for name, value, ours in wrong if value != ours]
     if wrong:
@@ -148,10 +223,16 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
 
 
 @contextlib.contextmanager
-def _held(folder: PurePath, stage: str | None, hosts: Hosts, progress: Progress) -> Iterator[PurePath]:
+def _held(
+    folder: PurePath, stage: str | None, hosts: Hosts, progress: Progress, config: RunConfig | None = None
+) -> Iterator[None]:
+    """The folder to itself, as that of `config`; a failure inside is recorded."""
     with storage.held(folder, note=progress.note) if hosts.is_first else contextlib.nullcontext():
+        if config is not None and hosts.is_first:
+            begin(config, folder, progress)
+        hosts.barrier("work folder")
         try:
-            yield folder
+            yield
         except (Exception, KeyboardInterrupt) as error:
             lost = None if isinstance(error, (Stopped, PeerLost)) else hosts.lost(wait_seconds=_LOSS_IS_KNOWN_SECONDS)
             record_failure(folder, lost or error, stage=stage, host=hosts.index if hosts.are_several else None)

@@ -92,7 +92,7 @@ main()
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "pip install 'tpulm[emulator]'" in done.stderr
+    assert done.returncode == 2 and "pip install -e '.[emulator]'" in done.stderr
 
 
 @pytest.mark.slow

@@ -84,6 +84,17 @@ def test_a_file_is_classified(classifier: Path, place: Path, module_environment:
     assert "64 texts" in done.stderr
 
 
+def test_a_file_without_a_header_is_classified(classifier: Path, module_environment: dict[str, str], tmp_path: Path) -> None:
+    lines = [f"{number}\t{text}" for number, (text, _) in enumerate(reviews(8, seed=2))]
+    (tmp_path / "in.tsv").write_text("\n".join(lines))
+    columns = ["--no-header", "--text-column", "2"]
+    done = tpulm(tmp_path, module_environment, "classify", str(classifier), "--input", "in.tsv", *columns, "-o", "out.tsv")
+    assert done.returncode == 0, done.stderr
+    found = (tmp_path / "out.tsv").read_text().splitlines()
+    assert [line.rsplit("\t", 2)[0] for line in found] == lines
+    assert {line.split("\t")[2] for line in found} == {"pos", "neg"}
+
+
 def test_the_file_that_is_read_is_never_written(
     classifier: Path, place: Path, module_environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -131,6 +142,10 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (["--train", "wide.tsv"], 3, "wide.tsv, line 4: 4 fields"),
         (["--train", "empty.tsv"], 3, "no examples"),
         (["--train", "train.tsv", "--test", "unseen.tsv"], 3, "unseen.tsv, line 2: its label 'meh' is none of the classes"),
+        (["--train", "train.tsv", "--no-header"], 2, "without a header columns are numbers from 1"),
+        (["--train", "train.tsv", "--dev-column", "text=x"], 2, "--dev-column is of the file --dev, and there is none"),
+        (["--train", "train.tsv", "--dev", "train.tsv", "--dev-column", "txt=x"], 2, "Did you mean 'text'?"),
+        (["--train", "train.tsv", "--test", "train.tsv", "--test-column", "label=lable"], 3, "Did you mean 'label'?"),
         (["--train", "train.tsv", "--regression"], 3, "no finite number"),
         (["--train", "train.tsv", "--set", "metric=f1"], 2, "metric: Input should be 'accuracy', 'macro_f1', 'matthews',"),
         (["--train", "train.tsv", "--set", "epoch=2"], 2, "Did you mean 'epochs'?"),

@@ -72,7 +72,7 @@ def test_a_run_that_does_not_divide_over_the_slice(changes: tuple[str, ...], mes
 def test_without_the_compiler_the_extra_is_named():
     done = subprocess.run([sys.executable, "-c", WITHOUT_LIBTPU], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "tpulm[tpu]" in done.stderr and "Traceback" not in done.stderr
+    assert "pip install -e '.[tpu]'" in done.stderr and "Traceback" not in done.stderr
 
 
 @needs_compiler

@@ -37,7 +37,7 @@ def wrong(found: dict[str, Check]) -> dict[str, bool | None]:
 def test_nothing_is_wrong(whole: Emulator):
     found = checks()
     assert wrong(found) == {} and [check.name for check in found.values() if check.remedy] == []
-    assert found["price"].found == "$2.04 an hour, spot, by a catalogue (undated); $102.00 buy 50.0 hours"
+    assert found["price"].found == "$2.04 an hour, spot, by a catalogue (undated); $102.00 buy 50.0 h"
     assert found["zones"].found == "v3-8 is offered in us-central1-a"
     assert not any(kind.startswith(("SET", "CREATE", "ENABLE", "PATCH")) for kind in changes_made(whole))
 
@@ -214,7 +214,7 @@ def test_secrets(whole: Emulator):
 
 
 def test_prices(whole: Emulator):
-    assert checks(dollars_per_hour=0.0)["price"].found == "$0.00 an hour, by cloud.toml; the budget is never reached"
+    assert checks(dollars_per_hour=0.0)["price"].found == "$0 an hour, by cloud.toml; the budget is never reached"
     found = checks(budget=None)["price"]
     assert found.ok and "no budget is set" in found.found and "budget = 100" in found.remedy
 

@@ -25,7 +25,6 @@ def main() -> None:
     from tpulm import storage
     from tpulm.errors import ConfigError
     from tpulm.failures import record_failure
-    from tpulm.train.sealing import COMMIT, committed_steps
 
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
@@ -39,11 +38,11 @@ def main() -> None:
         record_failure(workdir, ConfigError(plan["error"]), stage="train")
         sys.exit(2)
     if first_host():
-        step = max(committed_steps(workdir / "checkpoints"), default=0)
+        step = max(storage.committed_steps(workdir / "checkpoints"), default=0)
         while step < STEPS:
             time.sleep(plan.get("seconds", SECONDS))
             step += 1
-            storage.write_atomic(workdir / "checkpoints" / str(step) / COMMIT, "")
+            storage.write_atomic(workdir / "checkpoints" / str(step) / storage.COMMIT, "")
             if asked:
                 sys.exit(75)
             if step == plan.get("dies_at"):

@@ -23,7 +23,6 @@ from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator, MachineSettings
-from tpulm.train.sealing import committed_steps
 
 WORKDIR = storage.as_path("gs://runs/toy")
 ZONES = ("us-central1-a", "us-central1-b")
@@ -125,7 +124,7 @@ def cloud(gcs: Emulator, tmp_path: Path) -> Iterator[Cloud]:
 
 
 def newest_step() -> int:
-    return max(committed_steps(WORKDIR / "checkpoints"), default=0)
+    return max(storage.committed_steps(WORKDIR / "checkpoints"), default=0)
 
 
 def until(fits: Callable[[], object], seconds: float = 60) -> None:

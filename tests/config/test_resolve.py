@@ -45,6 +45,14 @@ class TestExtends:
         last = write(tmp_path, "b.toml", 'extends = "a.toml"\n[corpus]\nsources = ["z.txt"]\n')
         assert [source.path for source in config.load(last).corpus.sources] == [str(tmp_path / "z.txt")]
 
+    def test_what_is_true_of_one_run_is_not_inherited(self, tmp_path: Path):
+        examples = Path(__file__).parents[2] / "examples"
+        english = write(tmp_path, "en.toml", f'extends = "{examples / "electra-ko.toml"}"\n[corpus]\nsources = ["en.txt"]\n')
+        for reference in (english, write(tmp_path, "mini.toml", 'extends = "bert-mini"\n[data]\nnext_sentence = false\n')):
+            assert (config.load(reference).description, config.load(reference).language) == ("", None)
+        assert config.load("bert-mini").description == "BERT, 4 layers of 256"
+        assert config.load(examples / "electra-ko.toml").language == "ko"
+
     def test_a_circle_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         write(tmp_path, "a.toml", 'extends = "b.toml"\n')
         write(tmp_path, "b.toml", 'extends = "a.toml"\n')
@@ -238,9 +246,8 @@ class TestCanonicalForm:
     def test_differences_are_told_field_by_field(self):
         ours = config.load("bert-tiny")
         theirs = config.load("bert-tiny", ["train.steps=7", "tokenizer.path=/v.txt", "hardware.fsdp=4", 'language="ko"'])
-        assert config.differences(ours, theirs) == [
-            'language: null -> "ko"',
-            'tokenizer.path: null -> "/v.txt"',
+        assert [str(change) for change in config.differences(ours, theirs)] == [
+            'tokenizer.path: (none) -> "/v.txt"',
             "train.steps: 1000000 -> 7",
         ]
         assert config.differences(ours, ours) == []
@@ -248,3 +255,35 @@ class TestCanonicalForm:
     def test_a_configuration_is_frozen(self):
         with pytest.raises(ValueError, match="frozen"):
             config.load("bert-tiny").train.steps = 5  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extends = "\\u0000"', r"extends must be the name of a recipe or a file, not '\x00'"),
+        ('corpus.sources = ["a\\u0000b"]', r"'a\x00b' cannot be a path"),
+        ('corpus.sources = ["~nobody-of-this-name/x"]', "there is no such user"),
+        ("train = " + "[" * 5_000 + "]" * 5_000, "brackets are nested more than 100 deep"),
+        (".".join("a" * 2_000) + " = 1", "brackets are nested more than 100 deep"),
+        ("train.steps = true", "train.steps: a number is expected, not true or false (given: True)"),
+        ("train.optimizer.weight_decay = false", "train.optimizer.weight_decay: a number is expected"),
+        ("train.spike_factor = inf", "train.spike_factor: Input should be a finite number (given: inf)"),
+        ("train = 5", "train: Input should be a group of settings (given: 5)"),
+        ("corpus.cleaning.languages = 5", "corpus.cleaning.languages: Input should be a list (given: 5)"),
+    ],
+)
+def test_what_a_run_file_must_not_hold(tmp_path: Path, text: str, message: str):
+    path = write(tmp_path, "run.toml", text)
+    found = message_of(path)
+    assert message in found and "run.toml" in found
+
+
+def test_what_run_json_must_not_hold(tmp_path: Path):
+    nested = '{"train": ' + "[" * 5_000 + "]" * 5_000 + "}"
+    assert "run.json: brackets are nested" in message_of(write(tmp_path, "run.json", nested))
+    with pytest.raises(ConfigError, match=r"w/run\.json is not valid JSON: brackets are nested"):
+        config.from_json(nested, "w/run.json")
+
+
+def test_an_override_may_be_any_text():
+    assert config.load("bert-mini", ["name=" + "[" * 5_000]).name == "[" * 5_000

@@ -82,6 +82,10 @@ def test_the_class_follows_from_norms_and_heads(norm_position, head, architectur
         ({"vocab_size": 0}, "vocab_size must be a positive whole number, not 0"),
         ({"num_attention_heads": 5}, "hidden_size 24 is not a multiple of num_heads 5"),
         ({"hidden_size": "wide"}, "hidden_size is 'wide'"),
+        ({"type_vocab_size": False}, "type_vocab_size is False: a number is expected, not true or false"),
+        ({"type_vocab_size": 0}, "no class of transformers has these settings"),
+        ({"vocab_size": True}, "vocab_size must be a positive whole number, not True"),
+        ({"hidden_dropout_prob": "x" * 1_000}, "hidden_dropout_prob is 'xxxxx"),
     ],
 )
 def test_what_is_not_ours_is_refused(changes, message):

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bundles
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 
+import bundles
 from tpulm import config, tokenization
 from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
 from tpulm.convert.continuing import starting_point
@@ -202,9 +202,8 @@ def test_the_first_update_is_that_of_google_s_optimizer(bert_folder: Path):
     """AdamWeightDecayOptimizer.apply_gradients of google-research/bert, optimization.py, written out in numpy."""
     model = load_model(bert_folder)
     spec = bert.spec(model.config, vocab_size=60, next_sentence=True)
-    optimizer = make_optimizer(
-        OptimizerConfig(learning_rate=0.01, schedule="constant", warmup_steps=0, clip_norm=None), 10, spec
-    )
+    settings = OptimizerConfig(learning_rate=0.01, schedule="constant", warmup_steps=0, clip_norm=None, bias_correction=False)
+    optimizer = make_optimizer(settings, 10, spec)
     random = np.random.default_rng(0)
     grads = map_specs(lambda leaf: random.normal(0.0, 0.1, leaf.shape).astype(np.float32), spec)
     params: Any = model.params

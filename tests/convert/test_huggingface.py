@@ -299,3 +299,29 @@ def test_a_broken_description_is_to_be_copied_again(make_small, tmp_path, name, 
     with pytest.raises(DataError, match=rf"{name}: {message}.*copy or export the model again") as failure:
         load_model(folder)
     assert failure.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("config.json", '"hidden_dropout_prob": Infinity', "config.json: not valid JSON (Infinity is no number of JSON)"),
+        ("config.json", '"x": ' + "[" * 5_000 + "]" * 5_000, "config.json: not valid JSON (brackets are nested"),
+        ("tokenizer_config.json", '"do_lower_case": null', "do_lower_case: Input should be a valid boolean (given: None)"),
+        ("tokenizer_config.json", '"model_max_length": "x"', "model_max_length: Input should be a valid number"),
+        ("special_tokens_map.json", '"mask_token": {"content": 5}', "special_tokens_map.json: mask_token.content: "),
+    ],
+)
+def test_values_of_the_wrong_kind(exported, name, change, message):
+    text = (exported / name).read_text().rstrip().removesuffix("}")
+    (exported / name).write_text(f"{text}, {change}}}")
+    with pytest.raises(DataError) as raised:
+        load_model(exported)
+    assert message in str(raised.value) and str(exported / name) in str(raised.value)
+
+
+def test_weights_that_are_no_numbers_are_refused(exported):
+    tensors = safetensors.numpy.load_file(exported / "model.safetensors")
+    tensors["bert.embeddings.LayerNorm.bias"][3] = float("nan")
+    safetensors.numpy.save_file(tensors, exported / "model.safetensors")
+    with pytest.raises(DataError, match=r"model.safetensors: NaN or infinite numbers in bert.embeddings.LayerNorm.bias"):
+        load_model(exported)

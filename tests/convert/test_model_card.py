@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig
+from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig, load
 from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts, Scores
 from tpulm.convert.curve import Point
 from tpulm.convert.heads import Head
@@ -85,8 +85,8 @@ def test_figures_are_stated_once_and_well():
         "| passes over the rows | 0.21 |",
         "| steps done | 600 |",
         "| hardware | CPU, 2 cores |",
-        "| time | 8 min 0 s |",
-        "| tokens per second | 5,123 |",
+        "| time | 8 min |",
+        "| tokens of text per second | 5,123 |",
         "| `train.optimizer.learning_rate` | `0.0001` |",
         "| `tokenizer.vocab_size` | `32000` |",
         "| loss | 6.5432 | mean cross-entropy of the predicted tokens, in nats |",
@@ -117,7 +117,7 @@ def test_what_is_unknown_is_not_spoken_of():
     card = render(BARE)
     assert re.findall("^## .*$", card, re.MULTILINE) == ["## How to use", "## Training", "## Limitations"]
     assert front_matter(card).keys() == {"mask_token", "library_name", "pipeline_tag", "tags"}
-    for word in ("None", "nan", "held-out", "hardware", "tokens per second", "widget", "curve.svg"):
+    for word in ("None", "nan", "held-out", "hardware", "per second", "widget", "curve.svg"):
         assert word not in card
     assert "No licence is stated" in card
     assert "No licence is stated" not in render(FULL)
@@ -183,3 +183,54 @@ def test_card_and_curve_are_written(tmp_path):
 def test_without_a_curve_there_is_no_picture(tmp_path):
     write_card(tmp_path, BARE)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "was pretrained from scratch by masked-language modelling for"),
+        (
+            {"data.next_sentence": True},
+            "was pretrained from scratch by masked-language modelling and next-sentence prediction for",
+        ),
+        (
+            {"train.objective.whole_words": True},
+            "was pretrained from scratch by masked-language modelling, with whole words masked, for",
+        ),
+        (
+            {"train.start_from": "/somewhere/w/reviews/export"},
+            "was trained further, from the weights of `reviews`, by masked-language modelling for",
+        ),
+    ],
+)
+def test_what_it_was_trained_by_is_what_was_done(changes: dict[str, Any], said: str):
+    card = render(replace(BARE, config=load("bert-mini", {"data.next_sentence": False, **changes})))
+    assert said in card
+    assert ("next-sentence" in card) is ("data.next_sentence" in changes)
+    begun = "continued-pretraining" if "train.start_from" in changes else "pretrained-from-scratch"
+    assert begun in front_matter(card)["tags"] and "/somewhere" not in card
+
+
+def test_a_detector_is_judged_beside_its_generator():
+    scores = Scores(
+        step=1,
+        loss=27.4,
+        accuracy=0.1,
+        baseline_accuracy=0.09,
+        unigram_entropy=7.4,
+        detection_accuracy=0.87,
+        detection_auc=0.54,
+        detection_recall=0.0,
+        replaced_fraction=0.13,
+    )
+    card = render(replace(BARE, config=load("electra-small"), half="discriminator", scores=scores))
+    assert "| detection AUC | 0.5400 | chance that a replaced token is rated above an original one; 0.5 is chance |" in card
+    assert "| detection recall | 0.00 % | share of the replaced tokens that were found; 13.00 % of all were replaced |" in card
+    assert "| unigram cross-entropy | 7.4000 |" in card
+
+
+def test_a_vocabulary_that_does_not_fit_is_told():
+    card = render(replace(FULL, dataset=DatasetFacts(rows=1, tokens=1, unknown_fraction=0.78)))
+    assert "| unknown tokens | 78.00 % |" in card
+    assert "Its vocabulary does not fit its training text, of whose tokens 78.00 % are unknown." in card
+    assert "does not fit" not in render(FULL)

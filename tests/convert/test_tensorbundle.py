@@ -6,11 +6,11 @@ import contextlib
 import re
 from pathlib import Path
 
-import bundles
 import ml_dtypes
 import numpy as np
 import pytest
 
+import bundles
 from tpulm import storage
 from tpulm.convert.checkpoint_path import find_checkpoint
 from tpulm.convert.tensorbundle import Bundle, open_bundle
@@ -134,6 +134,8 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path):
         single(path, bundles.entry(7, (4,), 0, 0, data))["x"].read()
     with pytest.raises(DataError, match="big-endian"):
         single(path, bundles.entry(1, (4,), 0, 0, data), header=bundles.header(1, endianness=1))
+    with pytest.raises(DataError, match=r"its header is damaged \(field 2 is no number"):
+        single(path, bundles.entry(1, (4,), 0, 0, data), header=bundles.number(1, 1) + bundles.message(2, b"x"))
     with pytest.raises(DataError, match=r"says 16 bytes, and \[5\] of float32 are 20"):
         single(path, bundles.entry(1, (5,), 0, 0, data))["x"].read()
     with pytest.raises(DataError, match="tensor x: it is said to be in data file 3, of 1"):

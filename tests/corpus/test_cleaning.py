@@ -6,11 +6,13 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tpulm.config import CleaningConfig
 from tpulm.corpus import cleaning
 from tpulm.corpus.cleaning import _ODD_BLANKS, Cleaner
 from tpulm.corpus.records import Batch
+from tpulm.errors import ConfigError
 
 # Blanks of all kinds, characters that compose, decompose, combine or repeat, and ordinary ones.
 INTERESTING = "ab1  \t\r\n\u2028\u3000\xa0\x85\x1cㅋ가각ᄀ\u1161\u11a8é\u0301e\u0327ﬁ①Å\ufb01\u1e9b\u0323😀"
@@ -116,3 +118,36 @@ def test_lengths_are_in_characters_after_cleaning():
 def test_odd_texts_take_no_longer(text: str):
     cleaned, _ = clean([text, text], max_repeats=3)
     assert len(cleaned) == 2
+
+
+RUBY, NOTES = "《[^》]*》", "［＃[^］]*］"
+
+
+@pytest.mark.parametrize("separator", ["\n", "\0"])
+def test_matches_are_deleted_before_all_else_counted_and_shown(separator: str):
+    cleaner = Cleaner(CleaningConfig(remove=(RUBY, NOTES, "｜"), min_characters=3))
+    documents = ["吾輩《わがはい》は　［＃ここから］ 猫《ねこ》である", "《るび》", "｜no《match, 》 a《", "》b［＃c］"]
+    skipped: Counter[str] = Counter()
+    cleaned = cleaner.clean(Batch(separator.join(documents), separator), skipped)
+    assert [document.decode() for document in cleaned.documents] == ["吾輩は 猫である", "no a《"]
+    assert skipped == {"empty": 1, "too_short": 1}
+    assert cleaner.removed_matches == {RUBY: 4, NOTES: 2, "｜": 1}
+    assert cleaner.removed_characters == {RUBY: 6 + 4 + 4 + 9, NOTES: 7 + 4, "｜": 1}
+    samples = cleaner.samples.removed()
+    assert samples[f"/{RUBY}/"][0] == "吾輩[《わがはい》]は ［＃ここから］ 猫《ねこ》である"
+    assert len(samples[f"/{RUBY}/"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"), [("《[", "'《\\[' is not a regular expression.*unterminated"), ("x*", "'x\\*' matches the empty")]
+)
+def test_patterns_that_cannot_serve_are_refused(pattern: str, said: str):
+    with pytest.raises(ValidationError, match=said):
+        CleaningConfig(remove=(pattern,))
+
+
+def test_a_pattern_that_tries_every_way_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cleaning, "_MATCHING_SECONDS", 0.2)
+    with pytest.raises(ConfigError, match=r"corpus\.cleaning\.remove: '\(a\+\)\+b' needs more than .* seconds"):
+        clean(["a" * 40], remove=("(a+)+b",))
+    assert clean(["a" * 40], remove=("(a++)++b",))[0] == ["a" * 40]

@@ -32,3 +32,20 @@ def test_another_format_version_is_refused(scattered: Callable, write: Callable)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
     with pytest.raises(StorageError, match="format version 99"):
         load_manifest(corpus.workdir)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "is not a JSON object"),
+        ('{"format_version": 3, "config": {}}', "is damaged or was edited (part_bytes: Field required)"),
+        ("[" * 5_000, "brackets are nested"),
+    ],
+)
+def test_a_damaged_one_is_no_traceback(tmp_path: Path, content: str, message: str):
+    path = tmp_path / "corpus" / "manifest.json"
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(StorageError) as failure:
+        load_manifest(tmp_path)
+    assert message in str(failure.value) and str(path) in str(failure.value)

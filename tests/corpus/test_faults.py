@@ -1,8 +1,7 @@
 import pytest
 
 from tpulm.corpus.faults import Faults
-from tpulm.corpus.samples import shorten
-from tpulm.errors import DataError
+from tpulm.errors import DataError, shorten
 
 
 def test_a_fault_stops_or_is_counted():

@@ -21,7 +21,7 @@ from tpulm.corpus import find_files, read_texts, verify
 from tpulm.corpus.hub_faults import explained
 from tpulm.errors import ConfigError, DataError, MissingExtra, Unavailable, WorkFolderMismatch
 
-pytest.importorskip("datasets", reason="pip install 'tpulm[hub]'")
+pytest.importorskip("datasets", reason="the extra hub is not installed")
 
 TEXTS = [f"document {number}: 한국어\nand a line" for number in range(60)]
 CARD = """---
@@ -205,7 +205,7 @@ def test_without_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch, scat
     corpus = scattered([source(folder)])
     library.cache_clear()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'tpulm\[hub\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[hub\]' in your clone"):
         find_files([source(folder)])
     verify(corpus.manifest, CorpusConfig(sources=(source(folder),)), corpus.workdir, part_bytes=16_000_000)
 

@@ -39,6 +39,8 @@ def test_blank_lines_are_counted(read: Callable):
         ("plain text", "not_json", "'plain text' is not JSON"),
         ('[{"text": "x"},', "not_json", "one object a line"),
         ("[" * 100_000, "not_json", "one object a line"),
+        ('{"text": ' + "[" * 5_000 + "]" * 5_000 + "}", "not_json", "nested more than 100 deep"),
+        ('{"text": ' + "[" * 950 + "]" * 950 + "}", "not_json", "nested more than 100 deep"),
         (r'{"text": "half \ud83d of a pair"}', "not_unicode", r"\\ud83d"),
         (r'{"text": "a \u0000 b"}', "nul_character", "NUL"),
     ],

@@ -55,7 +55,7 @@ def test_an_unknown_language_is_said_before_anything_is_read(tmp_path: Path):
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "py3langid", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'tpulm\[languages\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[languages\]' in your clone"):
         Cleaner(CleaningConfig(languages=("ko",)))
 
 

@@ -152,6 +152,24 @@ def test_progress_adds_up_and_what_is_left_out_is_said(tmp_path: Path, write: Ca
     assert heard.notes == ["3,400 documents kept; left out: 2 empty, 1 too short"]
 
 
+def test_near_copies_are_held_out_together(scattered: Callable, write: Callable):
+    texts = [f"{first} {number}{last}" for number in range(400) for first in ("Text", "text,", "TEXT -") for last in ("", "!")]
+    corpus = scattered(write("a.txt", "\n".join(texts)), holdout_fraction=0.2)
+    train, holdout = (
+        {"".join(filter(str.isalnum, text.lower())) for text in split()} for split in (corpus.train, corpus.holdout)
+    )
+    assert train.isdisjoint(holdout) and len(train | holdout) == 400 and 40 < len(holdout) < 130
+    assert len(corpus.documents()) == len(texts)
+
+
+def test_a_sample_counts_every_near_copy(scattered: Callable, write: Callable):
+    texts = [f"word{'!' * marks} {number}" for number in range(100) for marks in range(20)]
+    corpus = scattered(write("a.txt", "\n".join(texts)))
+    for most in (1000, 5000):
+        sample = [text for part in sample_texts(corpus.workdir, corpus.manifest, most) for text in part]
+        assert most / 2 < sum(map(len, sample)) <= most
+
+
 @pytest.mark.parametrize("limit", [1, 100, 1200, 1201, 5000])
 def test_max_documents_takes_the_first_and_reads_no_further(scattered: Callable, sources: list[str], limit: int):
     corpus = scattered(sources, max_documents=limit, deduplicate=False)

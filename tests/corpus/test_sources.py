@@ -1,4 +1,5 @@
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 
 from tpulm.config import SourceConfig
 from tpulm.corpus.sources import find_files
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, DataError
 
 
 def names(folder: Path, *sources: str | SourceConfig) -> list[str]:
@@ -137,3 +138,28 @@ def test_what_cannot_be_a_source(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="neither a file nor a folder"):
         find_files([SourceConfig(path=str(tmp_path / "pipe"))])
+
+
+def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_path: Path):
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    name = os.fsdecode("영화.txt".encode("cp949"))
+    shown = r"\xbf\xb5ȭ.txt"  # the last two bytes happen to be UTF-8
+    (folder / name).write_text("one\ntwo\nthree\n", encoding="utf-8")
+    for path in (folder, folder / name, folder / "*.txt"):
+        corpus = scattered(path)
+        assert [record.within for record in corpus.manifest.inputs] == [shown]
+        assert corpus.documents() == ["one", "three", "two"]
+        for file in (corpus.workdir / "corpus").rglob("*.json"):
+            file.read_text(encoding="utf-8")
+        assert scattered(path, workdir=corpus.workdir).manifest == corpus.manifest
+    (folder / name).write_bytes(b"\xff\n")
+    with pytest.raises(DataError, match=re.escape(f"unpacked/{shown}, line 1, byte 0: the bytes 'ff' are not utf-8")):
+        scattered(folder)
+    with pytest.raises(ConfigError, match=re.escape(shown)):
+        scattered(folder / name.replace("txt", "tsv"))
+
+
+def test_nul_in_a_path_is_refused():
+    with pytest.raises(ConfigError, match=r"^\'a\\x00b\.txt\' cannot be a path: it holds a NUL"):
+        find_files([SourceConfig(path="a\0b.txt")])

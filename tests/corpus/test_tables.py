@@ -33,7 +33,7 @@ def test_a_long_field_is_no_problem(read: Callable):
 
 def test_a_quote_that_never_closes_is_an_error_not_a_memory_hog(read: Callable, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_DOCUMENT_BYTES", 500)
-    with pytest.raises(DataError, match="line 3: field larger than field limit"):
+    with pytest.raises(DataError, match="line 3: row larger than field limit"):
         read("a.csv", 'id,text\n1,fine\n2,"open\n' + "3,more\n" * 1000)
     found = read("a.csv", 'id,text\n1,fine\n2,"open\n', on_error="skip")
     assert (found.documents, found.skipped) == (["fine"], {"malformed_row": 1})

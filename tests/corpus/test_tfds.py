@@ -19,7 +19,7 @@ from tpulm.corpus.tfds_reader import plain_wiki40b
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatch
 
-tfds = pytest.importorskip("tensorflow_datasets", reason="pip install 'tpulm[tfds]'")
+tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
 
 TEXTS = [f"document {number}, {'ありがとう' * (number % 7)}.\nand a line" for number in range(300)]
 
@@ -211,7 +211,7 @@ def test_a_finished_corpus_needs_neither_dataset_nor_package(
     assert not (tmp_path / "nowhere").exists()  # nothing was prepared
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     verify(corpus.manifest, CorpusConfig(sources=(source(data_dir),)), corpus.workdir, part_bytes=16_000_000)
-    with pytest.raises(MissingExtra, match=r"pip install 'tpulm\[tfds\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[tfds\]' in your clone"):
         find_files([source(data_dir)])
 
 

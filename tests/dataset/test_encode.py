@@ -34,6 +34,13 @@ def text_of(ids: np.ndarray) -> str:
     return "".join(map(chr, ids))
 
 
+def test_what_is_done_is_told_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "_CHARACTERS_AT_ONCE", 4)
+    told: list[int] = []
+    encode_documents(["abcd", "한글", "xyz"], LETTERS, sentences=False, dtype=UINT16, advance=told.append)
+    assert told == [4, 9]
+
+
 @pytest.mark.parametrize("at_once", [1, 2, 10**6])
 def test_sentences_and_documents_end_where_they_should(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(encode, "_CHARACTERS_AT_ONCE", at_once)

@@ -72,14 +72,23 @@ def test_every_row_is_there_once(tmp_path: Path, tokenizer: Tokenization) -> Non
     records = [bert(row, seed) for seed in range(10) for row in ROWS]
     random.Random(0).shuffle(records)
     paths = write_files(tmp_path / "data", [records[:1000], [], records[1000:]])
-    manifest = import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.1, workers=1)
+    manifest = import_tfrecords(
+        paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.1, hold_out="rows", workers=1
+    )
     verify(manifest, tmp_path / "w")
     train, holdout = (rows_in(tmp_path / "w", split) for split in ("train", "holdout"))
     assert sorted(train + holdout) == sorted(as_stored(ROWS))
     assert 0.04 < len(holdout) / len(as_stored(ROWS)) < 0.2
     assert len(manifest.train.parts) > 10
     counts = manifest.train.counts + manifest.holdout.counts
-    assert manifest.corpus == {"imported": "bert", "files": 3, "records": 3000, "duplicates": counts.duplicates}
+    assert manifest.corpus == {
+        "imported": "bert",
+        "files": 3,
+        "records": 3000,
+        "duplicates": counts.duplicates,
+        "held_out_files": [],
+        "holdout_shared_8_grams": 0.0,
+    }
     assert counts.duplicates + counts.rows == 3000
     stored = as_stored(ROWS)
     assert counts.random_next_rows == sum(label for _, label in stored)
@@ -144,14 +153,15 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     tmp_path: Path, tokenizer: Tokenization, user_environment: dict[str, str]
 ) -> None:
     paths = write_files(tmp_path / "data", [[bert(row, seed) for row in ROWS] for seed in range(4)])
-    import_tfrecords(paths, tmp_path / "whole", kind="bert", tokenizer=tokenizer, workers=1)
+    import_tfrecords(paths, tmp_path / "whole", kind="bert", tokenizer=tokenizer, hold_out="rows", workers=1)
     tokenization.save(tokenizer, tmp_path / "tokenizer")
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\nfrom tpulm import tokenization\nfrom tpulm.dataset import import_tfrecords, importing\n"
         "importing.STRETCH_BYTES, importing.PART_BYTES = 10_000, 30_000\n"
         "w, tokenizer, *paths = sys.argv[1:]\n"
-        "import_tfrecords(paths, w, kind='bert', tokenizer=tokenization.load(tokenizer), workers=1)\n"
+        "import_tfrecords(paths, w, kind='bert', tokenizer=tokenization.load(tokenizer), "
+        "hold_out='rows', workers=1)\n"
     )
     folder = tmp_path / "w" / "dataset"
     command = [sys.executable, str(script), str(tmp_path / "w"), str(tmp_path / "tokenizer"), *paths]
@@ -161,8 +171,42 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, workers=1)
+    import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, hold_out="rows", workers=1)
     assert digests(tmp_path / "w") == digests(tmp_path / "whole")
+
+
+def shared_grams(train: set[tuple[int, ...]], holdout: set[tuple[int, ...]]) -> float:
+    def grams(tokens: tuple[int, ...]) -> list[tuple[int, ...]]:
+        found = [tokens[place : place + 8] for place in range(len(tokens) - 7)]
+        return [gram for gram in found if not {0, 2, 3} & set(gram)]
+
+    known = {gram for tokens in train for gram in grams(tokens)}
+    held = [gram for tokens in holdout for gram in grams(tokens)]
+    return sum(gram in known for gram in held) / len(held)
+
+
+def test_whole_files_are_held_out_and_what_they_share_is_measured(tmp_path: Path, tokenizer: Tokenization) -> None:
+    """Ten files; a third of the rows is in two files, and other rows are longer by a token in one than in the other."""
+    letters = random.Random(3)
+    rows = [Row(tuple(letters.choices(range(5, 31), k=12))) for _ in range(300)]
+    longer = [Row((*row.first, 7)) for row in rows[150:]]
+    files = [[*rows[n * 30 : n * 30 + 40], *longer[n * 15 : n * 15 + 15]] for n in range(9)] + [longer[135:] + rows[270:]]
+    paths = write_files(tmp_path / "data", [[electra(row) for row in some] for some in files])
+    manifest = import_tfrecords(paths, tmp_path / "w", kind="electra", tokenizer=tokenizer, holdout_fraction=0.2)
+    train, holdout = ({tokens for tokens, _ in rows_in(tmp_path / "w", split)} for split in ("train", "holdout"))
+    contents = [{tuple(row.tokens) for row in some} for some in files]
+    held = [some for some in contents if some & holdout]
+    others = set().union(*(some for some in contents if some not in held))
+    assert 1 <= len(held) <= 2 and len(manifest.corpus["held_out_files"]) == len(held)
+    assert holdout == set().union(*held) - others and train == others
+    assert manifest.corpus["holdout_shared_8_grams"] == pytest.approx(shared_grams(train, holdout))
+    assert 0.1 < manifest.corpus["holdout_shared_8_grams"] < 1
+    assert f"{len(held)} of 10 files are held out" in manifest.notes[0]
+    with pytest.raises(WorkFolderMismatch, match="held_out"):
+        import_tfrecords(paths, tmp_path / "w", kind="electra", tokenizer=tokenizer, holdout_fraction=0.2, hold_out="rows")
+    same = write_files(tmp_path / "same", [[electra(row) for row in order] for order in (rows, rows[::-1])])
+    with pytest.raises(DataError, match="every row of the files that would be held out stands in other files too"):
+        import_tfrecords(same, tmp_path / "w2", kind="electra", tokenizer=tokenizer)
 
 
 @pytest.mark.usefixtures("small")
@@ -200,9 +244,9 @@ def test_what_is_there_is_not_made_again(tmp_path: Path, tokenizer: Tokenization
 def test_other_records_are_refused(tmp_path: Path, tokenizer: Tokenization) -> None:
     paths = write_files(tmp_path, [[bert(row) for row in ROWS[:20]], [bert(row) for row in ROWS[20:40]]])
     import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer)
-    with pytest.raises(WorkFolderMismatch, match=r"files\.count was 2, is now 1"):
+    with pytest.raises(WorkFolderMismatch, match=r"files\.count: 2 -> 1"):
         import_tfrecords(paths[:1], tmp_path / "w", kind="bert", tokenizer=tokenizer)
-    with pytest.raises(WorkFolderMismatch, match=r"holdout_fraction was 0\.01, is now 0\.5"):
+    with pytest.raises(WorkFolderMismatch, match=r"holdout_fraction: 0\.01 -> 0\.5"):
         import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.5)
 
 

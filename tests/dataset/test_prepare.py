@@ -233,9 +233,8 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     folder = other.workdir / "dataset"
     code = (
         "import sys\nfrom tpulm import corpus\nfrom tpulm.config import DataConfig\nfrom tpulm.dataset import prepare\n"
-        "if __name__ == '__main__':\n"
-        "    w, config = sys.argv[1], DataConfig.model_validate_json(sys.argv[2])\n"
-        "    prepare(config, w, tokenization_path=w + '/tokenizer', corpus_manifest=corpus.load_manifest(w), workers=1)\n"
+        "w, config = sys.argv[1], DataConfig.model_validate_json(sys.argv[2])\n"
+        "prepare(config, w, tokenization_path=w + '/tokenizer', corpus_manifest=corpus.load_manifest(w), workers=1)\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code, encoding="utf-8")
@@ -254,10 +253,10 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
 
 
 def test_other_inputs_are_refused_by_name(packed: Scattered) -> None:
-    with pytest.raises(WorkFolderMismatch, match=r"data\.sequence_length was 32, is now 64"):
+    with pytest.raises(WorkFolderMismatch, match=r"sequence_length: 32 -> 64"):
         packed.prepare(PACKED.model_copy(update={"sequence_length": 64}))
     changed = packed._replace(manifest=packed.manifest.model_copy(update={"fingerprint": "another"}))
-    with pytest.raises(WorkFolderMismatch, match=r"corpus was .* is now another"):
+    with pytest.raises(WorkFolderMismatch, match=r"corpus: .* -> .another"):
         changed.prepare(PACKED)
 
 
@@ -357,3 +356,55 @@ def test_real_reviews_take_little_room(real_data: Path, tmp_path: Path, kind: st
     assert made.train.counts.tokens > 50_000 and made.train.counts.unknown_tokens < 0.02 * made.train.counts.tokens
     if kind != "segments":
         assert made.train.padding_fraction < 0.02
+
+
+class Noted:
+    """Progress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def start(self, description: str, total: float | None = None, unit: str = "") -> None: ...
+
+    def advance(self, amount: float) -> None: ...
+
+    def status(self, text: str) -> None: ...
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.mark.parametrize("next_sentence", [False, True])
+def test_rows_of_single_sentences_are_warned_of_before_and_after(tmp_path: Path, next_sentence: bool) -> None:
+    draw = random.Random(1)
+    documents = [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) for _ in range(300)]
+    documents += [
+        f"{first.capitalize()}. {second.capitalize()}." for first, second in zip(documents[:40], documents[40:80], strict=True)
+    ]
+    corpus_ = scattered_at(tmp_path / "w", documents)
+    heard = Noted()
+    config = CONFIG.model_copy(update={"next_sentence": next_sentence})
+    manifest = prepare(
+        config,
+        corpus_.workdir,
+        tokenization_path=corpus_.workdir / "tokenizer",
+        corpus_manifest=corpus_.manifest,
+        workers=1,
+        progress=heard,
+    )
+    counts = manifest.train.counts
+    assert 0.85 < counts.one_sentence_documents / counts.documents < 0.92
+    rows = np.concatenate(
+        [batch["tokens"] for batch in evaluation_batches(corpus_.workdir / "dataset" / "train", batch_size=1)]
+    )
+    special = tokenization.load(corpus_.workdir / "tokenizer").special
+    text = 1 - np.isin(rows, [special.pad, special.cls, special.sep]).mean()
+    (warning,) = manifest.notes
+    assert f"are a single sentence, so text fills {text:.0%} of the slots of the rows" in warning
+    assert ("% of the pairs are random; data.rows = 'packed' with data.next_sentence = false" in warning) == next_sentence
+    assert f"warning: {warning}" in heard.notes
+    assert heard.notes[0].startswith("warning, by a sample: 8") and "% of the documents are a single sentence" in heard.notes[0]
+
+
+def test_longer_documents_and_packed_rows_are_not_warned_of(segments: Scattered, packed: Scattered) -> None:
+    assert complete(segments.workdir).notes == complete(packed.workdir).notes == ()

@@ -175,7 +175,7 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
     assert digests(third.workdir / "dataset") == digests(folder)
 
     monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "fugashi": "1", "unidic-lite": "3"})
-    with pytest.raises(WorkFolderMismatch, match=r"analyser\.unidic-lite was 2, is now 3"):
+    with pytest.raises(WorkFolderMismatch, match=r"analyser\.unidic-lite: .2. -> .3"):
         prepared(scattered, config)
 
 

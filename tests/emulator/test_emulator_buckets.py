@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -65,7 +66,7 @@ def test_the_policy_of_a_bucket(gcs: Emulator):
 
 def test_a_port_that_is_taken(gcs: Emulator):
     with pytest.raises(OSError, match="in use"):
-        Emulator(port=int(gcs.url.rpartition(":")[2])).start()
+        Emulator(port=urlsplit(gcs.url).port or 0).start()
 
 
 def test_a_folder_belongs_to_one_emulator(tmp_path: Path):

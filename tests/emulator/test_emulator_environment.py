@@ -67,7 +67,7 @@ try:
     with Emulator() as emulator:
         emulator.tpu
 except MissingExtra as error:
-    assert "pip install 'tpulm[emulator]'" in str(error)
+    assert "pip install -e '.[emulator]'" in str(error)
 else:
     raise AssertionError("the types are not there, and nobody noticed")
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import time
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -83,16 +83,15 @@ def test_an_upload_in_one_request_of_a_session(gcs: Emulator):
 
 def test_a_connection_that_breaks_in_the_middle(gcs: Emulator):
     session = Session(gcs)
-    host, port = re.fullmatch(r"http://(.*):(\d+)", gcs.url).groups()  # type: ignore[union-attr]
-    path = session.url.removeprefix(gcs.url)
+    target = urlsplit(session.url)
     lines = [
-        f"PUT {path} HTTP/1.1",
-        f"Host: {host}:{port}",
+        f"PUT {target.path}?{target.query} HTTP/1.1",
+        f"Host: {target.netloc}",
         f"Content-Length: {TOTAL}",
         f"Content-Range: bytes 0-{TOTAL - 1}/{TOTAL}",
     ]
     head = "\r\n".join([*lines, "", ""]).encode()
-    with socket.create_connection((host, int(port))) as connection:
+    with socket.create_connection((target.hostname or "", target.port or 0)) as connection:
         connection.sendall(head + CONTENT[: 2 * QUANTUM_BYTES + 77])
     for _ in range(100):
         if session.ask().headers.get("Range"):

@@ -69,6 +69,7 @@ def test_scores_are_means_over_the_seeds(finished: FinetuneSummary) -> None:
     assert values["seeds"] == [0, 1] and values["best_seed"] == [0, 1][int(np.argmax(each))]
     assert np.sum(values["confusion"]) == values["examples"]["test"] == 64
     assert values["examples"]["train"] + values["examples"]["dev"] == 160
+    assert values["health"] == finished.health
     assert json.loads((Path(finished.output) / "finetune.json").read_text()) == values
 
 
@@ -206,6 +207,16 @@ def test_regression(encoder: Path, tmp_path: Path) -> None:
     assert "regression" in (tmp_path / "clf" / "README.md").read_text()
 
 
+def test_a_model_that_learned_nothing_from_texts_that_were_cut_says_so(encoder: Path, files: Path, tmp_path: Path) -> None:
+    summary = run(encoder, files, tmp_path / "clf", epochs=1, learning_rate=1e-12, max_length=8)
+    doubts = summary.seeds[0].doubts
+    assert any(doubt.startswith("training did not help") for doubt in doubts)
+    assert "of the texts are longer than 8 tokens and were cut; max_length = " in summary.health
+    assert summary.health in (tmp_path / "clf" / "README.md").read_text()
+    again = run(encoder, files, tmp_path / "clf", epochs=1, learning_rate=1e-12, max_length=8)
+    assert again.nothing_to_do and again.health == summary.health
+
+
 def test_rows_left_out_are_counted(encoder: Path, tmp_path: Path) -> None:
     train = write_tsv(tmp_path / "train.tsv", [*reviews(100), ("", "pos"), ("a film", "")])
     with pytest.raises(DataError, match=r"train\.tsv, line 102: the text is empty"):
@@ -241,3 +252,29 @@ def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: P
     with pytest.raises(ConfigError, match="batch_size 12 does not divide"):
         run(encoder, files, tmp_path / "clf", batch_size=12)
     assert run(encoder, files, tmp_path / "clf", epochs=1).examples["train"] == 144
+
+
+def test_each_file_may_have_columns_of_its_own(encoder: Path, files: Path, tmp_path: Path) -> None:
+    rows = [line.split("\t") for line in (files / "test.tsv").read_text().splitlines()]
+    (tmp_path / "dev.tsv").write_text("".join(f"{label}\t{text}\n" for _, text, label in rows[1:]))
+    (tmp_path / "test.tsv").write_text(
+        "".join(f"{text}\t{label}\n" for text, label in [("review", "stars"), *(r[1:] for r in rows[1:])])
+    )
+    columns = {"train": COLUMNS, "dev": Columns("2", "1", header=False), "test": Columns("review", "stars")}
+    given = {"dev": tmp_path / "dev.tsv", "test": tmp_path / "test.tsv", "config": CONFIG.model_copy(update={"epochs": 1})}
+    summary = tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", columns=columns, **given)
+    assert summary.examples == {"train": 160, "dev": 64, "test": 64}
+    assert summary.seeds[0].dev == summary.seeds[0].test  # the same examples
+    with pytest.raises(ConfigError, match="columns are of 'train', 'dev', 'test', and not of 'valid'"):
+        tpulm.finetune(encoder, files / "train.tsv", tmp_path / "other", columns={"valid": COLUMNS}, **given)
+
+
+def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path, files: Path, tmp_path: Path) -> None:
+    run(encoder, files, tmp_path / "clf", epochs=1)
+    work = tmp_path / "clf" / "finetuning"
+    with pytest.raises(WorkFolderMismatch, match=r"settings\.epochs: 1 -> 2\nSet them back"):
+        run(encoder, files, tmp_path / "clf", epochs=2)
+    (work / "seed-0" / "result.json").unlink()  # as if it had been killed before its first checkpoint
+    assert run(encoder, files, tmp_path / "clf", epochs=2).seeds[0].epochs == 2
+    metrics = list((work / "seed-0" / "metrics").iterdir())
+    assert [path.name for path in metrics] == ["0001.jsonl"]  # none of the attempt with other settings

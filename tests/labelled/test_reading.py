@@ -57,7 +57,8 @@ def test_a_missing_column_is_an_error_whatever_on_error_says(write_rows: Callabl
         read_examples(path, Columns("document"), on_error="skip")
     assert str(failure.value) == (
         f"{path}: there is no column 'label'. Did you mean 'labels'? The columns: 'id', 'document', 'labels'. "
-        "Name the column of the label with --label-column (Columns(label=…) in Python)."
+        "Name the column of the label with --label-column (Columns(label=…) in Python), that of dev or test alone with "
+        "--dev-column label=… or --test-column."
     )
 
 
@@ -247,3 +248,45 @@ def test_a_column_of_a_frame_is_a_list_and_a_frame_is_columns():
     assert examples_of(Series(["x", "y"]), labelled=False).texts == ["x", "y"]
     found = examples_of(Frame({"text": ["x", "y"], "label": [1, 0]}))
     assert (found.texts, found.labels) == (["x", "y"], [1, 0])
+
+
+def test_nested_brackets_are_no_record(write: Callable):
+    path = write("a.jsonl", '{"text": "x", "label": ' + "[" * 5_000 + "]" * 5_000 + "}\n")
+    with pytest.raises(DataError, match="nested more than 100 deep") as failure:
+        read_examples(path)
+    assert failure.value.location == f"{path}, line 1"
+
+
+class TestWithoutAHeader:
+    def test_columns_are_numbers(self, write: Callable):
+        for path in (write("a.tsv", "1\tgood\tyes\n0\tbad\tno\n"), write("a.csv", "1,good,yes\n0,bad,no\n")):
+            found = read_examples(path, Columns("2", "1", "3", header=False))
+            assert parts(found) == (["good", "bad"], ["yes", "no"], ["1", "0"])
+            assert [place.split(", ")[1] for place in found.places] == ["line 1", "line 2"]
+
+    def test_the_first_row_may_have_equal_cells(self, write: Callable):
+        assert parts(read_examples(write("a.tsv", "x\tx\n"), Columns("1", "2", header=False))) == (["x"], None, ["x"])
+
+    @pytest.mark.parametrize(
+        ("name", "columns", "error", "said"),
+        [
+            (
+                "a.tsv",
+                Columns(header=False),
+                ConfigError,
+                "--text-column 2, and --text-column is 'text', --label-column is 'label'",
+            ),
+            ("a.tsv", Columns("2", "0", header=False), ConfigError, "--label-column is '0'"),
+            ("a.tsv", Columns("2", "3", header=False), DataError, "no column 3 for the label. The first row: 1 '1', 2 'good'."),
+            ("a.jsonl", Columns("2", "1", header=False), ConfigError, "a.jsonl is jsonl, which names its columns itself"),
+        ],
+    )
+    def test_what_does_not_fit_is_said(self, write: Callable, name: str, columns: Columns, error: type[Exception], said: str):
+        path = write(name, "1\tgood\n0\tbad\n")
+        with pytest.raises(error) as failure:
+            read_examples(path, columns)
+        assert said in str(failure.value)
+
+    def test_a_file_read_as_if_it_had_one_says_how(self, write: Callable):
+        with pytest.raises(DataError, match=r"looks like data: .* or give --no-header \(Columns\(header=False\)"):
+            read_examples(write("a.tsv", "1\tgood\n0\tbad\n"))

@@ -1,6 +1,8 @@
 """Laws of the pieces of a layer; gradients written out equal autodiff's of the plain formula."""
 
 import math
+import re
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from tpulm.nn.layers import (
     dense,
     kernel_gradient,
     normalize,
+    project,
 )
 
 
@@ -82,6 +85,36 @@ def test_kernel_gradient_is_the_same_by_either_way():
     x, g = normal(0, 384, 6), normal(1, 384, 5)
     np.testing.assert_allclose(kernel_gradient(x, g), x.T @ g, atol=2e-4)
     np.testing.assert_allclose(kernel_gradient(x[:100], g[:100]), x[:100].T @ g[:100], atol=1e-4)
+
+
+def projected_loss(x: jax.Array, table: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Mean cross-entropy of the first classes, of x [R, D] and table [V, D]."""
+    return -jnp.mean(jax.nn.log_softmax(project(x, table, dtype=dtype))[:, 0])
+
+
+def test_a_projection_s_gradients_are_autodiff_s_in_float32_to_the_last_bit():
+    x, table, g = normal(0, 256, 32), normal(1, 384, 32), normal(2, 256, 384)
+
+    def pulled(f: Callable[[jax.Array, jax.Array], jax.Array]) -> list[jax.Array]:
+        y, pull = jax.vjp(f, x, table)
+        return [y, *pull(g)]
+
+    ours = jax.jit(lambda: pulled(lambda x, table: project(x, table, dtype=jnp.float32)))()
+    plain = jax.jit(lambda: pulled(lambda x, table: jnp.einsum("rd,vd->rv", x, table)))()
+    for found, expected in zip(ours, plain, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_projection_and_its_gradients_multiply_in_bfloat16_and_add_in_float32():
+    x, table = normal(0, 256, 32).astype(jnp.bfloat16), normal(1, 384, 32)
+    gradient = jax.grad(projected_loss, argnums=(0, 1))
+    program = jax.jit(gradient, static_argnums=2).lower(x, table, jnp.bfloat16).as_text()
+    products = re.findall(r"dot_general.*: \(tensor<[\dx]*x(\w+)>, tensor<[\dx]*x(\w+)>\) -> tensor<[\dx]*x(\w+)>", program)
+    assert products == [("bf16", "bf16", "f32")] * 3
+    found = gradient(x, table, jnp.bfloat16)
+    assert [part.dtype for part in found] == [jnp.bfloat16, jnp.float32]
+    for part, wide in zip(found, gradient(x.astype(jnp.float32), table, jnp.float32), strict=True):
+        assert jnp.linalg.norm(part.astype(jnp.float32) - wide) < 2**-7 * jnp.linalg.norm(wide)
 
 
 def reference(name: Activation, x: float) -> float:

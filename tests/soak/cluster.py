@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ports import free_port_pair
 from tpulm import storage
-from tpulm.train.sealing import committed_steps
 
 NUM_HOSTS = 2
 STRICT = ("JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
@@ -103,7 +102,7 @@ class Cluster:
 
     def committed_step(self) -> int:
         """Of the newest checkpoint that is whole; 0 where there is none."""
-        return max(committed_steps(self.workdir / "checkpoints"), default=0)
+        return max(storage.committed_steps(self.workdir / "checkpoints"), default=0)
 
     def is_committing(self) -> bool:
         """Whether a checkpoint is being written."""

@@ -257,5 +257,5 @@ def test_the_extra_is_not_installed(gcs: Emulator, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(builtins, "__import__", without)
     for operation in (storage.read_bytes, storage.exists, storage.list_folder, storage.walk, storage.remove, storage.info,
                       storage.read_versioned, storage.check_writable, storage.open_read):  # fmt: skip
-        with pytest.raises(MissingExtra, match=r"gs:// need a package more: pip install 'tpulm\[gcs\]'"):
+        with pytest.raises(MissingExtra, match=r"gs:// need a package more: pip install -e '\.\[gcs\]' in your clone"):
             operation("gs://runs/x")

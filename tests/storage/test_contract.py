@@ -11,7 +11,7 @@ import pytest
 
 from tpulm import storage
 from tpulm.emulator import Emulator
-from tpulm.errors import ConfigError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError
 
 # google-cloud-storage leaves the connection of a refused download to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -71,7 +71,7 @@ def test_json_is_canonical_and_what_is_none_is_named(place: PurePath):
     with pytest.raises(StorageError, match=r"x\.json: not valid JSON"):
         storage.read_json(place / "x.json")
     storage.write_atomic(place / "x.txt", b"abc\xb0\xa1")
-    with pytest.raises(StorageError, match="not UTF-8 text at byte 3"):
+    with pytest.raises(DataError, match=r"x.*: not UTF-8 text .byte 3"):
         storage.read_text(place / "x.txt")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tpulm import storage
-from tpulm.errors import ConfigError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -162,7 +162,7 @@ class TestReading:
 
     def test_text_in_another_encoding(self, tmp_path: Path):
         (tmp_path / "x").write_bytes(b"abc\xb0\xa1")
-        with pytest.raises(StorageError, match="not UTF-8 text at byte 3"):
+        with pytest.raises(DataError, match=r"x.*: not UTF-8 text .byte 3"):
             storage.read_text(tmp_path / "x")
 
     def test_sha256(self, tmp_path: Path):

@@ -13,7 +13,7 @@ import pytest
 from tpulm import storage
 from tpulm.emulator import Emulator
 from tpulm.errors import StorageError
-from tpulm.storage import mirror, scratch
+from tpulm.storage import mirror
 
 
 def temporaries(folder: Path) -> list[str]:
@@ -142,6 +142,21 @@ class TestMirror:
         assert list(temporary_files.iterdir()) == []
 
 
+LEAVES = """
+import os, signal, sys
+from tpulm import storage
+with storage.scratch_folder() as folder:
+    (folder / "x").touch()
+    if os.fork() == 0:  # a process with another number that still has it, as one in another container would
+        os.write(1, b".")
+        sys.stdin.read()
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+NEEDS_A_POOL = "from tpulm import workers; list(workers.run_tasks(abs, [(1,)], workers=1))"
+
+
 class TestScratch:
     def test_only_what_dead_processes_left_is_swept(self, temporary_files: Path):
         dead, alive = dead_process(), os.getppid()
@@ -151,10 +166,30 @@ class TestScratch:
             f"tpulm-{dead}-c",
             f"other-{dead}-d{storage.TEMPORARY_SUFFIX}",
             f"tpulm-x-e{storage.TEMPORARY_SUFFIX}",
+            f"pymp-{dead}",
         ]
         for name in (*kept, f"tpulm-{dead}-f{storage.TEMPORARY_SUFFIX}", f"tpulm-{dead}-g{storage.TEMPORARY_SUFFIX}"):
             storage.write_atomic(temporary_files / name / "x", "")
-        with scratch.scratch() as folder:
+        elsewhere = temporary_files / f"tpulm-{dead}-h{storage.TEMPORARY_SUFFIX}"
+        elsewhere.symlink_to(temporary_files / kept[-1])
+        with storage.scratch_folder() as folder:
             assert folder.is_dir() and list(folder.iterdir()) == []
-            assert sorted(path.name for path in temporary_files.iterdir() if path != folder) == sorted(kept)
+            found = sorted(path.name for path in temporary_files.iterdir() if path != folder)
+            assert found == sorted([*kept, elsewhere.name])
         assert not folder.exists()
+        assert (temporary_files / kept[-1] / "x").exists()
+
+    def test_what_a_killed_process_left_goes_once_nobody_has_it(self, temporary_files: Path):
+        environment = {**os.environ, "TMPDIR": str(temporary_files)}
+        leaves, needs_a_pool = [sys.executable, "-c", LEAVES], [sys.executable, "-c", NEEDS_A_POOL]
+        with subprocess.Popen(leaves, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdout.read(1)  # the fork is there
+            process.wait()
+            [left] = temporary_files.iterdir()
+            storage.remove_leftovers()
+            assert (left / "x").exists()
+            process.stdin.close()
+            process.stdout.read()
+        subprocess.run(needs_a_pool, env=environment, check=True)
+        assert not left.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tpulm.config import TokenizerConfig
 from tpulm.errors import DataError, StorageError
 from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization, load, save, vocab_size_of
+from tpulm.tokenization.guard import guarded
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", ",", "Ca", "##t", "日"]
 
@@ -170,6 +172,34 @@ class TestTokenizerJson:
         path.write_text('{"model": {"type": "Nonsense", "vocab": {"a": 0}}}')
         with pytest.raises(DataError, match=r"tokenizer\.json: the tokenizers library cannot read it"):
             load(path)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "//////////8="}}, "cannot read it: Precompiled"),
+            ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAA="}}, "cannot encode text with it"),
+            ({"model": {"type": "Unigram", "vocab": [["<unk>", 0.0]], "unk_id": None}}, "`unk_id` is missing"),
+            ({"model": {"type": "WordLevel", "vocab": {"a": 2**32 - 1, "b": 0}, "unk_token": "b"}}, "ids end at 10,000,000"),
+            ({"model": {"type": "WordLevel", "vocab": {"a": True}, "unk_token": "a"}}, "a token has the id True"),
+            ({"added_tokens": [{"content": "x"}]}, "added_tokens is not a list of objects with an id each"),
+            ({"added_tokens": 5}, "added_tokens is not a list of objects with an id each"),
+        ],
+    )
+    def test_what_the_library_fails_at(self, tmp_path: Path, capfd: pytest.CaptureFixture, changes: dict, message: str):
+        specification = {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "b"}, "added_tokens": []}
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps(specification | changes))
+        with pytest.raises(DataError) as caught:
+            load(path)
+        assert message in str(caught.value) and str(path) in str(caught.value)
+        assert capfd.readouterr().err == "", "what a panic prints is not shown"
+
+    def test_other_output_of_the_time_is_not_lost(self, tmp_path: Path, capfd: pytest.CaptureFixture):
+        with guarded("x"):
+            os.write(2, b"from another thread")
+        assert capfd.readouterr().err == "from another thread"
+        with pytest.raises(KeyboardInterrupt), guarded("x"):
+            raise KeyboardInterrupt
 
 
 class TestFolder:

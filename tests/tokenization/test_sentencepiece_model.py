@@ -139,3 +139,33 @@ def test_a_real_one(real_data: Path):
     with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
         reviews = [next(stream).rstrip("\n") for _ in range(2_000)]
     assert check(path, ours, reviews) > 1_980
+
+
+def damaged(content: bytes, kind: str) -> bytes:
+    """Lengths stay as they are, so that only what is meant is damaged."""
+    if kind == "compiled rules":  # of 240 KB, behind the pieces
+        return content[:-200_000] + bytes(byte ^ 0xA5 for byte in content[-200_000:-40]) + content[-40:]
+    piece = "▁the".encode()
+    place = content.index(b"\x0a" + bytes([len(piece)]) + piece)
+    score = place + 2 + len(piece)
+    assert content[score] == 0x15, "a score, in four bytes"
+    if kind == "piece":
+        return content[: place + 2] + b"\xff" + content[place + 3 :]
+    return content[: score + 1] + b"\x00\x00\xc0\x7f" + content[score + 5 :]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("compiled rules", "the tokenizers library"),  # which panics
+        ("piece", "is not UTF-8: the file is damaged"),
+        ("score", "has the score nan: the file is damaged"),
+    ],
+)
+def test_damage_within(tmp_path: Path, capfd: pytest.CaptureFixture, kind: str, message: str):
+    path = trained(tmp_path / "m.model", model_type="unigram")
+    path.write_bytes(damaged(path.read_bytes(), kind))
+    with pytest.raises(DataError) as caught:
+        tokenization.load(path)
+    assert message in str(caught.value) and "m.model" in str(caught.value)
+    assert capfd.readouterr().err == "", "what a panic prints is not shown"

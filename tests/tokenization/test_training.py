@@ -118,20 +118,20 @@ def test_no_text_and_a_path_are_refused():
 
 class Recorded(Silent):
     def __init__(self) -> None:
-        self.started: list[str] = []
-        self.advanced = 0.0
+        self.advanced: dict[str, float] = {}
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        self.started.append(description)
+        self.advanced[description] = 0.0
 
     def advance(self, amount: float) -> None:
-        self.advanced += amount
+        self.advanced[list(self.advanced)[-1]] += amount
 
 
 def test_phases_are_reported_and_nothing_printed(texts: list[str], capfd: pytest.CaptureFixture[str]):
     progress = Recorded()
     tokenization.train(batches(texts), config("wordpiece"), progress=progress)
-    assert len(progress.started) == 2 and progress.advanced == sum(map(len, texts))
+    assert list(progress.advanced)[:2] == ["Counting words", "Words for the tokenizer"]
+    assert progress.advanced["Counting words"] == sum(map(len, texts))
     assert capfd.readouterr() == ("", "")
 
 

@@ -1,10 +1,22 @@
-"""The published ELECTRA-small is judged healthy, a collapsed one is not, and what nobody published is left unjudged."""
+"""The published ELECTRA-small is judged healthy, a collapsed one is not; advice names only what a run has otherwise."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tpulm.train.health import judge, verdict
+from tpulm.config import RunConfig, load
+from tpulm.train.health import (
+    advice_for,
+    helpful_settings,
+    is_at_unigrams,
+    judge,
+    loss_formula,
+    plateau_note,
+    verdict,
+    why_losses_differ,
+)
 
 PUBLISHED = {
     "loss": 25.0,
@@ -20,37 +32,119 @@ PUBLISHED = {
 def test_the_published_run_is_all_right():
     checks = judge("electra", 5_000, PUBLISHED)
     assert len(checks) == 6
-    assert verdict(checks, 5_000).startswith("all right: token loss 7.100 (at most 7.40); mlm loss 7.100 (1.50 to 7.60)")
+    assert verdict(checks, 5_000).startswith(
+        "all right: generator token loss 7.100 (at most 7.30); detector AUC 0.680 (at least 0.60); detector recall 0.050"
+    )
+
+
+@pytest.mark.parametrize("step", [200, 10_000])
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"detection_auc": 0.54}, "detector AUC 0.540 (at least 0.60)"),
+        ({"detection_recall": 0.0}, "detector recall 0.000 (at least 0.02); fine-tuning starts from the detector"),
+        ({"mlm_loss": 7.35}, "nothing learned yet but how frequent each token is"),
+        ({"mlm_loss": float("nan")}, "generator token loss nan"),
+    ],
+)
+def test_what_is_wrong_is_named_after_any_number_of_steps(step: int, change: dict[str, float], named: str):
+    said = verdict(judge("electra", step, PUBLISHED | change), step)
+    assert said.startswith(f"outside after {step:,} steps: ")
+    assert named in said
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"detection_auc": 0.5}, "detection auc 0.500 (0.60 to 1.00)"),
-        ({"detection_recall": 0.0}, "detection recall 0.000"),
-        ({"mlm_loss": 0.3}, "mlm loss 0.300 (1.50 to 7.60)"),
-        ({"mlm_loss": 7.5}, "nothing learned yet but how frequent each token is"),
-        ({"detection_loss": float("nan")}, "detection loss nan"),
+        ({"mlm_loss": 0.3}, "generator loss 0.300 (1.50 to 7.60)"),
+        ({"detection_loss": 0.6}, "detector loss 0.600 (0.06 to 0.42)"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, float], named: str):
-    said = verdict(judge("electra", 10_000, PUBLISHED | change), 10_000)
-    assert said.startswith("outside after 10,000 steps: ")
-    assert named in said
-
-
-def test_the_weight_of_detection_does_not_matter():
-    checks = judge("electra", 10_000, PUBLISHED | {"loss": 7.1 + 3 * PUBLISHED["detection_loss"]})
-    assert all(check.inside for check in checks)
-
-
-def test_before_the_published_steps_only_the_law_holds():
-    (check,) = judge("electra", 4_999, PUBLISHED | {"detection_auc": 0.5})
-    assert check.inside
+def test_the_published_bands_hold_from_the_published_steps_on(change: dict[str, float], named: str):
+    assert named in verdict(judge("electra", 5_000, PUBLISHED | change), 5_000)
+    assert all(check.inside for check in judge("electra", 4_999, PUBLISHED | change))
 
 
 @pytest.mark.parametrize("architecture", ["bert", "decoder"])
-def test_other_models_are_held_to_the_law_alone(architecture):
+def test_other_models_are_held_to_the_law_alone(architecture: Any):
     scores = {"loss": 5.0, "unigram_entropy": 7.0} | ({"mlm_loss": 4.3} if architecture == "bert" else {})
     (check,) = judge(architecture, 100_000, scores)
     assert check.value == scores.get("mlm_loss", 5.0) and check.inside
+
+
+@pytest.mark.parametrize(
+    ("loss", "at_unigrams"),
+    [
+        (7.74, True),
+        (7.42, True),
+        (6.68, False),
+    ],  # measured of bert-mini on Korean reviews: 45 and 450 steps, and settings that work
+)
+def test_the_plateau_of_word_frequencies_is_recognised(loss: float, at_unigrams: bool):
+    scores = {"loss": loss, "mlm_loss": loss, "unigram_entropy": 7.462}
+    assert is_at_unigrams(scores) is at_unigrams
+    (check,) = judge("bert", 450, scores)
+    assert check.inside is not at_unigrams
+    assert "loss on held-out tokens, 7.74, is still that of" in plateau_note({**scores, "mlm_loss": 7.74}, 45, 450, "Try this")
+
+
+def run(**changes: Any) -> RunConfig:
+    return load("bert-mini", {"train.steps": 450, **changes})
+
+
+def test_advice_names_what_differs_and_nothing_else():
+    assert helpful_settings(run()) == [
+        "train.optimizer.learning_rate = 0.001",
+        "model.initializer_range = 0.06",
+        "train.optimizer.bias_correction = true",
+        "model.dropout = 0",
+        "model.attention_dropout = 0",
+        'model.norm_position = "pre"',
+        "data.next_sentence = false",
+        'data.rows = "packed"',
+    ]
+    taken = {
+        "train.optimizer.learning_rate": 1e-3,
+        "model.initializer_range": 0.06,
+        "train.optimizer.bias_correction": True,
+        "model.dropout": 0.0,
+        "model.attention_dropout": 0.0,
+        "model.norm_position": "pre",
+        "data.next_sentence": False,
+        "data.rows": "packed",
+    }
+    assert helpful_settings(run(**taken)) == []
+    assert advice_for(run(**taken)) == "More steps or more text may help"
+    for name in ("model.initializer_range", "train.optimizer.bias_correction"):
+        (setting,) = helpful_settings(run(**{key: value for key, value in taken.items() if key != name}))
+        assert setting.startswith(name)
+
+
+def test_advice_can_be_followed():
+    """What is proposed for each kind of model is a valid run."""
+    for recipe in ("bert-mini", "bert-modern", "electra-small", "lm1b"):
+        short = ["train.steps=1000", "train.optimizer.warmup_steps=100"]
+        lines = helpful_settings(load(recipe, short))
+        assert helpful_settings(load(recipe, [*short, *lines])) == []
+
+
+def test_advice_leaves_out_what_cannot_be_changed():
+    assert not any(line.startswith("data.") for line in helpful_settings(run(), imported=True))
+    started = helpful_settings(run(**{"train.start_from": "model"}))
+    assert not any(line.startswith(("model.init", "model.norm")) for line in started)
+    assert not any("dropout" in line for line in helpful_settings(load("bert-mini")))  # a million steps
+
+
+def test_a_vocabulary_that_does_not_fit_comes_before_more_steps():
+    said = advice_for(run(), unknown_fraction=0.78)
+    assert said.startswith("78% of the tokens are unknown: take a vocabulary that fits the text")
+    assert "steps" not in said
+
+
+def test_losses_that_are_not_the_same_quantity_are_explained():
+    electra = load("electra-small", {"train.steps": 6_000, "train.objective.mask_fraction": 0.25})
+    assert loss_formula(electra) == "generator + 50 x detector"
+    assert why_losses_differ(electra) == "training has dropout; training masks 25% of the tokens, held-out text 15%"
+    assert loss_formula(run()) == "tokens + next sentence"
+    same = load("lm1b", {"model.dropout": 0.0, "model.attention_dropout": 0.0, "train.log_every_steps": 10})
+    assert why_losses_differ(same) == loss_formula(same) == ""

@@ -17,6 +17,7 @@ from tpulm.config import RunConfig
 from tpulm.errors import CheckpointError, Stopped, TrainingDiverged
 from tpulm.progress import Silent
 from tpulm.train.checkpoint import checksums
+from tpulm.train.evaluate import Evaluation
 from tpulm.train.loop import TrainResult
 from tpulm.train.metrics import VOLATILE, read_metrics
 
@@ -249,3 +250,19 @@ def test_a_jump_of_the_loss_counts_as_divergence(program: Any, tmp_path: Path) -
     settings = toy.config(train={"spike_factor": 1.0001, "steps": 12, "optimizer": {"learning_rate": 5.0, "warmup_steps": 0}})
     with pytest.raises(TrainingDiverged, match="the loss jumped to"):
         toy.run(toy.program(settings), settings, tmp_path)
+
+
+def test_a_run_on_the_plateau_says_so_once_after_a_tenth_of_its_steps(tmp_path: Path) -> None:
+    """Whatever the steps between evaluations, one falls on the tenth; the loss is a stub's."""
+    settings = toy.config(train={"steps": 100, "evaluate_every_steps": 40, "checkpoint": {"every_minutes": None}})
+    made = toy.program(settings)
+    for loss, at_unigrams in ((4.45, True), (4.2, False)):
+        scores = Evaluation(64, loss, 0.1, 0.1, unigram_entropy=4.5, bits_per_character=1.0, metrics={"loss": loss})
+        notes, folder = Notes(), tmp_path / str(loss)
+        toy.run(made, settings, folder, evaluate=lambda params, scores=scores: scores, progress=notes)
+        records = [record for record in read_metrics(folder) if record.kind == "evaluation"]
+        assert [(record.step, record.values["at_unigrams"]) for record in records] == [(n, at_unigrams) for n in (10, 40, 80)]
+        assert len(notes.notes) == at_unigrams
+        for note in notes.notes:
+            assert note.startswith("after 10 of 100 steps the loss on held-out tokens, 4.45, is still that of knowing how ")
+            assert note.endswith("each token is, 4.50. Try that")

@@ -97,7 +97,8 @@ def scorer(made: Program) -> Any:
         size = made.evaluation_batch_size
         rows = [Rows().batch(8_000_000 + i * BATCH)["tokens"] for i in range(size // BATCH)]
         batches = [{"tokens": np.concatenate(rows)}]
-        return evaluate(made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5)
+        counts = np.bincount(np.concatenate(rows).ravel(), minlength=VOCAB_SIZE)
+        return evaluate(made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5, training_counts=counts)
 
     return score
 
@@ -108,6 +109,7 @@ def run(
     workdir: Path,
     *,
     stream: Any = None,
+    evaluate: Any = None,
     progress: Progress = SILENT,
     steps: tuple[int, int] | None = None,
 ) -> TrainResult:
@@ -115,10 +117,11 @@ def run(
         made,
         settings.train,
         stream or Rows(),
-        scorer(made),
+        evaluate or scorer(made),
         workdir,
         sequence_length=LENGTH,
         identity={"dataset_fingerprint": "toy"},
         progress=progress,
+        advice="Try that",
         steps=steps,
     )

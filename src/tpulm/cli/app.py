@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 import typer
 
 from tpulm.attached import nvidia_driver, tpu_chips
-from tpulm.cli import cloud, dataset, devices, finetune, importing, plan, recipes, run, stages, tokenizer, use
+from tpulm.cli import cloud, dataset, devices, finetune, importing, plan, recipes, run, settings, stages, tokenizer, use
 from tpulm.cli.commands import Commands
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
@@ -38,6 +39,7 @@ app = Commands(
 app.command(rich_help_panel="The whole path")(run.quickstart)
 app.command(rich_help_panel="The whole path")(run.run)
 app.command(rich_help_panel="The whole path")(recipes.recipes)
+app.command(rich_help_panel="The whole path")(settings.settings)
 app.command(rich_help_panel="The whole path")(plan.plan)
 app.command(rich_help_panel="The whole path")(devices.devices)
 app.add_typer(tokenizer.app, name="tokenizer", rich_help_panel="Single stages")
@@ -77,8 +79,7 @@ def main() -> None:
     threading.excepthook = _tell_of_thread
     sys.excepthook = _tell
     sys.unraisablehook = _tell_of_unraisable
-    for library in ("absl", "asyncio"):  # orbax and its tasks log what they then raise
-        logging.getLogger(library).setLevel(logging.CRITICAL)
+    _quieten_libraries()
     try:
         typer.main.get_command(app)()  # app() would put typer's hook in the place of ours
     except SystemExit as leaving:
@@ -92,6 +93,22 @@ def main() -> None:
     except OSError as error:
         print_error(str(storage_error("use", error.filename or "a file", error)))
         _leave(1)
+
+
+def _quieten_libraries() -> None:
+    """No log lines between the bars but errors. Whoever wants more sets the variables, or PYTHONWARNINGS, before."""
+    for library in ("absl", "asyncio"):  # orbax and its tasks log what they then raise
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+    logging.getLogger("jax").setLevel(logging.ERROR)
+    for name, level in (
+        ("TF_CPP_MIN_LOG_LEVEL", "2"),  # XLA
+        ("TPU_MIN_LOG_LEVEL", "2"),  # libtpu, into its files
+        ("TPU_STDERR_LOG_LEVEL", "2"),
+        ("GRPC_VERBOSITY", "ERROR"),
+    ):
+        os.environ.setdefault(name, level)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.progress import ProgressColumn, Task
+from rich.table import Column
 from rich.text import Text
 
-from tpulm.progress import PrintedProgress, Progress, format_amount, format_rate
+from tpulm.progress import PrintedProgress, Progress, format_amount, format_clock, format_rate
+
+_LONGEST_BAR: Final = 40  # cells, as all that follows
+_SHORTEST_BAR: Final = 8
+_DESCRIPTION: Final = 22  # "Training, phase 2 of 3"
+_SHORT: Final = 8  # of a description: "Trainin…"
+_ENOUGH: Final = 80  # for the speed, whatever becomes of the description
+_GAP: Final = "  "
 
 
 @contextmanager
@@ -21,44 +30,80 @@ def drawn(console: Console) -> Iterator[Progress]:
     if not console.is_terminal:
         yield PrintedProgress(lambda line: console.print(line, markup=False, soft_wrap=True))
         return
-    with Bars(
-        TextColumn("[bold]{task.description}", justify="left"),
-        BarColumn(bar_width=24),
-        _Amount(),
-        _Rate(),
-        TextColumn("{task.fields[status]}", style="cyan"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=False,
-    ) as bars:
-        yield _Bars(bars)
+    with Bars(_Line(console), console=console) as bars:
+        drawing = _Bars(bars)
+        yield drawing
+        drawing.finish()
 
 
-class _Amount(ProgressColumn):
-    """'1,200/3,000 steps', or megabytes where the unit is bytes."""
+class _Line(ProgressColumn):
+    """A task on one line, whatever the width: what there is no room for is left out."""
+
+    def __init__(self, console: Console):
+        super().__init__(Column(no_wrap=True))
+        self._console = console
 
     def render(self, task: Task) -> Text:
-        return Text(format_amount(task.completed, task.total, task.fields["unit"]))
+        return task_line(task, self._console.width)
 
 
-class _Rate(ProgressColumn):
-    """'12.3 MB/s' where the unit is bytes."""
+def task_line(task: Task, width: int) -> Text:
+    """The description, a bar, the amount, the time left, what the work tells of itself, the time gone.
 
-    def render(self, task: Task) -> Text:
-        seconds = task.finished_time if task.finished_time is not None else task.elapsed
-        return Text(format_rate(task.completed, task.fields["unit"], seconds or 0.0), style="cyan")
+    On a narrow terminal the bar is left out first, then the time gone, what the work tells beyond its first two things, the
+    end of the description, the unit and the second thing (the speed). The amount, the time left and the first thing (the
+    loss) always stay.
+    """
+    unit, seconds = task.fields["unit"], task.finished_time if task.finished else task.elapsed
+    done = min(task.completed, task.completed if task.total is None else task.total)
+    amount, gone = format_amount(done, None if task.finished else task.total, unit), f"{format_clock(seconds)} elapsed"
+    time = gone if task.total is None or task.finished else f"{format_clock(task.time_remaining)} left"
+    told = [format_rate(task.completed, unit, seconds or 0.0), *task.fields["status"].split(_GAP)]
+    told = [part for part in told if part]
+    description, whole = task.description, cell_len(task.description)
+    unitless, short = amount.partition(" ")[0], 0 if width >= _ENOUGH else min(_SHORT, whole)
+    levels = [
+        (whole, [amount, time, *told, "" if time == gone else gone]),
+        *((whole, [amount, time, *told[:count]]) for count in range(len(told), 2, -1)),
+        *((min(_SHORT, whole), [some, time, *told[:2]]) for some in (amount, unitless)),
+        (short, [unitless, time, *told[:2]]),
+        *((least, [some, time, *told[:1]]) for least in (short, 0) for some in (amount, unitless)),
+    ]
+
+    def room(parts: list[str]) -> int:
+        return width - sum(len(_GAP) + cell_len(part) for part in parts if part)
+
+    parts = next((parts for shortest, parts in levels if shortest <= room(parts)), levels[-1][1])
+    line = Text(description if room(parts) > 1 else "", "bold")
+    if (bar := room(parts) - max(whole, _DESCRIPTION) - len(_GAP)) >= _SHORTEST_BAR:
+        line.append(" " * (_DESCRIPTION - whole) + _GAP).append_text(_bar(task, min(bar, _LONGEST_BAR)))
+    elif line:
+        line.truncate(room(parts), overflow="ellipsis")
+    for part in filter(None, parts):
+        line.append(_GAP if line else "").append(part, "cyan" if part in told else "")
+    line.truncate(width)
+    return line
+
+
+def _bar(task: Task, width: int) -> Text:
+    """Full as far as the work is done; of work of unknown size a piece that moves."""
+    if task.total is None and not task.finished:
+        begin = int((task.elapsed or 0.0) * 4) % (width - 2)
+        return Text.assemble(("─" * begin, "dim"), ("━━━", "cyan"), ("─" * (width - 3 - begin), "dim"))
+    done = width if task.finished else int(width * task.percentage / 100)
+    return Text.assemble(("━" * done, "green" if task.finished else "cyan"), ("─" * (width - done), "dim"))
 
 
 class _Bars:
+    """One bar at a time: that of work which is over stays above as a line."""
+
     def __init__(self, bars: Bars):
         self._bars = bars
         self._task: Any = None
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        self._finish()
-        self._task = self._bars.add_task(escape(description), total=total, unit=unit, status="")
+        self.finish()
+        self._task = self._bars.add_task(description, total=total, unit=unit, status="")
 
     def advance(self, amount: float) -> None:
         if self._task is not None:
@@ -66,15 +111,17 @@ class _Bars:
 
     def status(self, text: str) -> None:
         if self._task is not None:
-            self._bars.update(self._task, status=escape(text))
+            self._bars.update(self._task, status=text)
 
     def note(self, message: str) -> None:
-        self._bars.console.print(f"[yellow]note:[/] {escape(message)}", soft_wrap=True)
+        self._bars.console.print(f"[yellow]note:[/] {escape(message)}")
 
-    def _finish(self) -> None:
-        """The bar of work that is over stays full."""
-        if self._task is not None:
-            task = self._bars.tasks[self._task]
-            done = task.completed if task.total is None else task.total
-            self._bars.update(self._task, total=max(done, 1.0), completed=max(done, 1.0))
-            self._bars.stop_task(self._task)
+    def finish(self) -> None:
+        if self._task is None:
+            return
+        task = self._bars.tasks[0]
+        task.finished_time = task.elapsed
+        console = self._bars.console
+        console.print(task_line(task, console.width), no_wrap=True)
+        self._bars.remove_task(self._task)
+        self._task = None

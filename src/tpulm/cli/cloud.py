@@ -14,7 +14,7 @@ from tpulm.cli import cloud_costs, cloud_down, cloud_launch, cloud_rehearse, clo
 from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, print_json
-from tpulm.errors import ConfigError, MissingExtra
+from tpulm.errors import ConfigError, MissingExtra, installing
 
 PROJECT = "tpulm-emulator"
 
@@ -45,7 +45,7 @@ def emulator(
 ) -> None:
     """Cloud Storage and Cloud TPU on this machine, until Ctrl-C: the same clients and gs:// paths, no account, no cost.
 
-    It prints the variables that point a shell at it:
+    It prints the variables that point a shell at it, with the token that it wants in every address:
 
         tpulm cloud emulator --bucket runs > emulator.sh & sleep 2
 
@@ -55,14 +55,14 @@ def emulator(
 
     Faults to rehearse with are set while it runs:
 
-        curl -d '{"error_rate": 0.05, "latency_seconds": 0.02}' http://127.0.0.1:9023/_control/faults
+        curl -d '{"error_rate": 0.05, "latency_seconds": 0.02}' $STORAGE_EMULATOR_HOST/_control/faults
 
-        curl -d '{"node": "run-a1", "grace_seconds": 5}' http://127.0.0.1:9023/_control/tpu/preempt
+        curl -d '{"node": "run-a1", "grace_seconds": 5}' $STORAGE_EMULATOR_HOST/_control/tpu/preempt
     """
     try:
         from tpulm.emulator import Emulator
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"the emulator needs {error.name}: pip install 'tpulm[emulator]'") from None
+        raise MissingExtra(f"the emulator needs {error.name}: {installing('emulator')}") from None
     from tpulm import interrupt
 
     with interrupt.handled():

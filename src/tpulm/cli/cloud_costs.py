@@ -10,10 +10,11 @@ import typer
 from rich.markup import escape
 
 from tpulm.cli.cloud_options import CloudFile, Project, cloud_settings
-from tpulm.cli.cloud_shared import dollars, duration, newest_step, pace, seconds_left
+from tpulm.cli.cloud_shared import newest_step, pace, seconds_left
 from tpulm.cli.options import AsJson, WorkDir
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import CloudRefused, ConfigError
+from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +122,7 @@ def _show(project: str, found: Audit) -> None:
     if orphans:
         hourly = sum(item.dollars_per_hour or 0.0 for item in orphans)
         console.print(
-            f"[bold red]{len(orphans)} left behind[/], ${hourly:,.2f} an hour; 'tpulm cloud audit --delete' ends them",
+            f"[bold red]{len(orphans)} left behind[/], {dollars(hourly)} an hour; 'tpulm cloud audit --delete' ends them",
             soft_wrap=True,
         )
     if unknown := found.of("unknown"):
@@ -171,11 +172,18 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
         found = reckon(job, workdir, now=time.time(), newest_step=newest, seconds_left=left)
     budget = launched_with(control).get("budget")
     rows = [
-        (str(item.attempt), item.zone, item.ending or "running", f"{item.steps:,}", f"{item.hours:,.2f}", dollars(item.dollars))
+        (
+            str(item.attempt),
+            item.zone,
+            item.ending or "running",
+            f"{item.steps:,}",
+            duration(item.hours * 3600),
+            dollars(item.dollars),
+        )
         for item in found.attempts
     ]
     if rows:
-        print_table(f"{workdir}", rows, header=("attempt", "zone", "why it ended", "steps", "hours", "cost"))
+        print_table(f"{workdir}", rows, header=("attempt", "zone", "why it ended", "steps", "billed", "cost"))
     at_end = "not known: no speed yet" if found.dollars_at_end is None else dollars(found.dollars_at_end)
     if found.dollars_at_end is not None and found.hours_left:
         at_end += f", after {duration(found.hours_left * 3600)} of training more"

@@ -22,10 +22,11 @@ from tpulm.cli.cloud_options import (
     Zones,
     cloud_settings,
 )
-from tpulm.cli.cloud_shared import dollars, duration, newest_step
+from tpulm.cli.cloud_shared import newest_step
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run, vocabulary_of
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import EXIT_STOPPED, CloudRefused, ConfigError
+from tpulm.readable import dollars, duration
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from rich.markup import escape
 from tpulm.cli.cloud_shared import newest_step
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
-from tpulm.errors import ConfigError, MissingExtra
+from tpulm.errors import ConfigError, MissingExtra, installing
+from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
     from tpulm.cloud.job import Job
@@ -60,7 +61,7 @@ def rehearse(
     try:
         from tpulm.emulator import Emulator
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"rehearsing needs {error.name}: pip install 'tpulm[emulator,cloud]'") from None
+        raise MissingExtra(f"rehearsing needs {error.name}: {installing('emulator,cloud')}") from None
     with Emulator() as emulator:
         os.environ.update(emulator.environment)  # before any client of Google's is imported
         os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
@@ -152,7 +153,7 @@ class _Rehearsal:
             "endings": [attempt.ending for attempt in job.attempts],
             "accelerator": job.accelerator,
             "node_seconds": round(sum(self._emulator.tpu.node_seconds().values()), 1),
-            "dollars": round(job.dollars(time.time()), 4),
+            "dollars": job.dollars(time.time()),
             "seconds": round(time.time() - self._begun, 1),
             "timeline": [[round(line.at, 1), line.what] for line in self._lines],
         }
@@ -195,8 +196,8 @@ def _show(values: dict[str, Any], preempt: int) -> None:
     rows = {
         "ended": f"{values['status']}: {values['message']}",
         "attempts": f"{values['attempts']} ({', '.join(values['endings'])})",
-        "took": f"{values['seconds']:,.0f} s here, {values['node_seconds']:,.0f} s of them on TPU VMs",
-        "would have cost": f"${values['dollars']:,.2f} on a spot {values['accelerator']}, had it taken as long",
+        "took": f"{duration(values['seconds'])} here, {duration(values['node_seconds'])} of them on TPU VMs",
+        "would have cost": f"{dollars(values['dollars'])} on a spot {values['accelerator']}, had it taken as long",
         "left behind": "nothing" if not any(left.values()) else f"{left['nodes']} nodes, {left['queued_resources']} queued",
     }
     print_table("Rehearsal", rows)

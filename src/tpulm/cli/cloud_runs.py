@@ -12,10 +12,11 @@ import typer
 from rich.markup import escape
 
 from tpulm.cli.cloud_options import Project
-from tpulm.cli.cloud_shared import api_of, dollars, duration, moment, newest_step, pace, project_of, seconds_left, step_of
+from tpulm.cli.cloud_shared import api_of, moment, newest_step, pace, project_of, seconds_left, step_of
 from tpulm.cli.options import AsJson, WorkDir
 from tpulm.cli.terminal import console, print_json, print_table
 from tpulm.errors import ConfigError, TpulmError
+from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
     from tpulm.cli.cloud_shared import Pace

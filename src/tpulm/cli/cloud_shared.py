@@ -55,9 +55,9 @@ def api_of(workdir: PurePath, project: str | None) -> TpuApi | None:
 
 def newest_step(workdir: PurePath) -> int:
     """Of a committed checkpoint; 0: there is none."""
-    from tpulm.train.sealing import committed_steps
+    from tpulm import storage
 
-    return max(committed_steps(workdir / "checkpoints"), default=0)
+    return max(storage.committed_steps(workdir / "checkpoints"), default=0)
 
 
 def pace(workdir: PurePath) -> Pace | None:
@@ -91,18 +91,6 @@ def seconds_left(job: Job, speed: Pace | None, steps: int | None, newest: int) -
     if speed is None or steps is None:
         return None
     return max(0, steps - step_of(job, speed, newest)) * speed.seconds_per_step
-
-
-def duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 1 else "less than 1 s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def dollars(amount: float | None) -> str:
-    if amount is None:
-        return "?"
-    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.1g}"
 
 
 def moment(at: float | None, *, after: float | None = None) -> str:

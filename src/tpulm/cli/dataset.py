@@ -91,7 +91,11 @@ def import_tfrecord(
     ] = False,
     strip_accents: Annotated[bool, typer.Option("--strip-accents", help="Its text has no accents.")] = False,
     split_cjk: Annotated[bool, typer.Option(help="Each Chinese character is a word of its own.")] = True,
-    holdout_fraction: Annotated[float, typer.Option(help="Of the different rows, kept from training; at least one.")] = 0.01,
+    holdout_fraction: Annotated[float, typer.Option(help="Of the rows, kept from training; at least one file.")] = 0.01,
+    hold_out: Annotated[
+        Literal["files", "rows"],
+        typer.Option(help="What is kept from training: whole files (rows, of a single file), or rows."),
+    ] = "files",
     as_json: AsJson = False,
 ) -> None:
     """Turn existing pretraining TFRecords into the dataset of W; no text and no TensorFlow are needed.
@@ -116,7 +120,13 @@ def import_tfrecord(
         made = tokenization.load(vocab, settings, progress=progress)
         with workfolder.importing_into(to) as folder:
             import_tfrecords(
-                list(paths.values()), folder, kind=kind, tokenizer=made, holdout_fraction=holdout_fraction, progress=progress
+                list(paths.values()),
+                folder,
+                kind=kind,
+                tokenizer=made,
+                holdout_fraction=holdout_fraction,
+                hold_out=hold_out,
+                progress=progress,
             )
     _show_counts(folder)
     rows = dataset.load_split(folder / "dataset" / "train").rows
@@ -142,7 +152,7 @@ def inspect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Counts of W's dataset and a few rows decoded, with the positions that training would mask in colour.
+    """Counts of W's dataset and a few rows decoded, with ⟦…⟧ around the tokens that training would mask.
 
     Of causal rows every token but the first is predicted; there the marks between texts stand out. With --removed: what the
     cleaning, the duplicates and the weights took away, how often, and a few texts of each kind.
@@ -161,7 +171,7 @@ def inspect(
             console.print(f"\n[bold]Rows[/]   [dim cyan]{made.token(made.special.sep)}[/] ends a text\n")
             places = [set[int]() for _ in sampled]
         else:
-            console.print("\n[bold]Rows[/]   [reverse green] masked: what the model must predict [/]\n")
+            console.print("\n[bold]Rows[/]   [reverse green]⟦masked⟧[/]: what the model must predict\n")
             places = _masked(config, made, sampled, seed)
         for row, masked in zip(sampled, places, strict=True):
             note = (
@@ -178,7 +188,8 @@ def _show_removed(found: list[Removed], as_json: bool) -> None:
     if not found:
         console.print("nothing was left out, and nothing replaced")
     for item in found:
-        console.print(f"\n[bold]{item.reason.replace('_', ' ')}[/]  {item.times:,}")
+        reason = item.reason if item.reason.startswith("/") else item.reason.replace("_", " ")
+        console.print(f"\n[bold]{escape(reason)}[/]  {item.times:,}", highlight=False)
         for text in item.samples:
             console.print(f"  [dim]·[/] {escape(text)}", highlight=False, soft_wrap=True)
     if as_json:
@@ -224,7 +235,7 @@ def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed:
 
 
 def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
-    """A row as text, the tokens at the masked places in colour; padding is counted, not shown."""
+    """A row as text, the tokens at the masked places in ⟦…⟧ and in colour; padding is counted, not shown."""
     from rich.text import Text
 
     text, padding = Text(), 0
@@ -238,7 +249,7 @@ def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
             token = token.removeprefix("##")
         elif place:
             text.append(" ")
-        text.append(token, style)
+        text.append(f"⟦{token}⟧" if place in masked else token, style)
     return text.append(f"  + {padding} [PAD]", "dim") if padding else text
 
 

@@ -10,8 +10,9 @@ import typer
 
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
-from tpulm.errors import ConfigError
-from tpulm.storage import as_path, same_file
+from tpulm.cli.use import load
+from tpulm.errors import ConfigError, suggest
+from tpulm.storage import as_path, exists, same_file
 
 if TYPE_CHECKING:
     from tpulm.finetuning import FinetuneSummary
@@ -21,12 +22,29 @@ if TYPE_CHECKING:
 _SHOWN_MISTAKES = 8
 _TEXTS_AT_ONCE = 4_096
 _COLUMNS, _TRAINING = "Columns", "Training"
+_ROLES = ("text", "label", "pair")
 
 File = typer.Option(metavar="F", parser=as_path, show_default=False)
 TextColumn = Annotated[str, typer.Option(metavar="NAME", help="The column of the text.", rich_help_panel=_COLUMNS)]
 PairColumn = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The column of the second text, where examples are pairs.", rich_help_panel=_COLUMNS),
+]
+NoHeader = Annotated[
+    bool,
+    typer.Option(
+        "--no-header",
+        help="The tsv or csv has no line of names; columns are numbers from 1: --text-column 2.",
+        rich_help_panel=_COLUMNS,
+    ),
+]
+ColumnsOfFile = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROLE=NAME",
+        help="Of this file alone, such as text=review, label=stars or pair=…; repeatable.",
+        rich_help_panel=_COLUMNS,
+    ),
 ]
 Format = Annotated[
     Literal["auto", "tsv", "csv", "jsonl", "parquet"], typer.Option(help="Of the files; auto goes by their names.")
@@ -65,6 +83,9 @@ def finetune(
         str, typer.Option(metavar="NAME", help="The column of the label.", rich_help_panel=_COLUMNS)
     ] = "label",
     pair_column: PairColumn = None,
+    dev_column: ColumnsOfFile = None,
+    test_column: ColumnsOfFile = None,
+    no_header: NoHeader = False,
     regression: Annotated[bool, typer.Option("--regression", help="Labels are numbers to be predicted, not classes.")] = False,
     epochs: Annotated[int | None, typer.Option(help="At most so many; 3 by default.", rich_help_panel=_TRAINING)] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows of a step; 32 by default.", rich_help_panel=_TRAINING)] = None,
@@ -112,6 +133,9 @@ def finetune(
     from tpulm.finetuning import finetune as run
     from tpulm.labelled import Columns
 
+    columns = Columns(text_column, label_column, pair_column, header=not no_header)
+    others = {"dev": (dev, dev_column), "test": (test, test_column)}
+    of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
     with drawn_progress() as progress:
         summary = run(
             model,
@@ -119,7 +143,7 @@ def finetune(
             output,
             dev=dev,
             test=test,
-            columns=Columns(text_column, label_column, pair_column),
+            columns={"train": columns, **of_files},
             config=config,
             format=format,
             on_error=on_error,
@@ -128,6 +152,26 @@ def finetune(
     _show(summary)
     if as_json:
         print_json(summary.values())
+
+
+def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Columns) -> Columns:
+    """Those of all files, but for what `--dev-column` or `--test-column` says of this one."""
+    import dataclasses
+
+    if given and path is None:
+        raise ConfigError(f"--{part}-column is of the file --{part}, and there is none; give it, or leave the column out")
+    found: dict[str, str] = {}
+    for item in given:
+        role, _, name = item.partition("=")
+        if role not in _ROLES or not name:
+            hint = suggest(role, _ROLES)
+            raise ConfigError(f"--{part}-column {item}: write it as {' or '.join(f'{role}=NAME' for role in _ROLES)}.{hint}")
+        if role in found:
+            raise ConfigError(f"--{part}-column {role} is given twice, as '{found[role]}' and as '{name}'; give it once")
+        found[role] = name
+    if "pair" in found and usual.pair is None:
+        raise ConfigError(f"--{part}-column {found['pair']}: examples are pairs in all files or in none; give --pair-column")
+    return dataclasses.replace(usual, **found)
 
 
 def _show(summary: FinetuneSummary) -> None:
@@ -159,6 +203,7 @@ def _show(summary: FinetuneSummary) -> None:
         "trained on": f"{summary.examples['train']:,} examples",
         "cut": f"{summary.cut:,} texts longer than {summary.settings.max_length} tokens",
         "left out": ", ".join(f"{reason} {count:,}" for reason, count in summary.skipped.items()),
+        "health": summary.health,
         "model": summary.output,
     }
     if not summary.cut:
@@ -210,6 +255,7 @@ def classify(
     ] = None,
     text_column: TextColumn = "text",
     pair_column: PairColumn = None,
+    no_header: NoHeader = False,
     format: Format = "auto",
     on_error: OnError = "stop",
     as_json: AsJson = False,
@@ -219,7 +265,7 @@ def classify(
     tpulm classify sentiment --input new.tsv --text-column document --output labelled.tsv
 
     A file is read and written as a stream, its rows in their order, with the columns "predicted" and "score" added; without
-    --output they go to stdout as JSON lines.
+    --output they go to stdout as JSON lines. With --no-header what is written has no line of names either.
     """
     if (input is None) == (not texts):
         raise ConfigError("give either texts, or a file with --input")
@@ -235,10 +281,15 @@ def classify(
         check_form(output)
         assert input is not None
         _check_apart(input, output)
-    from tpulm.convert.huggingface import READS, load_model
     from tpulm.predict.classify import ClassifierForUse
 
-    classifier = ClassifierForUse(load_model(model, preferred=READS))
+    best = model / "finetuning" / "best"
+    if exists(best / "config.json") and not exists(model / "config.json"):
+        console.print(
+            f"[yellow]note:[/] the fine-tuning in {model} has not ended; this is the best model so far", soft_wrap=True
+        )
+        model = best
+    classifier = ClassifierForUse(load(model, reads=True))
     if texts:
         answers = classifier(texts)
         print_table(
@@ -252,7 +303,9 @@ def classify(
     assert input is not None
     from tpulm.labelled import Columns
 
-    _classify_file(classifier, input, output, Columns(text=text_column, pair=pair_column), format, on_error)
+    _classify_file(
+        classifier, input, output, Columns(text=text_column, pair=pair_column, header=not no_header), format, on_error
+    )
 
 
 def _check_apart(input: PurePath, output: PurePath) -> None:
@@ -282,7 +335,7 @@ def _classify_file(
     skipped: Counter[str] = Counter()
     rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
     counted = 0
-    to = writing_rows(output) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl"))
+    to = writing_rows(output, header=columns.header) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl"))
     with drawn_progress() as progress, to as writer:
         progress.start("Classifying", unit="text")
         while chunk := list(islice(rows, _TEXTS_AT_ONCE)):

@@ -10,6 +10,7 @@ import typer
 from tpulm.cli.options import AsJson, Overrides, RunFile, load_run, vocabulary_of
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import ConfigError
+from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
@@ -41,7 +42,7 @@ def plan(
     """Does a run fit on a TPU, how long does it take, what does it cost? Compiles the training step for it; no TPU is needed.
 
     Takes about half a minute for each phase of a run on two cores; what was compiled before is remembered. Needs the TPU
-    compiler: pip install 'tpulm[tpu]'. Ends with exit code 1 when the run does not fit.
+    compiler, which the extra tpu brings. Ends with exit code 1 when the run does not fit.
     """
     from tpulm import accelerators
 
@@ -104,14 +105,16 @@ def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) 
                 f"{1e3 * value['step_seconds_estimate']:,.1f} ms",
                 f"{value['mfu_estimate']:.0%}",
                 f"{value['tokens_per_second'] / 1e3:,.0f}k",
-                f"{made.hours:,.1f}",
-                _dollars(value["cost_on_demand_usd"]),
-                _dollars(value["cost_spot_usd"]),
-                _dollars(value["cost_per_billion_tokens_usd"]),
+                duration(made.hours * 3600),
+                dollars(value["cost_on_demand_usd"]),
+                dollars(value["cost_spot_usd"]),
+                dollars(value["cost_per_billion_tokens_usd"]),
             )
         )
-    header = ("type", "step", "MFU", "tokens/s", "hours", "on demand", "spot", "per 10⁹ tokens")
+    header = ("type", "step", "MFU", "tokens/s", "time", "on demand", "spot", "per 10⁹ tokens")
     print_table(f"Estimates for {config.name}", rows, header=header)
+    if fitting := [value for value in values if value["fits"]]:
+        console.print(f"\nTokens are of text, {_assumed(fitting[0])}.")
     console.print(f"\n{_LEFT_OUT} Prices: {accelerators[0].prices_as_of}.")
     if as_json:
         print_json({"run": config.name, "accelerators": values})
@@ -132,8 +135,8 @@ def _show(config: RunConfig, made: Plan) -> None:
         f"{_milliseconds(values['step_seconds_lower_bound'])})",
         "MFU": f"{values['mfu_estimate']:.0%} (at most {values['mfu_at_most']:.0%})",
         "operations": f"{values['compiled_flops_per_step'] / values['model_flops_per_step']:.2f} times the model's own",
-        "speed": f"{values['tokens_per_second']:,.0f} tokens/s",
-        "time": f"{made.hours:,.1f} h for {made.steps:,} steps, {made.tokens / 1e9:,.1f} G tokens",
+        "speed": f"{values['tokens_per_second']:,.0f} tokens/s of text, {_assumed(values)}",
+        "time": f"{duration(made.hours * 3600)} for {made.steps:,} steps, {made.tokens:,} tokens",
         "cost": _cost(values),
         "compiler": values["compiler"],
     }
@@ -193,6 +196,10 @@ def _too_large(accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer
     }
 
 
+def _assumed(values: dict[str, Any]) -> str:
+    return f"if {values['text_fraction_assumed']:.0%} of the rows' slots hold text (the rest is padding)"
+
+
 def _memory(phase: PhasePlan) -> str:
     memory = phase.analysis.memory
     return f"state {_size(memory.arguments)}, temporaries {_size(memory.temporaries)}, code {_size(memory.code)}"
@@ -206,17 +213,13 @@ def _cost(values: dict[str, Any]) -> str:
     if values["cost_on_demand_usd"] is None:
         return "no price is listed"
     return (
-        f"{_dollars(values['cost_on_demand_usd'])} on demand, {_dollars(values['cost_spot_usd'])} spot "
+        f"{dollars(values['cost_on_demand_usd'])} on demand, {dollars(values['cost_spot_usd'])} spot "
         f"(prices: {values['prices_as_of']})"
     )
 
 
-def _dollars(amount: float | None) -> str:
-    return "?" if amount is None else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
-
-
 def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f} ms"
+    return f"{1e3 * seconds:,.1f} ms" if seconds >= 1e-4 else f"{1e6 * seconds:,.0f} µs"
 
 
 def _size(count: float) -> str:

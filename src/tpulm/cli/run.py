@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from tpulm.cli.options import AllowCpu, AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.progress import shown_speed
 
 if TYPE_CHECKING:
     from tpulm.pipeline import Summary
@@ -63,7 +66,7 @@ def quickstart(
 
     with drawn_progress() as progress:
         summary = pipeline.run(config, workdir, progress=progress)
-    _show_curve(workdir)
+    show_curve(workdir)
     show_summary(summary)
 
     from tpulm.convert.huggingface import load_model
@@ -83,28 +86,63 @@ def show_summary(summary: Summary) -> None:
     if summary.nothing_to_do:
         console.print(f"Nothing to do: {summary.workdir} is complete. Its results:")
     ratio = summary.eval_accuracy / summary.eval_baseline_accuracy if summary.eval_baseline_accuracy else float("nan")
+    scores = summary.eval_scores
+    of = "generator" if "detection_auc" in scores else "held-out"
+    speed = shown_speed(summary.tokens_per_second, summary.text_fraction)
     rows = {
         "steps": f"{summary.steps:,}",
         "parameters": f"{summary.parameters:,}",
-        "training loss": f"{summary.train_loss:.4f}",
-        "held-out loss": f"{summary.eval_loss:.4f}",
-        "held-out accuracy": f"{summary.eval_accuracy:.4f}",
+        "training loss": _loss(summary.train_loss, summary.train_scores),
+        "held-out loss": _loss(summary.eval_loss, scores),
+        "… both are": summary.loss_is,
+        "… differ because": summary.losses_differ,
+        f"{of} accuracy": f"{summary.eval_accuracy:.4f}",
         "… always the commonest token": f"{summary.eval_baseline_accuracy:.4f}   ({ratio:.1f} times better)",
         "bits per character": f"{summary.bits_per_character:.4f}",
-        "speed": f"{summary.tokens_per_second:,.0f} tokens/s" + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
+        **_detector_rows(scores),
+        "unknown tokens": f"{summary.unknown_fraction:.2%}" if summary.unknown_fraction else "",
+        "speed": speed + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
         "health": summary.health,
         "stages": ", ".join(f"{name} {state}" for name, state in summary.stages.items()),
         "export": summary.export,
     }
-    print_table(summary.name, rows)
+    print_table(summary.name, {name: shown for name, shown in rows.items() if shown})
 
 
-def _show_curve(workdir: PurePath) -> None:
+def _loss(loss: float, scores: Mapping[str, float]) -> str:
+    """With its parts, where it is a sum of tasks."""
+    halves = "detection_loss" in scores
+    names = {
+        "mlm_loss": "generator" if halves else "tokens",
+        "detection_loss": "detector",
+        "next_sentence_loss": "next sentence",
+    }
+    parts = [f"{label} {scores[name]:.4f}" for name, label in names.items() if name in scores]
+    return f"{loss:.4f}" + (f"   ({', '.join(parts)})" if len(parts) > 1 else "")
+
+
+def _detector_rows(scores: Mapping[str, float]) -> dict[str, str]:
+    """Of ELECTRA's discriminator, the half that is fine-tuned."""
+    if "detection_auc" not in scores:
+        return {}
+    return {
+        "detector AUC": f"{scores['detection_auc']:.4f}   (0.5 is chance)",
+        "detector recall": f"{scores['detection_recall']:.4f}   of the {scores['replaced_fraction']:.1%} of tokens replaced",
+    }
+
+
+def show_curve(workdir: PurePath) -> None:
     """The training loss at about ten steps."""
     from tpulm.train.metrics import read_metrics
 
     points = [(record.step, record.values["loss"]) for record in read_metrics(workdir) if record.kind == "train"]
     chosen = [points[round(i * (len(points) - 1) / 9)] for i in range(10)] if len(points) > 10 else points
-    highest = max((loss for _, loss in chosen), default=1.0)
-    rows = [(f"{step:,}", f"{loss:.3f}", "█" * round(40 * loss / highest)) for step, loss in dict(chosen).items()]
-    print_table("Training loss", rows, header=("step", "loss", ""))
+    low, high = min(losses := [loss for _, loss in chosen], default=0.0), max(losses, default=0.0)
+    low, high = math.floor(10 * low) / 10, math.ceil(10 * high) / 10  # what the axis shows
+    width = min(60, max(20, console.width - 22))
+    rows = []
+    for step, loss in chosen:
+        filled = round(width * (loss - low) / (high - low)) if high > low else 0
+        rows.append((f"{step:,}", f"{loss:.3f}", "│" + "█" * filled))
+    axis = f"{low:.1f}" + f"{high:.1f}".rjust(width - 2)
+    print_table(f"Training loss (bars begin at {low:.1f})", rows, header=("step", "loss", axis))

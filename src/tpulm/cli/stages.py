@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
 from tpulm.cli.options import (
     AllowCpu,
     AsJson,
@@ -16,7 +20,11 @@ from tpulm.cli.options import (
     load_run,
 )
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
-from tpulm.storage import is_remote
+from tpulm.errors import ConfigError, some_of
+from tpulm.storage import holder, is_remote
+
+if TYPE_CHECKING:
+    from tpulm.config import RunConfig, SourceConfig
 
 
 def train(
@@ -47,24 +55,61 @@ def train(
 
 def evaluate(
     workdir: Workfolder,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Score this text in place of the held-out one: whatever a corpus may be. Repeatable."
+        ),
+    ] = None,
+    text_field: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of --on: the jsonl key or column of the text; by default as in the run.")
+    ] = None,
+    documents: Annotated[
+        Literal["line", "paragraph", "file"] | None,
+        typer.Option(help="Of --on, plain text: what a document is; by default as in the run."),
+    ] = None,
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score the newest checkpoint of W on all of its held-out text."""
+    """Score the newest checkpoint of W on all of its held-out text, or on text of your own: tpulm evaluate W --on new.txt.gz
+
+    While a run works in W, and with --on, nothing is written into W, and one device is used. Text of your own is cleaned,
+    encoded and laid out as the run's, and its duplicates stay.
+    """
     from tpulm import hosts, pipeline, workfolder
 
     config = workfolder.open_run(workdir)
+    sources = _sources(config, on or [], {"text_field": text_field, "documents": documents})
     member = hosts.membership(coordinator, num_hosts, host_index)
-    with (
-        drawn_progress() as progress,
-        workfolder.working_in(config, workdir, stage="evaluate", member=member, progress=progress) as folder,
-    ):
-        result = pipeline.evaluate(config, folder.path, hosts=folder.hosts, progress=progress)
-    print_table("Held-out text", _readable(result))
+    if on and member is not None:
+        raise ConfigError("--on is for one host; leave out what is for several")
+    with drawn_progress() as progress:
+        if on or (member is None and holder(workdir) is not None):
+            result = pipeline.look(config, workdir, on=sources, progress=progress)
+        else:
+            working = workfolder.working_in(config, workdir, stage="evaluate", member=member, progress=progress)
+            with working as folder:
+                result = pipeline.evaluate(config, folder.path, hosts=folder.hosts, progress=progress)
+    print_table(some_of(on) if on else "Held-out text", _readable(result))
     if as_json:
         print_json(result)
+
+
+def _sources(config: RunConfig, paths: list[str], settings: dict[str, str | None]) -> list[SourceConfig]:
+    """Files of text; what is not set is as in the run's first source of files."""
+    from tpulm.config import SourceConfig
+    from tpulm.config.source import DATASETS
+    from tpulm.config.validation import validated
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    if given and not paths:
+        raise ConfigError(f"{' and '.join(f'--{name}'.replace('_', '-') for name in given)} is for --on; name a file with it")
+    like = next((source for source in config.corpus.sources if source.format not in (*DATASETS, "python")), None)
+    names = ("text_field", "documents", "encoding", "on_error")
+    usual = {} if like is None else {name: getattr(like, name) for name in names}
+    return [validated(SourceConfig, {**usual, **given, "path": path}, f"--on {path}") for path in paths]
 
 
 def export(
@@ -99,6 +144,8 @@ def _readable(result: dict[str, object]) -> dict[str, str]:
     def text(value: object) -> str:
         if isinstance(value, float):
             return f"{value:,.4f}"
+        if isinstance(value, dict):
+            return ", ".join(f"{reason} {count:,}" for reason, count in value.items())
         return f"{value:,}" if isinstance(value, int) else str(value)
 
-    return {name.replace("_", " "): text(value) for name, value in result.items() if value is not None}
+    return {name.replace("_", " "): text(value) for name, value in result.items() if value is not None and value != {}}

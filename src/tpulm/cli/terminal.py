@@ -47,7 +47,7 @@ def print_table(title: str, rows: Mapping[str, str] | Sequence[Sequence[str]], *
 
 
 def _is_number(cell: str) -> bool:
-    return bool(cell) and cell.strip().lstrip("-+")[:1].isdigit()
+    return bool(cell) and cell.strip().lstrip("-+<>$")[:1].isdigit()
 
 
 def drawn_progress() -> AbstractContextManager[Progress]:

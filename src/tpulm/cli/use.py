@@ -10,19 +10,35 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import console, print_json, print_table
-from tpulm.storage import as_path
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.storage import as_path, exists
 
 if TYPE_CHECKING:
+    from tpulm.convert.huggingface import LoadedModel
     from tpulm.predict.generate import Piece
 
 
 Model = Annotated[
     PurePath,
     typer.Argument(
-        metavar="MODEL", parser=as_path, help="An export, an import, a Hugging Face folder, or a work folder with an export."
+        metavar="MODEL",
+        parser=as_path,
+        help="An export, an import, a Hugging Face folder, or a work folder: its export or, if newer, its last checkpoint.",
     ),
 ]
+
+
+def load(model: PurePath, *, reads: bool = False) -> LoadedModel:
+    """A model, or that of a work folder as it is now; of ELECTRA's two the one that fills masks, or that `reads`."""
+    from tpulm.convert.huggingface import FILLS_MASKS, READS, load_model
+
+    preferred = READS if reads else FILLS_MASKS
+    if not exists(model / "run.json"):
+        return load_model(model, preferred=preferred)
+    from tpulm import pipeline
+
+    with drawn_progress() as progress:
+        return pipeline.current_model(model, preferred=preferred, progress=progress)
 
 
 def fill_mask(
@@ -32,10 +48,9 @@ def fill_mask(
     as_json: AsJson = False,
 ) -> None:
     """What the model would write in place of [MASK]: tpulm fill-mask W "Seoul is the [MASK] of Korea." --top 5"""
-    from tpulm.convert.huggingface import load_model
     from tpulm.predict.fill_mask import fill_mask as fill
 
-    answers = fill(load_model(model), texts, top=top)
+    answers = fill(load(model), texts, top=top)
     for text, predictions in zip(texts, answers, strict=True):
         masks = sorted({p.mask for p in predictions})
         for mask in masks:
@@ -59,12 +74,11 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """What a causal language model writes after each prompt: tpulm generate W "吾輩は猫である。" --max-tokens 200"""
-    from tpulm.convert.huggingface import load_model
     from tpulm.predict.generate import collect, stream
     from tpulm.predict.sampling import Sampling
 
     prompts = prompts or [""]
-    pieces = stream(load_model(model), prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed))
+    pieces = stream(load(model), prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed))
     generations = collect(prompts, _shown(prompts, pieces))
     if as_json:
         print_json([one._asdict() for one in generations])

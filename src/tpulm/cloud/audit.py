@@ -18,6 +18,7 @@ from tpulm.cloud.job import Job
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Provider, Resource
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import duration
 
 Verdict = Literal[
     "live",  # the node of a run that goes on
@@ -151,7 +152,7 @@ def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Ver
         return "orphan", f"the run in {resource.workdir} {now_at}"
     until = resource.labels.get(UNTIL_LABEL, "")
     if until.isdecimal() and int(until) < now:
-        return "orphan", f"it was to be gone {(now - int(until)) / 3600:,.1f} h ago"
+        return "orphan", f"it was to be gone {duration(now - int(until))} ago"
     return "live", resource.workdir
 
 

@@ -18,7 +18,6 @@ import json
 import os
 import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from importlib import metadata
@@ -45,9 +44,9 @@ def boot_script() -> str:
 
 def stage(folder: PurePath, *, python: str | None = None, offline: bool = False, progress: Progress = SILENT) -> PurePath:
     """Put the bundle into a folder of the bucket, unless it is there; its path. See `build`."""
-    with tempfile.TemporaryDirectory(prefix="tpulm-") as temporary:
+    with storage.scratch_folder() as temporary:
         progress.start("packing tpulm with all it needs" if offline else "packing tpulm")
-        packed = build(Path(temporary), python=python, offline=offline)
+        packed = build(temporary, python=python, offline=offline)
         path = folder / packed.name
         found = storage.info(path)
         if found is None or found.size != packed.stat().st_size:

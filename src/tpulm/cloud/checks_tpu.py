@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tpulm import readable
 from tpulm.accelerators import Accelerator
 from tpulm.cloud.checks_project import CONSOLE
 from tpulm.cloud.look import Check, Look
@@ -127,11 +128,11 @@ def price(look: Look) -> Check:
     source = (
         "by cloud.toml" if settings.dollars_per_hour is not None else f"{form}, by a catalogue ({settings.kind.prices_as_of})"
     )
-    said = f"${dollars:,.2f} an hour, {source}"
+    said = f"{readable.dollars(dollars)} an hour, {source}"
     if settings.budget is None:
         remedy = "" if dollars == 0 else "budget = 100 in cloud.toml ends runs that would cost more dollars"
         return Check("price", True, f"{said}; no budget is set", remedy)
     if dollars == 0:
         return Check("price", True, f"{said}; the budget is never reached")
-    hours = settings.budget / dollars
-    return Check("price", True, f"{said}; ${settings.budget:,.2f} buy {hours:,.1f} hours")
+    bought = readable.duration(settings.budget / dollars * 3600)
+    return Check("price", True, f"{said}; {readable.dollars(settings.budget)} buy {bought}")

@@ -9,7 +9,6 @@ attempts/N/log-I.txt      what its trainer printed
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -124,7 +123,7 @@ class Control:
 def _read(path: PurePath) -> dict[str, Any]:
     """An object that a VM has written; empty where it is none."""
     try:
-        found = json.loads(storage.read_bytes(path))
+        found = storage.parse_json(storage.read_bytes(path))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -11,6 +11,7 @@ from typing import Literal
 
 from tpulm.cloud import job as jobs
 from tpulm.cloud.job import FINAL, Ending, Job, Node, Status
+from tpulm.readable import dollars
 
 Refusal = Literal["stock-out", "quota", "denied", "invalid", "taken", "cloud"]
 
@@ -281,7 +282,7 @@ def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | 
         if needed >= policy.budget:
             return (
                 "budget",
-                f"the budget of ${policy.budget:,.2f} is used up (${job.dollars(now):,.2f}); a larger one continues",
+                f"the budget of {dollars(policy.budget)} is used up ({dollars(job.dollars(now))}); a larger one continues",
             )
     return None
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpulm.errors import CloudRefused, MissingExtra
+from tpulm.errors import CloudRefused, MissingExtra, installing
 from tpulm.storage.cloud_causes import expired, no_login
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def needing_extra() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtra("Google Cloud needs packages more: pip install 'tpulm[cloud]'") from error
+        raise MissingExtra(f"Google Cloud needs packages more: {installing('cloud')}") from error
 
 
 def _error(service: str, answer: Response) -> GoogleError:

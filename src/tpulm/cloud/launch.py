@@ -20,10 +20,11 @@ from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Provider, Request
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.config import RunConfig, canonical_json, differences, from_json
+from tpulm.config import RunConfig, canonical_json, differences, from_json, listed
 from tpulm.config.validation import validated
 from tpulm.errors import CloudRefused, ConfigError, suggest
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
 _VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
@@ -73,15 +74,14 @@ def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Jo
     control = Control(workdir)
     job, then = control.job(), settings_of(workdir)
     begun = from_json(storage.read_bytes(control.run_file), str(control.run_file))
-    changes = differences(begun, staged(config, control.folder / "inputs", copy=False))
+    changes: list[object] = [*differences(begun, staged(config, control.folder / "inputs", copy=False))]
     for name in ("project", "accelerator", "spot", "budget", "deadline_hours", "secrets", "service_account"):
         if (before := getattr(then, name)) != (now := getattr(settings, name)):
             changes.append(f"{name}: {before} -> {now}")
     if changes:
-        listed = "\n".join(f"  {line}" for line in changes)
         raise ConfigError(
-            f"{workdir} was launched with other settings (there -> now):\n{listed}\n'tpulm cloud attach' goes on with those; "
-            "'tpulm cloud stop' ends its TPU, and launching then takes these"
+            f"{workdir} was launched with other settings (there -> now):\n{listed(changes)}\n'tpulm cloud attach' goes on with "
+            "those; 'tpulm cloud stop' ends its TPU, and launching then takes these"
         )
     return job if job.wanted == "running" else control.change(reopened)
 
@@ -99,10 +99,10 @@ def check_means(settings: CloudSettings, dollars_per_hour: float, *, spent: floa
         return
     least = spent + Policy().margin / 3600 * dollars_per_hour
     if settings.budget <= least:
-        was = f"${spent:,.2f} of it are spent, and " if spent else ""
+        was = f"{dollars(spent)} of it are spent, and " if spent else ""
         raise CloudRefused(
-            f"a budget of ${settings.budget:,.2f} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
-            f"(${least - spent:,.2f}) are kept for saving and deleting; raise it with --budget"
+            f"a budget of {dollars(settings.budget)} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
+            f"({dollars(least - spent)}) are kept for saving and deleting; raise it with --budget"
         )
 
 
@@ -151,7 +151,7 @@ def _launched_with(control: Control) -> dict[str, Any]:
     if storage.info(control.settings_file) is None:
         raise ConfigError(f"{control.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
     try:
-        values = json.loads(storage.read_bytes(control.settings_file))
+        values = storage.parse_json(storage.read_bytes(control.settings_file))
     except ValueError:
         values = None
     if not isinstance(values, dict) or not isinstance(values.get("bundle"), str):

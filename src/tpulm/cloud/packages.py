@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from tpulm.errors import MissingExtra, TpulmError
+from tpulm.errors import MissingExtra, TpulmError, installing
 
 # That of TPU VMs, as `packaging` calls it in markers.
 MARKERS = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
@@ -55,7 +55,7 @@ def _uv() -> Path:
     try:
         from uv import find_uv_bin
     except ImportError as error:
-        raise MissingExtra("launching needs uv: pip install 'tpulm[cloud]'") from error
+        raise MissingExtra(f"launching needs uv: {installing('cloud')}") from error
     return Path(find_uv_bin())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tomllib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -260,7 +259,7 @@ def _set(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(file: PurePath) -> dict[str, Any]:
     try:
-        return tomllib.loads(storage.read_bytes(file).decode("utf-8-sig"))
+        return storage.parse_toml(storage.read_bytes(file).decode("utf-8-sig"))
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from error
 

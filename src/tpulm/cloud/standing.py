@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -34,7 +33,7 @@ class Standing:
 def launched_with(control: Control) -> dict[str, Any]:
     """Where it was launched to run, as it was written then; empty where that cannot be read."""
     try:
-        found = json.loads(storage.read_bytes(control.settings_file))
+        found = storage.parse_json(storage.read_bytes(control.settings_file))
     except (TpulmError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -43,7 +42,7 @@ def launched_with(control: Control) -> dict[str, Any]:
 def total_steps(workdir: PurePath) -> int | None:
     """What the run file of the workers says."""
     try:
-        return int(json.loads(storage.read_bytes(Control(workdir).run_file))["train"]["steps"])
+        return int(storage.parse_json(storage.read_bytes(Control(workdir).run_file))["train"]["steps"])
     except (TpulmError, ValueError, KeyError, TypeError, OverflowError):
         return None
 

@@ -7,12 +7,14 @@ configuration is written down and compared. Importing this package loads pydanti
 from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.phases import Phase, phase_at, phases_of
 from tpulm.config.resolve import (
+    Change,
     canonical_json,
     changes,
     differences,
     finetune_settings,
     from_json,
     list_recipes,
+    listed,
     load,
     load_finetune,
     recipe_text,
@@ -36,6 +38,7 @@ from tpulm.config.schema import (
 from tpulm.config.starting import Start
 
 __all__ = [
+    "Change",
     "CheckpointConfig",
     "CleaningConfig",
     "CorpusConfig",
@@ -59,6 +62,7 @@ __all__ = [
     "finetune_settings",
     "from_json",
     "list_recipes",
+    "listed",
     "load",
     "load_finetune",
     "phase_at",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -20,6 +20,7 @@ from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+_OF_ONE_RUN = ("description", "language")  # true of the run that states them, not of one that extends it
 _RECIPES = resources.files("tpulm") / "recipes"
 
 
@@ -77,7 +78,7 @@ def finetune_settings(config: FinetuneConfig | None, settings: Mapping[str, Any]
 
 def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
     try:
-        values = json.loads(text)
+        values = storage.parse_json(text)
     except ValueError as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
     return validated(RunConfig, values, origin)
@@ -88,32 +89,80 @@ def canonical_json(config: BaseModel) -> str:
     return json.dumps(config.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-# How a run is carried out, not what it is: these may differ between the attempts at one run.
-_OPERATIONAL: Any = {"hardware": True, "train": {"checkpoint", "on_nan", "spike_factor"}}
+# How a run is carried out and what it is called, not what it makes: these may differ between the attempts at one run.
+_FREE = (
+    "name",
+    "description",
+    "language",
+    "hardware",
+    "tokenizer.allow_unknown",
+    "train.checkpoint",
+    "train.log_every_steps",
+    "train.evaluate_every_steps",
+    "train.evaluation_rows",
+    "train.on_nan",
+    "train.spike_factor",
+)
+_MOST_LISTED = 10
+_LONG = 60  # characters of a value
 
 
-def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
-    """Lines "train.steps: 1000 -> 2000" for every field that differs; none for two attempts at the same run."""
-    a, b = (config.model_dump(mode="json", exclude=_OPERATIONAL) for config in (ours, theirs))
-    return changes(a, b)
+class Change(NamedTuple):
+    """A setting, dotted, with its value before and now; None: there is none. As text "train.steps: 1000 -> 2000"."""
+
+    name: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        texts = [_show(self.before), _show(self.now)]
+        common = next((place for place, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
+        if max(map(len, texts)) > _LONG and common > _LONG // 2:  # two long paths, say: their ends tell them apart
+            texts = [f"…{text[common - 10 :]}" for text in texts]
+        before, now = (text if len(text) <= _LONG else f"{text[: _LONG - 1]}…" for text in texts)
+        return f"{self.name}: {before} -> {now}"
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the setting has no part in what a run makes."""
+        return any(self.name == free or self.name.startswith(f"{free}.") for free in _FREE)
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Lines "train.steps: 1000 -> 2000" for every value of nested JSON objects that differs; SHA-256s are shortened."""
-    a, b = _flatten(dict(before)), _flatten(dict(now))
-    return [f"{key}: {_show(a.get(key))} -> {_show(b.get(key))}" for key in sorted(a | b) if a.get(key) != b.get(key)]
+def differences(ours: RunConfig, theirs: RunConfig) -> list[Change]:
+    """What differs; nothing for two attempts at the same run."""
+    found = changes(ours.model_dump(mode="json"), theirs.model_dump(mode="json"))
+    return [change for change in found if not change.is_free]
+
+
+def changes(before: Any, now: Any, name: str = "") -> list[Change]:
+    """Every value of nested JSON objects, and of lists of them, that differs."""
+    if before == now:
+        return []
+    if isinstance(before, dict) and isinstance(now, dict):
+        pairs = [(f"{name}.{key}" if name else key, before.get(key), now.get(key)) for key in sorted(before | now)]
+    elif _are_tables(before) and _are_tables(now):
+        pairs = [(f"{name}[{index}]", *pair) for index, pair in enumerate(itertools.zip_longest(before, now))]
+    else:
+        return [Change(name, before, now)]
+    return [change for key, old, new in pairs for change in changes(old, new, key)]
+
+
+def listed(lines: Sequence[object]) -> str:
+    """The lines of a message about changes, indented; of many the first."""
+    more = [f"and {len(lines) - _MOST_LISTED} more"] if len(lines) > _MOST_LISTED else []
+    return "\n".join(f"  {line}" for line in [*lines[:_MOST_LISTED], *more])
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def _show(value: Any) -> str:
+    if value is None:
+        return "(none)"
     if isinstance(value, str) and _SHA256.fullmatch(value):
         return f"{value[:12]}…"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {k: v for name, item in value.items() for k, v in _flatten(item, f"{prefix}.{name}" if prefix else name).items()}
-    return {prefix: value}
 
 
 def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
@@ -133,16 +182,18 @@ def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
         text, folder = storage.read_bytes(path), path.parent
     if reference in seen:
         raise ConfigError(f"'extends' goes in a circle: {' -> '.join((*seen, reference))}; remove one of them")
-    values = _parse(text, reference)
-    _absolute_paths(values, folder)
+    values = _parse(text, reference, folder)
     base = values.pop("extends", None)
     if base is None:
         return values
-    if not isinstance(base, str):
+    if not isinstance(base, str) or "\0" in base:
         raise ConfigError(f"{reference}: extends must be the name of a recipe or a file, not {base!r}")
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
-    return _merge(_values(base, (*seen, reference)), values)
+    inherited = _values(base, (*seen, reference))
+    for name in _OF_ONE_RUN:
+        inherited.pop(name, None)
+    return _merge(inherited, values)
 
 
 def _stated(reference: str) -> dict[str, Any]:
@@ -151,20 +202,24 @@ def _stated(reference: str) -> dict[str, Any]:
         return {}
     path = storage.as_path(reference)
     path = path.resolve() if isinstance(path, Path) else path
-    values = _parse(storage.read_bytes(path), str(path))
-    _absolute_paths(values, path.parent)
+    values = _parse(storage.read_bytes(path), str(path), path.parent)
     values.pop("extends", None)
     return values
 
 
-def _parse(text: str | bytes, origin: str) -> dict[str, Any]:
+def _parse(text: str | bytes, origin: str, folder: PurePath | None) -> dict[str, Any]:
+    """What a run file holds, its paths made absolute."""
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")  # some editors begin a file with a mark
-        values = json.loads(decoded) if origin.endswith(".json") else tomllib.loads(decoded)
-    except ValueError as error:  # TOMLDecodeError, JSONDecodeError and UnicodeDecodeError are all ValueErrors
+        values = storage.parse_json(decoded) if origin.endswith(".json") else storage.parse_toml(decoded)
+    except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{origin}: a run is an object of settings, not {type(values).__name__}")
+    try:
+        _absolute_paths(values, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
     return values
 
 
@@ -177,7 +232,7 @@ def _absolute_paths(values: dict[str, Any], folder: PurePath | None) -> None:
         if path.startswith("hub:"):  # a name on the Hub, or a folder that is written as one
             name = path.removeprefix("hub:")
             return f"hub:{absolute(name)}" if name.startswith((".", "/", "~")) else path
-        return str((folder or Path.cwd()) / Path(path).expanduser())
+        return str((folder or Path.cwd()) / storage.as_path(path))
 
     corpus = values.get("corpus")
     if isinstance(corpus, dict) and "sources" in corpus:
@@ -218,8 +273,8 @@ def _parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, 
         if key in parsed:
             raise ConfigError(f"{key} is set twice, to {parsed[key]} and to {text.strip()}; set it once")
         try:
-            parsed[key] = tomllib.loads(f"value = {text.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+            parsed[key] = storage.parse_toml(f"value = {text.strip()}")["value"]
+        except ValueError:
             parsed[key] = text.strip()
     return parsed
 

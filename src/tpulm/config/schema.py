@@ -5,6 +5,7 @@ Counts are whole numbers, fractions lie in [0, 1], and units are in the names. "
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -31,10 +32,23 @@ class CleaningConfig(Settings):
     max_repeats: Annotated[int, Field(ge=2)] | None = None  # "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ" with 3
     languages: tuple[str, ...] = ()  # ["ko", "en"]: documents that are recognised as another one are left out; (): all stay
     replace: tuple[Literal["email", "phone"], ...] = ()  # what looks like one becomes "<email>" or "<phone>"
+    remove: tuple[str, ...] = ()  # regular expressions: each match is deleted before all else, as ruby: ["《[^》]*》"]
+
+    @field_validator("remove")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                matches_nothing = re.compile(pattern).search("")
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f"'{pattern}' is not a regular expression of Python: {error}") from error
+            if matches_nothing:
+                raise ValueError(f"'{pattern}' matches the empty string; write it so that it needs a character, with + for *")
+        return patterns
 
 
 class CorpusConfig(Settings):
-    sources: tuple[SourceConfig, ...] = ()
+    sources: tuple[SourceConfig, ...] = ()  # or a list of paths, where these say it all
     cleaning: CleaningConfig = CleaningConfig()
     deduplicate: bool = True  # exact duplicates of the cleaned text
     # of documents this alike only the first stays: the Jaccard similarity of their stretches of five words; 0.8 is usual
@@ -74,6 +88,7 @@ class TokenizerConfig(Settings):
     min_frequency: Positive = 2  # of a word or a merge
     unused_slots: NonNegative = 0  # [unused0], [unused1], … for later use
     sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # at most this much text is used for training
+    allow_unknown: bool = False  # go on where the vocabulary does not fit: where 30 % or more of the text's tokens are unknown
 
     @model_validator(mode="after")
     def _morphemes_of_wordpiece(self) -> Self:
@@ -214,7 +229,7 @@ class ObjectiveConfig(Settings):
 
 
 class OptimizerConfig(Settings):
-    """AdamW with the details of the original BERT: no bias correction, epsilon 1e-6, no decay on norms and biases."""
+    """AdamW as BERT's, epsilon 1e-6 and no decay on norms and biases, but with Adam's bias correction."""
 
     name: Literal["adamw", "lamb"] = "adamw"
     learning_rate: PositiveFloat = 1e-4
@@ -227,10 +242,16 @@ class OptimizerConfig(Settings):
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: PositiveFloat = 1e-6
     weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
-    bias_correction: bool = False
+    bias_correction: bool = True  # false: the original BERT and ELECTRA, whose early updates are up to 6 times as large
     clip_norm: PositiveFloat | None = 1.0  # of the global gradient
     # the rate of a layer is this share of the one's above it; None: the same for all
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+
+    def warmup(self, total_steps: int) -> int:
+        return self.warmup_steps if self.warmup_steps is not None else min(10_000, total_steps // 10)
+
+    def decay(self, total_steps: int) -> int:
+        return self.decay_steps if self.decay_steps is not None else max(1, total_steps // 10)
 
 
 class CheckpointConfig(Settings):

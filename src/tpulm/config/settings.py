@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 
 class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, validate_default=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -18,3 +20,13 @@ class Settings(BaseModel):
             return values
         may_be_unset = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
         return {name: None if value == "none" and name in may_be_unset else value for name, value in values.items()}
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic takes true for 1."""
+        if isinstance(value, bool):
+            kinds = str(cls.model_fields[info.field_name or ""].annotation)
+            if "bool" not in kinds and ("int" in kinds or "float" in kinds):
+                raise ValueError("a number is expected, not true or false")
+        return value

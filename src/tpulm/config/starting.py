@@ -11,6 +11,7 @@ from tpulm.errors import ConfigError, suggest
 
 # Of [model], what has no part in which weights there are and what they compute: a run may set these otherwise.
 FREE = frozenset({"dropout", "attention_dropout", "initializer_range"})
+_FREE_OF_TOKENIZER = "allow_unknown"
 OPTIMIZER_FILE = "optimizer.safetensors"  # of a model's folder: the optimiser's moments
 
 
@@ -32,7 +33,9 @@ def apply(values: Mapping[str, Any], stated: Mapping[str, Any], start: Start, re
     """
     model, train, data = (_group(stated, name) for name in ("model", "train", "data"))
     wrong = _contradictions("model", model, start.model)
-    wrong += _contradictions("tokenizer", _group(stated, "tokenizer"), start.tokenizer)
+    tokenizer = {**_group(stated, "tokenizer")}
+    allowed = {name: tokenizer.pop(name) for name in (_FREE_OF_TOKENIZER,) if name in tokenizer}
+    wrong += _contradictions("tokenizer", tokenizer, start.tokenizer)
     wrong += _contradictions("train", {k: v for k, v in train.items() if k == "start_from"}, {"start_from": start.folder})
     architecture = _group(values, "model").get("architecture", start.model["architecture"])
     if architecture != start.model["architecture"] and "architecture" not in model:
@@ -59,7 +62,7 @@ def apply(values: Mapping[str, Any], stated: Mapping[str, Any], start: Start, re
     return {
         **values,
         "model": {**start.model, **free},
-        "tokenizer": dict(start.tokenizer),
+        "tokenizer": {**start.tokenizer, **allowed},
         "train": {**_group(values, "train"), **beginning},
     }
 

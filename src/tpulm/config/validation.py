@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tpulm.errors import ConfigError, suggest
+from tpulm.errors import ConfigError, DataError, StorageError, brief, some_of, suggest
 
 _Config = TypeVar("_Config", bound=BaseModel)
+_PLAIN = {  # what pydantic says in the words of Python
+    "model_type": "Input should be a group of settings",
+    "dict_type": "Input should be a table of names and values",
+    "tuple_type": "Input should be a list",
+}
 
 
 def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
@@ -21,6 +27,24 @@ def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _C
         raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
 
 
+def given(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
+    """The same of a file that came with somebody's model. Raises DataError, on one line."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        lines = list(dict.fromkeys(_explain(item, kind) for item in error.errors(include_url=False)))
+        raise DataError(some_of(lines), location=origin) from error
+
+
+def recorded(kind: type[_Config], values: Mapping[str, Any], path: PurePath) -> _Config:
+    """The same of a file that tpulm wrote. Raises StorageError."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        wrong = _explain(error.errors(include_url=False)[0], kind)
+        raise StorageError(f"{path} is damaged or was edited ({wrong}); delete its folder and run again") from error
+
+
 def _explain(item: Any, kind: type[BaseModel]) -> str:
     location = [str(part) for part in item["loc"]]
     name = ".".join(location)
@@ -29,11 +53,11 @@ def _explain(item: Any, kind: type[BaseModel]) -> str:
         known = list(group.model_fields) if group else []
         hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
         return f"unknown setting '{name}'.{hint}"
-    message = item["msg"].removeprefix("Value error, ")
+    message: str = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
     if not location:
         return message
-    given = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {item['input']!r})"
-    return f"{name}: {message}{given}"
+    shown = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {brief(item['input'])})"
+    return f"{name}: {message}{shown}"
 
 
 def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tpulm.errors import DataError
+from tpulm.errors import DataError, brief
 
 
 class Answers(NamedTuple):
@@ -44,7 +44,10 @@ def from_json(values: Mapping[str, Any], *, origin: str) -> Answers:
     """Raises DataError for labels that are no names of 0 to C - 1, and for a task or a pooling that is not ours."""
     problem = values.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
-        raise DataError(f"problem_type {problem!r} is not supported; a text has one label or one number here", location=origin)
+        raise DataError(
+            f"problem_type {brief(problem)} is not supported; a text has one label or one number here",
+            location=origin,
+        )
     if values.get("model_type") == "eurobert" and values.get("classifier_pooling", "late") != "bos":
         raise DataError("classifier_pooling must be 'bos'; others are not supported", location=origin)
     named = values.get("id2label")
@@ -53,9 +56,9 @@ def from_json(values: Mapping[str, Any], *, origin: str) -> Answers:
     try:
         by_number = {int(number): str(name) for number, name in named.items()}
     except (AttributeError, ValueError, TypeError) as error:
-        raise DataError(f"id2label must map numbers to names, not {named!r}", location=origin) from error
+        raise DataError(f"id2label must map numbers to names, not {brief(named)}", location=origin) from error
     if sorted(by_number) != list(range(len(by_number))) or not by_number:
-        raise DataError(f"id2label must number its labels 0, 1, 2, …, not {sorted(by_number)}", location=origin)
+        raise DataError(f"id2label must number its labels 0, 1, 2, …, not {brief(sorted(by_number))}", location=origin)
     if len(by_number) == 1 or problem == "regression":
         if len(by_number) > 1:
             raise DataError(f"a regression has one output, not {len(by_number)}", location=origin)

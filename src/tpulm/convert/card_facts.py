@@ -41,6 +41,7 @@ class DatasetFacts:
     tokens: int
     holdout_rows: int | None = None
     padding_fraction: float | None = None
+    unknown_fraction: float | None = None
     tokens_per_character: float | None = None
 
 
@@ -58,6 +59,8 @@ class Scores:
     next_sentence_accuracy: float | None = None
     detection_accuracy: float | None = None
     detection_auc: float | None = None
+    detection_recall: float | None = None
+    replaced_fraction: float | None = None
     rows: int | None = None
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import NamedTuple
 
 from tpulm.convert.card_facts import CardFacts
 from tpulm.convert.heads import Head
+from tpulm.convert.markdown import code
 
 
 class Words(NamedTuple):
     pipeline: str  # transformers' name of the task
     tags: tuple[str, ...]
-    task: str  # what it was pretrained by
+    task: str  # what it was trained by
     usage: str  # Python; {name} and {text} are put in, quoted
     text: str  # {mask}: the example where the facts have none
     classes: str
@@ -73,6 +75,17 @@ def words_of(head: Head) -> Words:
     return _BY_HEAD[head]
 
 
+def origin(facts: CardFacts) -> str:
+    """What the weights began as, and what they were trained to do."""
+    task, start = words_of(facts.head).task, facts.config.train.start_from
+    if facts.config.train.objective.whole_words and facts.head != "causal":
+        task += ", with whole words masked,"
+    if start is None:
+        return f"was pretrained from scratch by {task}"
+    names = [name for name in PurePath(start).parts if name not in ("export", "/")]
+    return f"was trained further, from the weights of {code(names[-1] if names else start)}, by {task}"
+
+
 def morphemes(facts: CardFacts) -> str:
     """What the tokenizer needs that cuts texts into morphemes first, and whether others can."""
     match facts.config.tokenizer.morphemes:
@@ -81,7 +94,7 @@ def morphemes(facts: CardFacts) -> str:
         case "kiwi":
             return (
                 "\n\n**The tokenizer cannot be loaded by transformers**, which has none that cuts Korean into morphemes first, "
-                "as this one does with Kiwi. tpulm loads it (`pip install 'tpulm[ko]'`, then `tpulm.load_model`, "
+                "as this one does with Kiwi. tpulm loads it (with its extra `ko` installed: `tpulm.load_model`, "
                 "`tpulm fill-mask` and `tpulm finetune`). The weights are like any other's."
             )
     return ""

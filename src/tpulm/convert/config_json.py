@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from tpulm.config import ModelConfig
-from tpulm.config.layouts import LAYOUTS
+from tpulm.config.layouts import LAYOUTS, layout_of
 from tpulm.convert.heads import Head
-from tpulm.errors import DataError, suggest
+from tpulm.errors import DataError, brief, suggest
 
 # Pre-norm is the layout of Megatron's BERT: the same tensors with the norms elsewhere.
 MODEL_TYPES = {("bert", "post"): "bert", ("bert", "pre"): "megatron-bert", ("electra", "post"): "electra"}
@@ -83,10 +83,10 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     kind = next((ours for ours, theirs in MODEL_TYPES.items() if theirs == model_type), None)
     if kind is None:
         known = ", ".join(repr(layout.model_type) for layout in LAYOUTS)
-        raise DataError(f"model_type {model_type!r} is not supported; known: {known}", location=origin)
+        raise DataError(f"model_type {brief(model_type)} is not supported; known: {known}", location=origin)
     for key, expected in _REQUIRED.items():
         if values.get(key, expected) != expected:
-            raise DataError(f"{key} is {values[key]!r}; only {expected!r} is supported", location=origin)
+            raise DataError(f"{key} is {brief(values[key])}; only {expected!r} is supported", location=origin)
     fields = {ours: get(values, theirs, origin) for ours, theirs in _FIELDS.items()}
     architecture, norm_position = kind
     fields |= {"architecture": architecture, "norm_position": norm_position}
@@ -105,23 +105,27 @@ def activation_of(values: Mapping[str, Any], key: str, origin: str) -> str:
     ours = next((ours for ours, names in ACTIVATIONS.items() if theirs in names), None)
     if ours is None:
         known = [name for names in ACTIVATIONS.values() for name in names]
-        raise DataError(f"{key} {theirs!r} is not supported; known: {', '.join(known)}", location=origin)
+        raise DataError(f"{key} {brief(theirs)} is not supported; known: {', '.join(known)}", location=origin)
     return ours
 
 
 def vocabulary_size(values: Mapping[str, Any], origin: str) -> int:
     size = get(values, "vocab_size", origin)
-    if not isinstance(size, int) or size < 1:
-        raise DataError(f"vocab_size must be a positive whole number, not {size!r}", location=origin)
+    if type(size) is not int or size < 1:
+        raise DataError(f"vocab_size must be a positive whole number, not {brief(size)}", location=origin)
     return size
 
 
 def validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:
     """`keys` are theirs for ours, for the message."""
     try:
-        return ModelConfig.model_validate(fields)
+        config = ModelConfig.model_validate(fields)
+        layout_of(config.model_dump())
     except ValidationError as error:
         raise DataError(_explain(error, keys), location=origin) from error
+    except ValueError as error:
+        raise DataError(str(error), location=origin) from error
+    return config
 
 
 def get(values: Mapping[str, Any], key: str, origin: str) -> Any:
@@ -134,6 +138,6 @@ def _explain(error: ValidationError, keys: Mapping[str, str]) -> str:
     def line(item: Any) -> str:
         ours = str(item["loc"][0]) if item["loc"] else ""
         message = item["msg"].removeprefix("Value error, ")
-        return f"{keys.get(ours, ours)} is {item['input']!r}: {message}" if ours else message
+        return f"{keys.get(ours, ours)} is {brief(item['input'])}: {message}" if ours else message
 
     return "; ".join(line(item) for item in error.errors(include_url=False))

@@ -11,7 +11,7 @@ from typing import Any
 from tpulm.config import ModelConfig
 from tpulm.config.layouts import LAYOUTS
 from tpulm.convert.config_json import ACTIVATIONS, Described, activation_of, get, validated, vocabulary_size
-from tpulm.errors import DataError
+from tpulm.errors import DataError, brief
 from tpulm.tokenization.special import SpecialTokens
 
 _SHARED = {"max_positions": "max_position_embeddings", "initializer_range": "initializer_range"}
@@ -115,36 +115,41 @@ def from_json(values: Mapping[str, Any], *, origin: str) -> Described:
     values = {**_DEFAULTS[model_type], **values}
     for key, expected in _REQUIRED[model_type].items():
         if values.get(key, expected) != expected:
-            raise DataError(f"{key} is {values[key]!r}; only {expected!r} is supported", location=origin)
+            raise DataError(f"{key} is {brief(values[key])}; only {expected!r} is supported", location=origin)
     fields = {ours: get(values, theirs, origin) for ours, theirs in _FIELDS[model_type].items()}
     if model_type == "gpt2":
-        fields["intermediate_size"] = fields["intermediate_size"] or 4 * fields["hidden_size"]
+        if fields["intermediate_size"] is None and type(fields["hidden_size"]) is int:
+            fields["intermediate_size"] = 4 * fields["hidden_size"]
     else:
         fields |= {"dropout": 0.0, "rotary_theta": _rotary_theta(values, origin)}
-        _check_heads(values, origin)
     layout = next(layout for layout in LAYOUTS if layout.model_type == model_type)
     fixed = {name: value for name, value in layout.needs.items() if name != "next_sentence"}
     fields["activation"] = activation_of(values, _ACTIVATION[model_type], origin)
-    return Described(validated({**fixed, **fields}, _FIELDS[model_type], origin), vocabulary_size(values, origin))
+    config = validated({**fixed, **fields}, _FIELDS[model_type], origin)
+    if model_type != "gpt2":
+        _check_heads(values, config, origin)
+    return Described(config, vocabulary_size(values, origin))
 
 
 def _rotary_theta(values: Mapping[str, Any], origin: str) -> float:
     rope = values.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise DataError(f"rope_parameters is {brief(rope)}, not an object", location=origin)
     if rope.get("rope_type", "default") != "default":
-        raise DataError(f"rope_type {rope['rope_type']!r} is not supported; only 'default' is", location=origin)
+        raise DataError(f"rope_type {brief(rope['rope_type'])} is not supported; only 'default' is", location=origin)
     return rope.get("rope_theta", values.get("rope_theta", 10_000.0))
 
 
-def _check_heads(values: Mapping[str, Any], origin: str) -> None:
-    heads, size = values["num_attention_heads"], values["hidden_size"]
+def _check_heads(values: Mapping[str, Any], config: ModelConfig, origin: str) -> None:
+    heads, size = config.num_heads, config.hidden_size
     if values.get("num_key_value_heads") not in (None, heads):
         raise DataError(
-            f"num_key_value_heads is {values['num_key_value_heads']}; only num_attention_heads ({heads}) is supported",
+            f"num_key_value_heads is {brief(values['num_key_value_heads'])}; only num_attention_heads ({heads}) is supported",
             location=origin,
         )
     if values.get("head_dim") not in (None, size // heads):
         raise DataError(
-            f"head_dim is {values['head_dim']}; only hidden_size / num_attention_heads is supported", location=origin
+            f"head_dim is {brief(values['head_dim'])}; only hidden_size / num_attention_heads is supported", location=origin
         )
     if values["attention_bias"] != values["mlp_bias"]:
         raise DataError("attention_bias and mlp_bias differ; only both or neither are supported", location=origin)

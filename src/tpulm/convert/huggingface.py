@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -30,13 +29,13 @@ from tpulm.models.classifier import SequenceClassifier
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
+from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.segmenter import declared
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")  # any is enough; the last, with merges.txt, for GPT-2
 SENTENCEPIECE = "tokenizer.model"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 # Of an export: the model itself; of ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
 _STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
@@ -114,7 +113,7 @@ def save_model(
 
 def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
     """As `save_model`, of a model with the tokenizer it has."""
-    with tempfile.TemporaryDirectory(prefix="tpulm-tokenizer-") as tokenizer_folder:
+    with storage.scratch_folder() as tokenizer_folder:
         tokenization.save(model.tokenization, tokenizer_folder)
         return save_model(
             folder,
@@ -251,25 +250,21 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
 
 def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
-    path = folder / TOKENIZER_CONFIG
-    settings = storage.read_given_object(path) if storage.exists(path) else {}
-    if (segmenter := declared(settings, str(path))) is not None:
+    settings = read_settings(folder, [TOKENIZER_CONFIG])
+    if (segmenter := declared(settings, str(folder / TOKENIZER_CONFIG))) is not None:
         return TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
-    lowercase = settings.get("do_lower_case", True)
-    strip_accents = settings.get("strip_accents")
+    lowercase, strip_accents = settings.do_lower_case, settings.strip_accents
     return TokenizerConfig(
         lowercase=lowercase,
         strip_accents=lowercase if strip_accents is None else strip_accents,
-        split_cjk=settings.get("tokenize_chinese_chars", True),
+        split_cjk=settings.tokenize_chinese_chars,
     )
 
 
 def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
     """The tokens to which a classifier's texts were cut; None where the tokenizer says nothing of use (1e30: no limit)."""
-    path = folder / TOKENIZER_CONFIG
-    settings = storage.read_given_object(path) if storage.exists(path) else {}
-    length = settings.get("model_max_length")
-    return length if isinstance(length, int) and LEAST_LENGTH <= length <= max_positions else None
+    length = read_settings(folder, [TOKENIZER_CONFIG]).model_max_length
+    return int(length) if length is not None and LEAST_LENGTH <= length <= max_positions else None
 
 
 def _read_tensors(path: PurePath) -> dict[str, np.ndarray]:

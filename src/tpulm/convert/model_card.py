@@ -14,12 +14,14 @@ from typing import Any
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
 from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts
-from tpulm.convert.card_words import architecture, morphemes, words_of
+from tpulm.convert.card_words import architecture, morphemes, origin, words_of
 from tpulm.convert.curve import Line, Point, draw
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
 from tpulm.models.bert import padded_vocab_size
 from tpulm.nn.params import named_leaves
+from tpulm.readable import duration
+from tpulm.tokenization import UNKNOWN_WARNING
 
 CARD = "README.md"
 CURVE = "curve.svg"
@@ -63,21 +65,22 @@ def _front_matter(facts: CardFacts) -> str:
     mask_token = facts.mask_token if words.pipeline == "fill-mask" else None
     quoted = [("language", facts.language), ("license", facts.license), ("mask_token", mask_token)]
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in quoted if value)]
+    begun = "pretrained-from-scratch" if facts.config.train.start_from is None else "continued-pretraining"
     lines += ["library_name: transformers", f"pipeline_tag: {words.pipeline}"]
-    lines += ["tags:", *(f"- {tag}" for tag in (facts.model.architecture, *words.tags, "pretrained-from-scratch", "tpulm"))]
+    lines += ["tags:", *(f"- {tag}" for tag in (facts.model.architecture, *words.tags, begun, "tpulm"))]
     if facts.examples:
         lines += ["widget:", *(f"- text: {quote(example.text)}" for example in facts.examples)]
     return "\n".join([*lines, "---"])
 
 
 def _introduction(facts: CardFacts) -> str:
-    model, words = facts.model, words_of(facts.head)
+    model = facts.model
     size = num_parameters(model, facts.head, facts.vocab_size)
     made_with = "tpulm" + (f" {facts.version}" if facts.version else "")
     return (
         f"{architecture(facts)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
         f"hidden size {model.hidden_size:,}, {_plural(model.num_heads, 'attention head')}, and a vocabulary of "
-        f"{facts.vocab_size:,} tokens. It was pretrained from scratch by {words.task} for "
+        f"{facts.vocab_size:,} tokens. It {origin(facts)} for "
         f"{_plural(facts.steps, 'step')} with {made_with}."
     )
 
@@ -151,6 +154,8 @@ def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
         rows.append(("held-out rows", f"{dataset.holdout_rows:,}"))
     if dataset.padding_fraction is not None:
         rows.append(("padding", _percent(dataset.padding_fraction)))
+    if dataset.unknown_fraction is not None:
+        rows.append(("unknown tokens", _percent(dataset.unknown_fraction)))
     if dataset.tokens_per_character is not None:
         rows.append(("tokens per character", f"{dataset.tokens_per_character:.3f}"))
     if dataset.rows:
@@ -163,9 +168,9 @@ def _training(facts: CardFacts) -> str:
     if facts.hardware:
         done.append(("hardware", facts.hardware))
     if facts.training_seconds is not None:
-        done.append(("time", _duration(facts.training_seconds)))
+        done.append(("time", duration(facts.training_seconds)))
     if facts.tokens_per_second is not None:
-        done.append(("tokens per second", f"{facts.tokens_per_second:,.0f}"))
+        done.append(("tokens of text per second", f"{facts.tokens_per_second:,.0f}"))
     rows = [*done, *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None))]
     return f"## Training\n\n{table(('Setting', 'Value'), rows)}"
 
@@ -194,7 +199,7 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
 def _tokenizer_settings(config: TokenizerConfig) -> dict[str, Any]:
     if config.path is not None:
         return {"path": Path(config.path).name}
-    return config.model_dump(mode="json", exclude={"path"})
+    return config.model_dump(mode="json", exclude={"path", "allow_unknown"})
 
 
 def _flatten(values: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -253,16 +258,19 @@ def _scores(facts: CardFacts) -> str:
         (
             "baseline accuracy",
             _percent(scores.baseline_accuracy),
-            "the share that always answering the commonest would get right",
+            "the share that always answering the commonest token of the training text would get right",
         ),
     ]
     if scores.detection_accuracy is not None and scores.detection_auc is not None:
         rows.append(("detection accuracy", _percent(scores.detection_accuracy), "share of all tokens judged rightly"))
         meaning = "chance that a replaced token is rated above an original one"
-        rows.append(("detection AUC", f"{scores.detection_auc:.4f}", meaning))
+        rows.append(("detection AUC", f"{scores.detection_auc:.4f}", f"{meaning}; 0.5 is chance"))
+    if scores.detection_recall is not None and scores.replaced_fraction is not None:
+        meaning = f"share of the replaced tokens that were found; {_percent(scores.replaced_fraction)} of all were replaced"
+        rows.append(("detection recall", _percent(scores.detection_recall), meaning))
     if scores.unigram_entropy is not None:
-        meaning = "the loss, in nats, of knowing how frequent each token is and nothing else"
-        rows.append(("unigram entropy", f"{scores.unigram_entropy:.4f}", meaning))
+        meaning = "the loss, in nats, of knowing how frequent each token is in the training text (add-one smoothed)"
+        rows.append(("unigram cross-entropy", f"{scores.unigram_entropy:.4f}", meaning))
     if scores.perplexity is not None:
         rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss: for each token of this vocabulary"))
     if scores.bits_per_character is not None:
@@ -288,6 +296,9 @@ def _limitations(facts: CardFacts) -> str:
             if facts.imported
             else "Only exact copies of held-out documents were kept out of training: near copies flatter the scores."
         )
+    unknown = (facts.dataset and facts.dataset.unknown_fraction) or 0.0
+    if unknown >= UNKNOWN_WARNING:
+        points.append(f"Its vocabulary does not fit its training text, of whose tokens {_percent(unknown)} are unknown.")
     if not facts.imported and config.tokenizer.lowercase and not config.tokenizer.path:
         points.append("Its tokenizer lower-cases: it does not tell upper case from lower.")
     if not facts.license:
@@ -309,13 +320,3 @@ def _millions(count: int) -> str:
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.2f} %"
-
-
-def _duration(seconds: float) -> str:
-    """90 -> "1 min 30 s"; 100,000 -> "27 h 47 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -15,9 +15,10 @@ import numpy as np
 
 from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head
-from tpulm.errors import DataError, suggest
+from tpulm.errors import DataError, some_of, suggest
 from tpulm.nn.params import ParamSpec, is_spec, named_leaves
 
+_SHOWN = 20  # names of each kind of problem that an error lists
 NormPosition = Literal["post", "pre"]
 # same: as ours; flat: all axes as one; dense: ours is [in, out…], theirs [out, in]; merge: ours is [in…, out], theirs [out, in]
 # conv, conv merge: the same two where theirs is [in, out]
@@ -200,7 +201,7 @@ def to_theirs(params: Any, spec: Any, table: Sequence[Name], *, vocab_size: int)
 
 
 def from_theirs(
-    tensors: Mapping[str, np.ndarray],
+    tensors: Mapping[str, Any],
     spec: Any,
     table: Sequence[Name],
     *,
@@ -208,44 +209,54 @@ def from_theirs(
     origin: str,
     description: str = "config.json",
 ) -> Any:
-    """Our tree of float32 arrays. Raises DataError listing every name that is missing, unknown or of another shape.
+    """Our tree of float32 arrays. Raises DataError naming what is missing, unknown or of another shape, before any is read.
 
-    `description` is what the model's sizes are known from, for the message.
+    A tensor is an array, or has a `shape` and becomes one by `np.asarray`. `description` is what the model's sizes are known
+    from, for the message.
     """
     specs = named_leaves(spec)
     rows = _by_our_name(table, specs)
+    layers = max(leaf_spec.shape[0] for leaf_spec in specs.values() if _is_stacked(leaf_spec))
+    if layers > len(tensors):  # or the names alone would fill the memory
+        raise DataError(
+            f"the weights do not fit {description}: it says {layers:,} layers, and there are {len(tensors):,} tensors in all",
+            location=origin,
+        )
     _check(tensors, _their_shapes(specs, rows, vocab_size=vocab_size), origin=origin, description=description)
 
     def leaf(ours: str, leaf_spec: ParamSpec) -> np.ndarray:
         name, layout = rows[ours].theirs, rows[ours].layout
         shape = leaf_spec.shape
         if _is_stacked(leaf_spec):
-            layers = (tensors[name.format(layer=layer)] for layer in range(shape[0]))
+            layers = (np.asarray(tensors[name.format(layer=layer)]) for layer in range(shape[0]))
             return np.stack([_to_our_layout(tensor, layout, shape[1:]) for tensor in layers])
         if _has_vocabulary(leaf_spec):
             padded = np.zeros(shape, np.float32)
-            padded[:vocab_size] = tensors[name]
+            padded[:vocab_size] = np.asarray(tensors[name])
             return padded
-        return _to_our_layout(tensors[name], layout, shape)
+        return _to_our_layout(np.asarray(tensors[name]), layout, shape)
 
-    leaves = [leaf(ours, leaf_spec) for ours, leaf_spec in specs.items()]
-    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), leaves)
+    leaves = {ours: leaf(ours, leaf_spec) for ours, leaf_spec in specs.items()}
+    broken = [rows[ours].theirs for ours, array in leaves.items() if not np.isfinite(array).all()]
+    if broken:
+        raise DataError(f"NaN or infinite numbers in {some_of(broken)}", location=origin)
+    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), list(leaves.values()))
 
 
-def _check(
-    tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], *, origin: str, description: str
-) -> None:
-    problems = [f"missing: {name} {list(expected[name])}" for name in expected if name not in tensors]
-    for name, tensor in tensors.items():
-        if name not in expected:
-            problems.append(f"unknown: {name} {list(tensor.shape)}.{suggest(name, expected)}")
-        elif tensor.shape != expected[name]:
-            problems.append(f"shape: {name} is {list(tensor.shape)}, {description} says {list(expected[name])}")
+def _check(tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], *, origin: str, description: str) -> None:
+    missing = [name for name in expected if name not in tensors]
+    unknown = [name for name in tensors if name not in expected]
+    wrong = [name for name in tensors if name in expected and tuple(tensors[name].shape) != expected[name]]
+    problems = [f"missing: {name} {list(expected[name])}" for name in missing[:_SHOWN]]
+    problems += [f"unknown: {name} {list(tensors[name].shape)}.{suggest(name, expected)}" for name in unknown[:_SHOWN]]
+    problems += [
+        f"shape: {name} is {list(tensors[name].shape)}, {description} says {list(expected[name])}" for name in wrong[:_SHOWN]
+    ]
     if problems:
+        count = len(missing) + len(unknown) + len(wrong)
+        problems += [f"and {count - len(problems)} more"] if count > len(problems) else []
         lines = "\n".join(f"  {problem}" for problem in problems)
-        raise DataError(
-            f"the weights do not fit {description} ({len(problems)} of {len(expected)} names):\n{lines}", location=origin
-        )
+        raise DataError(f"the weights do not fit {description} ({count} of {len(expected)} names):\n{lines}", location=origin)
 
 
 def _their_shapes(specs: Mapping[str, ParamSpec], rows: Mapping[str, Name], *, vocab_size: int) -> dict[str, tuple[int, ...]]:

@@ -60,6 +60,9 @@ class StoredTensor:
         self.name, self.shape = name, entry.shape
         self._bundle, self._entry = bundle, entry
 
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self.read()
+
     def __repr__(self) -> str:
         return f"StoredTensor({self.name!r}, {list(self.shape)}, {self.dtype or 'no numbers'})"
 
@@ -156,11 +159,11 @@ class Bundle(Mapping[str, StoredTensor]):
             raise DataError("the table has no header: it is not the index of a TF1 checkpoint", location=self.index)
         try:
             header = _fields(value)
+            shards, endianness = _one(header, 1), _one(header, 2)
         except Malformed as error:
             raise DataError(f"its header is damaged ({error}). {_AGAIN}", location=self.index) from error
-        if _one(header, 2) != 0:
+        if endianness != 0:
             raise DataError("its numbers are big-endian; only little-endian ones are read", location=self.index)
-        shards = _one(header, 1)
         if not 1 <= shards < 100_000:
             raise DataError(f"its header speaks of {shards:,} data files. {_AGAIN}", location=self.index)
         return shards

@@ -205,7 +205,7 @@ def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str =
     """The numbers of one part, or one of their two `moment`s."""
     described = layout.described
     tree = spec_of(described.config, layout.head, vocab_size=described.vocab_size)
-    tensors = {name: bundle[name + moment].read() for name in layout.tensors}
+    tensors = {name: bundle[name + moment] for name in layout.tensors}
     params = from_theirs(
         tensors,
         tree,

@@ -7,7 +7,7 @@ in `sources` and `readers`, cleaning in `cleaning`, what a document's hash decid
 from tpulm.corpus.changes import verify
 from tpulm.corpus.direct import read_texts
 from tpulm.corpus.manifest import CorpusManifest, Counts, InputRecord, load_manifest, load_removed
-from tpulm.corpus.parts import Part, read_part, sample_texts
+from tpulm.corpus.parts import Part, read_part, sample_texts, some_texts
 from tpulm.corpus.samples import merged as merge_samples
 from tpulm.corpus.scatter import has_spill, remove_spill, scatter
 from tpulm.corpus.sentences import split_sentences
@@ -28,6 +28,7 @@ __all__ = [
     "remove_spill",
     "sample_texts",
     "scatter",
+    "some_texts",
     "split_sentences",
     "verify",
 ]

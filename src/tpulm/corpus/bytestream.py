@@ -1,4 +1,7 @@
-"""A file as pieces of uncompressed bytes, hashed as it is read."""
+"""A file as pieces of uncompressed bytes, hashed as it is read.
+
+Memory is bounded whatever a file expands to: by the size of a piece, and by the window that its compression may ask for.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from tpulm.corpus.faults import Faults
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
-_RAW_BYTES: Final = 64 << 10  # read at once; compressed text expands some 3 to 20 times, and at most about 1,000 times
+_RAW_BYTES: Final = 64 << 10  # read at once
+_PIECE_BYTES: Final = 1 << 20  # uncompressed, handed on at once
+_ZSTD_BYTES: Final = 1 << 10  # decoded at once: python-zstandard has no limit on the output, and four bytes can be 128 KiB
+_WINDOW_BYTES: Final = 128 << 20  # zstd --long=27 and xz -9 need no more
 _MAKE: dict[Compression, Callable[[], Any]] = {
     "gzip": lambda: zlib.decompressobj(wbits=31),
     "bzip2": bz2.BZ2Decompressor,
-    "xz": lzma.LZMADecompressor,
-    "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
+    "xz": lambda: lzma.LZMADecompressor(memlimit=_WINDOW_BYTES),
+    "zstd": lambda: zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj(),
 }
 _ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError)
 
@@ -55,8 +61,8 @@ class ByteStream:
         return self._hash.hexdigest()
 
     def pieces(self) -> Iterator[bytes]:
-        """Uncompressed bytes in pieces of any size. Broken data raise DataError; in "skip" mode the stream ends there."""
-        return self._raw() if self.compression is None else self._decompressed(_MAKE[self.compression])
+        """Uncompressed bytes, up to a megabyte at a time. Broken data raise DataError; in "skip" mode the stream ends there."""
+        return self._raw() if self.compression is None else self._decompressed(self.compression)
 
     def exhaust(self) -> None:
         """Hash the whole file, for readers that open it themselves."""
@@ -79,30 +85,32 @@ class ByteStream:
                 self._advance(len(data))
                 yield data
 
-    def _decompressed(self, make: Callable[[], Any]) -> Iterator[bytes]:
+    def _decompressed(self, compression: Compression) -> Iterator[bytes]:
         raw = self._raw()
         decoder: Any = None
         streams = written = 0
-        for data in raw:
+        for piece in raw:
+            data = memoryview(piece)
             while data:
                 if decoder is None:
-                    data = data.lstrip(b"\0") if streams else data  # files may be padded with zeros to a block size
+                    if streams:  # files may be padded with zeros to a block size
+                        data = memoryview(bytes(data).lstrip(b"\0"))
                     if not data:
                         break
-                    decoder, streams = make(), streams + 1
+                    decoder, streams = _MAKE[compression](), streams + 1
+                at_once = _ZSTD_BYTES if compression == "zstd" else len(data)
                 try:
-                    text = decoder.decompress(data)
+                    for text in _bounded(decoder, compression, data[:at_once]):
+                        written += len(text)
+                        yield text
                 except _ERRORS as error:
-                    self._break(f"is broken ({error})", written)
+                    self._break(_reason(error), written)
                     for _ in raw:  # the hash is of the whole file
                         pass
                     return
-                if text:
-                    written += len(text)
-                    yield text
-                data = decoder.unused_data if decoder.eof else b""
+                data = data[at_once:]
                 if decoder.eof:
-                    decoder = None
+                    data, decoder = memoryview(decoder.unused_data + data), None
         if decoder is not None or not streams:
             self._break("ends too early", written)
 
@@ -113,3 +121,24 @@ class ByteStream:
             f"after byte {written} of the text",
         )
         self.torn = True
+
+
+def _bounded(decoder: Any, compression: Compression, data: bytes | memoryview) -> Iterator[bytes]:
+    """What the decoder makes of all of `data`, a piece at a time."""
+    if compression == "zstd":
+        text = decoder.decompress(data)
+        yield from (text[start : start + _PIECE_BYTES] for start in range(0, len(text), _PIECE_BYTES))
+        return
+    while True:
+        text = decoder.decompress(data, _PIECE_BYTES)
+        if text:
+            yield text
+        if decoder.eof or len(text) < _PIECE_BYTES:
+            return
+        data = decoder.unconsumed_tail if compression == "gzip" else b""  # the others keep what they have not read
+
+
+def _reason(error: Exception) -> str:
+    if "memory" in str(error).lower():
+        return f"needs a window of more than {_WINDOW_BYTES >> 20} MiB, which neither zstd --long=27 nor xz -9 makes"
+    return f"is broken ({error})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 
-from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences
+from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences, listed
 from tpulm.corpus.hub import is_folder
 from tpulm.corpus.manifest import CorpusManifest, InputRecord, reading_settings
 from tpulm.corpus.piece import is_unchanged
@@ -27,15 +27,13 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
         if any(_is_there(source) for source in config.sources):
             raise
         files = None
-    found = list(_settings_changes(manifest, config, part_bytes))
+    found: list[object] = list(_settings_changes(manifest, config, part_bytes))
     if files is not None:
         found.extend(_file_changes(manifest, config, files, away))
     if found:
-        shown = [*found[:10], f"and {len(found) - 10} more"] if len(found) > 10 else found
         raise WorkFolderMismatch(
-            f"{os.fspath(workdir)} was begun with another corpus (there -> now):\n"
-            + "".join(f"  {line}\n" for line in shown)
-            + "Use another --workdir, or delete this one to begin again."
+            f"{os.fspath(workdir)} was begun with another corpus (there -> now):\n{listed(found)}\n"
+            "Use another --workdir, or delete this one to begin again."
         )
 
 
@@ -49,7 +47,7 @@ def _is_there(source: SourceConfig) -> bool:
         return False
 
 
-def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes: int) -> Iterator[str]:
+def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes: int) -> Iterator[object]:
     # The sources are compared file by file: where they lie does not matter, nor by which pattern they are named.
     theirs, ours = (RunConfig(corpus=item.model_copy(update={"sources": ()})) for item in (manifest.config, config))
     yield from differences(theirs, ours)

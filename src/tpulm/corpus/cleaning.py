@@ -1,10 +1,10 @@
 """Cleaning, a batch at a time: a megabyte is checked as a whole, and only what needs it is rewritten.
 
 A line end is "\\n" or "\\r\\n"; every other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank.
-With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run of blanks becomes one space, and blanks around line ends and
-white space around documents go. Then personal data are replaced, if asked for (personal.py), runs of more than `max_repeats`
-equal characters are cut, digits aside (1000000 is a number), and documents are left out by length and by language. Cleaning a
-second time changes nothing.
+First the matches of `remove` are deleted, document by document. With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run
+of blanks becomes one space, and blanks around line ends and white space around documents go. Then personal data are replaced,
+if asked for (personal.py), runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and
+documents are left out by length and by language. But for `remove`, cleaning a second time changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from itertools import compress
+from itertools import compress, islice
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -20,9 +20,10 @@ import numpy as np
 from tpulm.config import CleaningConfig
 from tpulm.corpus.faults import Reason
 from tpulm.corpus.languages import LanguageFilter
-from tpulm.corpus.personal import replaced
+from tpulm.corpus.personal import replaced, with_context
 from tpulm.corpus.records import Batch
 from tpulm.corpus.samples import Samples
+from tpulm.interrupt import time_limit
 
 # What str.isspace() accepts, but for the space and "\n". Two dozen searches for one of them are as fast as one for a class.
 _ODD_BLANKS: Final = (
@@ -33,6 +34,12 @@ _LINES_AT_EDGE = re.compile(r"(?<!\n)\n++\0\n*+|\0\n++")  # possessive: linear o
 
 _NORMALIZED_AT_ONCE: Final = 512  # characters
 _LEAST_FIRST: Final = -64  # of UTF-8, read as int8: a byte below it goes on with a character
+
+_MATCHING_SECONDS: Final = 30.0  # of the processor, for a megabyte, which takes most patterns a tenth of one
+_TOO_SLOW: Final = (
+    "needs more than 30 seconds for a megabyte of text: nested repetitions such as (a+)+ try every way to divide a text; "
+    "make them possessive (a++) or say what may not follow ([^》]*》)"
+)
 
 _Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
@@ -52,11 +59,16 @@ class Cleaner:
         self._keep = repeats or 0
         self._languages = LanguageFilter(config.languages) if config.languages else None
         self.replaced: Counter[str] = Counter()  # of all batches, by kind
+        self.removed_matches: Counter[str] = Counter()  # the same, by pattern
+        self.removed_characters: Counter[str] = Counter()
         self.samples = Samples()  # of what is left out, and of what is replaced
+        self._remove = [re.compile(pattern) for pattern in config.remove]
         self._repeats = {mark: re.compile(rf"([^\d{mark}])\1{{{repeats},}}") for mark in "\n\0"} if repeats else {}
 
     def clean(self, batch: Batch, skipped: Counter[str]) -> Cleaned:
         text, separator = batch
+        for pattern in self._remove:
+            text = self._without(pattern, text, separator)
         text = self._normalize(text, separator)
         if self._config.whitespace == "collapse":
             text = _collapse(text, separator)
@@ -73,6 +85,21 @@ class Cleaner:
         if kept.all():
             return Cleaned(documents, sizes, characters)
         return Cleaned(list(compress(documents, kept.tolist())), sizes[kept], characters[kept])
+
+    def _without(self, pattern: re.Pattern[str], text: str, separator: str) -> str:
+        """The documents without what matches in each of them: no match reaches into the next."""
+        documents, name = text.split(separator), pattern.pattern
+        with time_limit(_MATCHING_SECONDS, f"corpus.cleaning.remove: '{name}' {_TOO_SLOW}"):
+            found = [(index, document) for index, document in enumerate(documents) if pattern.search(document)]
+            reason = f"/{name}/"
+            if self.samples.wants(reason):
+                shown = (with_context(text, match) for _, text in found for match in pattern.finditer(text))
+                self.samples.add(reason, islice(shown, 3))
+            for index, document in found:
+                documents[index], number = pattern.subn("", document)
+                self.removed_matches[name] += number
+                self.removed_characters[name] += len(document) - len(documents[index])
+        return separator.join(documents) if found else text
 
     def _normalize(self, text: str, separator: str) -> str:
         form = self._config.unicode_form

@@ -20,7 +20,7 @@ Reason = Literal[
 ]  # fmt: skip
 
 # One document, one line, one field: more than this is taken for a mistake (a file without line ends), and bounds memory.
-MAX_DOCUMENT_BYTES: Final = 32 << 20
+MAX_DOCUMENT_BYTES: Final = 8 << 20
 
 
 class Wording(NamedTuple):

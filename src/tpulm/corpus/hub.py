@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.hub_faults import explained, unavailable
-from tpulm.errors import ConfigError, MissingExtra, suggest
+from tpulm.errors import ConfigError, MissingExtra, installing, suggest
 
 _ON_THE_HUB: Final = re.compile(r"hf://datasets/[^@]+@[^/]+/")
 _ANSWER_SECONDS: Final = 10.0
@@ -197,7 +197,7 @@ def library() -> Any:
         import datasets
         import huggingface_hub
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"datasets of the Hugging Face Hub need {error.name}: pip install 'tpulm[hub]'") from error
+        raise MissingExtra(f"datasets of the Hugging Face Hub need {error.name}: {installing('hub')}") from error
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(logging.CRITICAL)
     huggingface_hub.utils.logging.set_verbosity(logging.CRITICAL)

@@ -34,10 +34,9 @@ def read_hub(
     row = 0
     for table in _tables(builder, file, source, faults):
         path = path or check_column(table.schema, source.text_field, faults)
-        add_texts(table.column(path[0]), path[1:], row, source.text_field, batcher, faults)
+        yield from add_texts(table.column(path[0]), path[1:], row, source.text_field, batcher, faults)
         row += table.num_rows
         meter.count(table.nbytes)
-        yield from batcher.full()
     meter.finish()
     yield from batcher.flush()
 

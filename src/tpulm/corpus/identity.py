@@ -1,21 +1,27 @@
 """What a document's hash decides: its part, and, by bits that do not depend on those, holdout, sample and copies.
 
-A key is the 128-bit XXH3 hash of the cleaned UTF-8 text, as two 64-bit halves, the more significant one first. Documents are
-kept in the order of their keys, and a part is a range of the first half. Every other choice compares a mix of the second half
-with a threshold; each purpose mixes with its own constant, so the choices are independent of each other.
+A key is two 64-bit hashes: the first half of XXH3-128 of the cleaned UTF-8 text, and XXH3-64 of its letters and digits alone.
+Documents are kept in the order of their keys, and a part is a range of the first half. Every other choice compares a mix of the
+second half with a threshold; each purpose mixes with its own constant, so the choices are independent of each other. Texts that
+differ in marks, spaces or capitals alone are thus held out, or trained on, together.
 """
 
 from __future__ import annotations
 
+import functools
+import unicodedata
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 import numpy as np
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_64_digest, xxh3_128_digest
 
 RANGE: Final = 1 << 64
 HASH: Final = "xxh3_128"
+_TABLE: Final = 0x20000  # code points; the ideographs that follow are letters
+_LAST_LETTER: Final = 0xE0000
+_DROPPED_ASCII: Final = bytes(code for code in range(1, 128) if not chr(code).isalnum())
 
 
 class Purpose(IntEnum):
@@ -58,6 +64,43 @@ def keys_of(documents: Sequence[bytes]) -> Keys:
     digests = b"".join(map(xxh3_128_digest, documents))
     halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
     return Keys(halves[:, 0], halves[:, 1])
+
+
+def keys_of_texts(documents: Sequence[bytes]) -> Keys:
+    """Keys whose second half tells nothing but letters and digits (`letters`), or the whole of a text that has none."""
+    essences = letters(documents)
+    if b"" in essences:
+        essences = [essence or document for essence, document in zip(essences, documents, strict=True)]
+    digests = b"".join(map(xxh3_64_digest, essences))
+    return Keys(keys_of(documents).high, np.frombuffer(digests, ">u8").astype(np.uint64))
+
+
+def letters(documents: Sequence[bytes]) -> list[bytes]:
+    """The letters, digits and combining marks of each text (Unicode categories L, N, Mn, Mc, but for variation selectors), with
+    simple case folding, in UTF-8. No text holds NUL."""
+    text = b"\0".join(documents)
+    table = _folded()
+    if text.isascii():
+        return text.translate(bytes(table[:256].astype(np.uint8)), _DROPPED_ASCII).split(b"\0")
+    codes = np.frombuffer(text.decode().encode("utf-32-le"), np.uint32)
+    folded = table[np.minimum(codes, _TABLE - 1)]
+    if (far := codes >= _TABLE).any():
+        folded = np.where(far & (codes < _LAST_LETTER), codes, folded * ~far)
+    kept = np.compress((folded > 0) | (codes == 0), folded)
+    return kept.tobytes().decode("utf-32-le").encode().split(b"\0")
+
+
+@functools.cache
+def _folded() -> np.ndarray:
+    """What each code point becomes, 0 where it goes; uint32 [_TABLE]."""
+    table = np.zeros(_TABLE, np.uint32)
+    for code in range(_TABLE):
+        character = chr(code)
+        category = unicodedata.category(character)
+        if category[0] in "LN" or (category in ("Mn", "Mc") and not 0xFE00 <= code <= 0xFE0F):
+            folded = character.casefold()
+            table[code] = ord(folded) if len(folded) == 1 else code
+    return table
 
 
 def draw(keys: Keys, purpose: Purpose) -> np.ndarray:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from tpulm.corpus.faults import Faults, Reason
 from tpulm.corpus.lines import Lines
 from tpulm.corpus.records import Batch, Batcher
-from tpulm.corpus.samples import shorten
-from tpulm.errors import suggest
+from tpulm.errors import shorten, suggest
+from tpulm.storage import parse_json
+
+_MOST_VALUES: Final = 500_000  # of a record: each takes up to 100 bytes of memory, and three of the file
+_FEW_CHARACTERS: Final = 1 << 16  # which cannot hold enough values to matter
 
 
 def read_jsonl(stretches: Iterable[Lines], text_field: str, faults: Faults) -> Iterator[Batch]:
@@ -33,9 +36,12 @@ def parse_lines(lines: Lines, faults: Faults) -> Iterator[tuple[int, Any]]:
         if not line or line.isspace():
             faults.skipped["empty"] += 1
             continue
+        if len(line) > _FEW_CHARACTERS and sum(map(line.count, ",[{")) > _MOST_VALUES:
+            faults.add("too_large", f"a record of more than {_MOST_VALUES:,} values.", f"line {number}")
+            continue
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(line, strict=False)
+        except ValueError as error:
             faults.add("not_json", _not_json(line, error), f"line {number}")
         else:
             yield number, value

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from tpulm.errors import ConfigError, MissingExtra, suggest
+from tpulm.errors import ConfigError, MissingExtra, installing, suggest
 
 _CHARACTERS: Final = 1_000  # of a document are looked at: enough to tell, and 97 languages are compared
 _CERTAIN: Final = 0.5  # of the probability
@@ -57,5 +57,5 @@ def _package() -> Any:
     try:
         import py3langid
     except ImportError as error:
-        raise MissingExtra("corpus.cleaning.languages needs a package more: pip install 'tpulm[languages]'") from error
+        raise MissingExtra(f"corpus.cleaning.languages needs a package more: {installing('languages')}") from error
     return py3langid

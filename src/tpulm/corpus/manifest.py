@@ -8,16 +8,17 @@ import os
 from pathlib import PurePath
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from tpulm import storage
 from tpulm.config import CorpusConfig
+from tpulm.config.validation import recorded
 from tpulm.corpus.samples import Removed
 from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import Run
 from tpulm.errors import StorageError
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4  # 4: what is held out goes by letters and digits
 
 
 class Record(BaseModel):
@@ -40,13 +41,16 @@ class InputRecord(Record):
 
 
 class Counts(Record):
-    """Of documents kept, exact duplicates included; of those left out, by reason; and of what was replaced in all, by kind."""
+    """Of documents kept, exact duplicates included; of those left out, by reason; of what was replaced in all, by kind; and of
+    what was deleted, by pattern."""
 
     documents: int = 0
     bytes: int = 0
     characters: int = 0
     skipped: dict[str, int] = {}
     replaced: dict[str, int] = {}
+    removed_matches: dict[str, int] = {}
+    removed_characters: dict[str, int] = {}
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -55,6 +59,8 @@ class Counts(Record):
             characters=self.characters + other.characters,
             skipped=_sum(self.skipped, other.skipped),
             replaced=_sum(self.replaced, other.replaced),
+            removed_matches=_sum(self.removed_matches, other.removed_matches),
+            removed_characters=_sum(self.removed_characters, other.removed_characters),
         )
 
 
@@ -116,7 +122,7 @@ def removed_path(workdir: str | os.PathLike[str]) -> PurePath:
 
 def load_removed(workdir: str | os.PathLike[str]) -> Removed:
     path = removed_path(workdir)
-    return {reason: tuple(texts) for reason, texts in storage.read_json(path).items()} if storage.exists(path) else {}
+    return recorded(RootModel[Removed], storage.read_json(path), path).root if storage.exists(path) else {}
 
 
 def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
@@ -128,9 +134,10 @@ def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
     version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise StorageError(
-            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION}; begin in a new work folder"
+            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; "
+            "begin in a new work folder, or go on with the tpulm that began this one"
         )
-    return CorpusManifest.model_validate(value)
+    return recorded(CorpusManifest, value, path)
 
 
 def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts: Counts) -> str:

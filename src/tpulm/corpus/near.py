@@ -31,7 +31,7 @@ from tpulm.corpus.minhash import Banding, band_hashes, banding
 from tpulm.corpus.spill import Run, SpillReader, place_of
 from tpulm.hosts import Hosts
 from tpulm.progress import Progress
-from tpulm.workers import Runner, run_tasks
+from tpulm.workers import Runner, TaskProgress, report, run_tasks
 
 _DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at once
 _MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and as much for the sorting
@@ -81,13 +81,15 @@ def mark_near_duplicates(
     hosts.barrier("near-duplicates begun")
     mine = [piece for piece in hosts.share(pieces) if not _is_whole(piece, bands, place)]
     progress.start("Hashing for near-duplicates", sum(piece.documents for piece in mine), "document")
-    for documents in runner(_hash_piece, [(piece, bands, place) for piece in mine]):
-        progress.advance(documents)
+    with TaskProgress(progress) as done:
+        for documents in runner(_hash_piece, [(piece, bands, place) for piece in mine]):
+            done.add(over=documents)
     hosts.barrier("near-duplicates hashed")
     tasks = [(band, pieces, bands, place, str(path)) for band, path in enumerate(band_files) if not storage.exists(path)]
     progress.start("Comparing for near-duplicates", len(tasks), "band")
-    for _ in runner(_compare_band, hosts.share(tasks)):
-        progress.advance(1)
+    with TaskProgress(progress) as done:
+        for _ in runner(_compare_band, hosts.share(tasks)):
+            done.add(over=1)
     hosts.barrier("near-duplicates compared")
     if hosts.is_first:
         _unite(band_files, _union_path(place))
@@ -129,6 +131,7 @@ def _hash_piece(piece: _Piece, bands: Banding, workdir: str) -> int:
                 interrupt.check("finished parts are kept")
                 hashes[:, done : done + len(documents)] = band_hashes(documents, bands)
                 done += len(documents)
+                report(len(documents))
             stream.write(hashes.astype("<u8").tobytes())
         stream.flush()
         os.fsync(stream.fileno())
@@ -151,6 +154,7 @@ def _compare_band(band: int, pieces: Sequence[_Piece], bands: Banding, workdir: 
         new[1:] = hashes[1:] != hashes[:-1]
         leader = keys.take(np.maximum.accumulate(np.where(new, np.arange(len(hashes)), 0)))
         found.append(_distinct(keys.take((keys.high != leader.high) | (keys.low != leader.low))))
+        report(1 / ranges)
     united = _distinct(joined(found))
     storage.write_atomic(storage.as_path(path), _to_bytes(united))
     return len(united.high)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from tpulm import storage
 from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.faults import Faults
+from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults
 from tpulm.corpus.records import Batch, Batcher
 from tpulm.errors import DataError, suggest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROWS = 1024  # decoded at once
+_ROWS: Final = 1024  # decoded at once, at most
+_DECODED_BYTES: Final = 8 << 20  # about as much as that, where rows are long
+_LARGEST_PAGE: Final = 64 << 20  # decompressed
+_LARGE_PAGE: Final = 16 << 20  # of larger ones a row at a time
+_HEADER_BYTES: Final = 64 << 10
+_DICTIONARY, _DELTA_BYTE_ARRAY = (
+    2,
+    7,
+)  # a type of page, and an encoding: what stands there once may be meant any number of times
 
 
 def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterator[Batch]:
@@ -27,17 +35,28 @@ def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterato
 
     batcher = Batcher(faults, place=lambda row: f"row {row}")
     for first, rows in read_stretches(stream, choose, faults):
-        add_texts(rows.column(0), path[1:], first, text_field, batcher, faults)
-        yield from batcher.full()
+        yield from add_texts(rows.column(0), path[1:], first, text_field, batcher, faults)
     yield from batcher.flush()
 
 
-def add_texts(column: Any, within: Sequence[str], first: int, text_field: str, batcher: Batcher, faults: Faults) -> None:
-    """The strings of an Arrow column, of rows from the number `first` on; `within` are the fields below it."""
+def add_texts(
+    column: Any, within: Sequence[str], first: int, text_field: str, batcher: Batcher, faults: Faults
+) -> Iterator[Batch]:
+    """Full batches of the strings of an Arrow column, of rows from the number `first` on; `within` are the fields below it."""
+    import pyarrow as pa
     import pyarrow.compute as compute  # half a second to import, and few corpora need it
 
     if within:
         column = compute.call_function("struct_field", [column], compute.StructFieldOptions(list(within)))
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        column = column.cast(pa.large_string())
+    if column.nbytes > MAX_DOCUMENT_BYTES:
+        if len(column) == 1:
+            faults.add("too_large", f"'{text_field}' is longer than {MAX_DOCUMENT_BYTES >> 20} MiB.", f"row {first}")
+            return
+        for number in range(len(column)):
+            yield from add_texts(column.slice(number, 1), (), first + number, text_field, batcher, faults)
+        return
     for number, value in enumerate(values_of(column), first):
         if isinstance(value, str):
             batcher.add(value, number)
@@ -45,12 +64,16 @@ def add_texts(column: Any, within: Sequence[str], first: int, text_field: str, b
             faults.add("not_text", f"'{text_field}' is null; leave such rows out of the file.", f"row {number}")
         else:
             faults.add("undecodable", not_utf8(text_field, value), f"row {number}")
+    yield from batcher.full()
 
 
 def read_stretches(
     stream: ByteStream, choose: Callable[[pa.Schema], list[str] | None], faults: Faults
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Up to 1,024 rows at a time, with the number of the first, from 0. `choose` names the columns to read; None: all."""
+    """Up to 1,024 rows at a time, with the number of the first, from 0. `choose` names the columns to read; None: all.
+
+    Fewer rows where they are long, by the sizes of the file's pages, which are looked at first: Arrow decodes pages whole.
+    """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -59,12 +82,108 @@ def read_stretches(
     # A copy, so that a bucket that does not answer is never taken for a broken file.
     with storage.local_copy(stream.path) as file_here, storage.open_read(file_here) as source:
         try:
-            file = parquet.ParquetFile(source, pre_buffer=False)
-            for rows in file.iter_batches(_ROWS, columns=choose(file.schema_arrow), use_threads=False):
+            file = parquet.ParquetFile(source, pre_buffer=False, buffer_size=1 << 20)
+            columns = choose(file.schema_arrow)
+            rows_at_once = _rows_at_once(source, file.metadata, columns)
+            for rows in file.iter_batches(rows_at_once, columns=columns, use_threads=False):
                 yield row, rows
                 row += rows.num_rows
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            faults.add("broken_file", f"not a whole Parquet file ({error}). Copy it again.", f"after row {row}")
+        except (pa.ArrowException, OSError, ValueError) as error:
+            faults.add("broken_file", f"not a whole Parquet file ({str(error).strip()}). Copy it again.", f"after row {row}")
+
+
+class _Page(NamedTuple):
+    """What the header of a page says."""
+
+    kind: int
+    bytes: int  # decompressed
+    compressed_bytes: int
+    values: int
+    encoding: int
+    header_bytes: int
+
+
+def _rows_at_once(source: BinaryIO, metadata: Any, columns: list[str] | None) -> int:
+    """How many rows take about `_DECODED_BYTES`, whatever they are. Raises ValueError for a page that is too large."""
+    row_bytes = once_bytes = largest = 0.0
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(number)
+            path = chunk.path_in_schema
+            if columns is not None and not any(path == name or path.startswith(f"{name}.") for name in columns):
+                continue
+            for page in _pages(source, chunk):
+                largest = max(largest, page.bytes)
+                if page.kind == _DICTIONARY or page.encoding == _DELTA_BYTE_ARRAY:
+                    once_bytes = max(once_bytes, page.bytes)
+                else:
+                    row_bytes = max(row_bytes, page.bytes / max(1, page.values))
+    if largest > _LARGE_PAGE:
+        return 1
+    fitting = min(_DECODED_BYTES / max(row_bytes, 1), 8 * _DECODED_BYTES / max(once_bytes, 1), _ROWS)
+    return max(1, int(fitting))
+
+
+def _pages(source: BinaryIO, chunk: Any) -> Iterator[_Page]:
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    end = start + chunk.total_compressed_size
+    while start < end:
+        source.seek(start)
+        page = _page(source.read(_HEADER_BYTES))
+        if page.bytes > _LARGEST_PAGE:
+            raise ValueError(
+                f"column '{chunk.path_in_schema}' has a page of {page.bytes >> 20:,} MiB, and {_LARGEST_PAGE >> 20} are read; "
+                "write it with smaller ones, as pyarrow.parquet.write_table(…, write_batch_size=16) does"
+            )
+        yield page
+        start += page.header_bytes + page.compressed_bytes
+
+
+def _page(data: bytes) -> _Page:
+    """The header that `data` begins with (parquet-format, PageHeader, in Thrift's compact protocol)."""
+    try:
+        fields, size = _struct(data, 0)
+        details = next(fields[name] for name in (5, 7, 8) if name in fields)  # of data, a dictionary, data of version 2
+        encoding = details[4 if 8 in fields else 2]
+        return _Page(fields[1], fields[2], fields[3], details[1], encoding, size)
+    except (IndexError, KeyError, StopIteration) as error:
+        raise ValueError("the header of a page is broken") from error
+
+
+def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+    """Integers and structures by the number of the field, and where the structure ends; the other fields are stepped over."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while data[at]:
+        step, kind = divmod(data[at], 16)
+        at += 1
+        if step:
+            number += step
+        else:
+            number, at = _varint(data, at)
+            number = number >> 1 ^ -(number & 1)
+        if kind in (4, 5, 6):  # integers
+            value, at = _varint(data, at)
+            fields[number] = value >> 1 ^ -(value & 1)
+        elif kind == 8:  # bytes
+            size, at = _varint(data, at)
+            at += size
+        elif kind == 12:
+            fields[number], at = _struct(data, at)
+        elif kind == 3:
+            at += 1
+        elif kind not in (1, 2):  # true, false
+            raise ValueError("the header of a page is broken")
+    return fields, at + 1
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 127) << shift
+        if data[at] < 128:
+            return value, at + 1
+        at, shift = at + 1, shift + 7
 
 
 def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str]:

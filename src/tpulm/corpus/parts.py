@@ -74,6 +74,13 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     )
 
 
+def some_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, about_bytes: int) -> list[str]:
+    """A random part of the corpus of about so many bytes; nothing else is read."""
+    high = min(RANGE, about_bytes * RANGE // max(1, manifest.counts.bytes))
+    slices, _ = _slices(workdir, manifest, 0, high)
+    return [document for item in slices for document in item.documents()]
+
+
 def sample_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_bytes: int) -> Iterator[list[str]]:
     """Training documents, each once and without regard to weights, at most `max_bytes` of UTF-8, a list for each part.
 
@@ -152,7 +159,7 @@ def _sample_threshold(workdir: str | os.PathLike[str], manifest: CorpusManifest,
         draws, ends = _smallest_draws(workdir, manifest, min(RANGE, threshold_of(share)))
         fitting = int(np.searchsorted(ends, max_bytes, "right"))
         if fitting < len(draws):
-            if not fitting:
+            if draws[fitting] == draws[0]:
                 raise DataError(f"no document fits in a sample of {max_bytes:,} bytes; raise tokenizer.sample_bytes")
             return int(draws[fitting])
         if share >= 1.0:
@@ -165,11 +172,13 @@ def _smallest_draws(workdir: str | os.PathLike[str], manifest: CorpusManifest, t
 
     Reads keys and lengths of the whole corpus, a run at a time, and no text.
     """
-    all_draws, all_lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    all_keys, all_lengths = [], [np.zeros(0, np.int64)]
     for index, piece in enumerate(manifest.pieces):
         for item in SpillReader(spill_path(workdir, index), piece.runs).slices():
             chosen = _in_sample(item.keys, manifest, threshold)
-            all_draws.append(draw(item.keys, Purpose.TOKENIZER_SAMPLE)[chosen])
+            all_keys.append(item.keys.take(chosen))
             all_lengths.append(item.lengths()[chosen])
-    draws, first = np.unique(np.concatenate(all_draws), return_index=True)
-    return draws, np.cumsum(np.concatenate(all_lengths)[first])
+    keys, order, repeat = _merged(all_keys)
+    draws, lengths = draw(keys, Purpose.TOKENIZER_SAMPLE)[repeat == 0], np.concatenate(all_lengths)[order[repeat == 0]]
+    order = np.argsort(draws, kind="stable")
+    return draws[order], np.cumsum(lengths[order])

@@ -12,7 +12,7 @@ from typing import Final
 
 from tpulm import storage
 from tpulm.errors import ConfigError, suggest
-from tpulm.storage.paths import bucket_and_name
+from tpulm.storage.paths import bucket_and_name, printable
 
 _LEAST_ALIKE: Final = 0.6
 
@@ -22,7 +22,13 @@ def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
 
     Raises ConfigError where there are none.
     """
-    path = storage.as_path(pattern)
+    try:
+        return _find_paths(storage.as_path(pattern))
+    except ConfigError as error:
+        raise ConfigError(printable(str(error))) from error
+
+
+def _find_paths(path: PurePath) -> dict[str, storage.FileInfo]:
     if not isinstance(path, Path):
         return _in_cloud(path)
     found: dict[str, storage.FileInfo] = {}
@@ -35,11 +41,11 @@ def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
 
 
 def name_within(path: str, pattern: str) -> str:
-    """The name of a found file below the folder, or the fixed part of the glob, that found it."""
+    """The name of a found file below the folder, or the fixed part of the glob, that found it; printable."""
     whole = storage.as_path(pattern)
     root = next(folder for folder in (whole, *whole.parents) if not glob.has_magic(str(folder)))
     name = PurePath(os.path.relpath(path, root)) if not storage.is_remote(path) else storage.as_path(path).relative_to(root)
-    return storage.as_path(path).name if str(name) == "." else name.as_posix()
+    return printable(storage.as_path(path).name if str(name) == "." else name.as_posix())
 
 
 def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:

@@ -40,14 +40,14 @@ def replaced(text: str, kinds: Sequence[str], counts: Counter[str], samples: Sam
         form, sign, placeholder = _FORMS[kind]
         if sign in text:
             if samples.wants(kind):
-                samples.add(kind, (_with_context(text, found) for found in form.finditer(text)))
+                samples.add(kind, (with_context(text, found) for found in form.finditer(text)))
             text, number = form.subn(placeholder, text)
             if number:
                 counts[kind] += number
     return text
 
 
-def _with_context(text: str, found: re.Match[str]) -> str:
+def with_context(text: str, found: re.Match[str]) -> str:
     """The line it stands in, near it."""
     before = _LINE_END.split(text[max(0, found.start() - _CONTEXT) : found.start()])[-1]
     after = _LINE_END.split(text[found.end() : found.end() + _CONTEXT])[0]

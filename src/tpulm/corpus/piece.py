@@ -12,11 +12,12 @@ import numpy as np
 
 from tpulm import interrupt, storage
 from tpulm.config import CorpusConfig
+from tpulm.config.validation import recorded
 from tpulm.corpus import languages
 from tpulm.corpus.bytestream import ByteStream
 from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.faults import Faults
-from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of, threshold_of
+from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of_texts, threshold_of
 from tpulm.corpus.manifest import FORMAT_VERSION, Counts, InputRecord, PieceRecord, hash_json, reading_settings, spill_path
 from tpulm.corpus.readers import open_file, read_documents
 from tpulm.corpus.records import Batch
@@ -96,7 +97,7 @@ def finished(piece: Piece) -> PieceRecord | None:
     value = storage.read_json(piece.record)
     if value.get("settings") != piece.settings():
         return None
-    record = PieceRecord.model_validate(value)
+    record = recorded(PieceRecord, value, piece.record)
     if spill.size != spill_bytes(record.runs):
         return None
     # A limit may have ended the reading before the last files.
@@ -184,7 +185,7 @@ class _Keeper:
         documents, sizes, characters = self._cleaner.clean(batch, self._faults.skipped)
         if not documents:
             return 0
-        keys = keys_of(documents)
+        keys = keys_of_texts(documents)
         fraction = self._piece.config.sample_fraction
         if fraction < 1.0:
             chosen = below(draw(keys, Purpose.CORPUS_SAMPLE), threshold_of(fraction))
@@ -218,7 +219,13 @@ class _Keeper:
         return PieceRecord(
             settings=self._piece.settings(),
             inputs=inputs,
-            counts=self._counts + Counts(skipped=dict(self._faults.skipped), replaced=dict(self._cleaner.replaced)),
+            counts=self._counts
+            + Counts(
+                skipped=dict(self._faults.skipped),
+                replaced=dict(self._cleaner.replaced),
+                removed_matches=dict(self._cleaner.removed_matches),
+                removed_characters=dict(self._cleaner.removed_characters),
+            ),
             runs=tuple(self._spill.runs),
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from tpulm.corpus.codec import UNDECODABLE
 from tpulm.corpus.faults import Faults, Reason
-from tpulm.corpus.samples import shorten
+from tpulm.errors import shorten
 
 BATCH_BYTES: Final = 1 << 20
 

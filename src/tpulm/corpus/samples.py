@@ -6,17 +6,13 @@ from collections.abc import Iterable, Mapping
 from itertools import chain, islice, zip_longest
 from typing import Final
 
+from tpulm.errors import shorten
+
 _OF_A_PIECE: Final = 3  # of each reason
 _OF_ALL: Final = 20
 _CHARACTERS: Final = 200
 
 Removed = dict[str, tuple[str, ...]]  # samples by reason
-
-
-def shorten(text: str, limit: int = 60, *, quoted: bool = True) -> str:
-    """A text from the user's data as a message can show it."""
-    shown = repr(text[:limit]) if quoted else text[:limit]
-    return f"{shown}…" if len(text) > limit else shown
 
 
 class Samples:

@@ -36,7 +36,8 @@ from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
-from tpulm.workers import Runner, WorkerPool, count_cores, run_tasks
+from tpulm.storage.paths import printable
+from tpulm.workers import Runner, TaskProgress, WorkerPool, count_cores, report, run_tasks
 
 _SHARED_PARTS: Final = 8
 _WORTH_SHARING_BYTES: Final = 2_000_000
@@ -140,7 +141,9 @@ def _number_of_parts(text_bytes: int, part_bytes: int) -> int:
 
 def _without_places(config: CorpusConfig) -> CorpusConfig:
     """The settings with the last name of each path alone: a manifest is the same wherever its text lay."""
-    sources = [source.model_copy(update={"path": PurePath(source.path).name, "data_dir": None}) for source in config.sources]
+    sources = [
+        source.model_copy(update={"path": printable(PurePath(source.path).name), "data_dir": None}) for source in config.sources
+    ]
     return config.model_copy(update={"sources": tuple(sources)})
 
 
@@ -181,10 +184,11 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
         runner = (runner or partial(run_tasks, workers=workers)) if is_worth_it else None
     if runner is not None:
         largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
-        for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
-            records[number] = record
-            progress.advance(sum(file.bytes for file in record.inputs))
-            documents.add(record.counts.documents)
+        with TaskProgress(progress) as tasks:
+            for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
+                records[number] = record
+                tasks.add(over=sum(file.bytes for file in record.inputs))
+                documents.add(record.counts.documents)
     else:
         for piece in waiting:
             records[piece.number] = scatter_piece(piece, progress.advance, documents.add)
@@ -192,7 +196,7 @@ def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, pr
 
 
 def _numbered(piece: Piece) -> tuple[int, PieceRecord]:
-    return piece.number, scatter_piece(piece)
+    return piece.number, scatter_piece(piece, report)
 
 
 def _one_after_another(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
@@ -224,12 +228,14 @@ def _report(counts: Counts, progress: Progress) -> None:
     if counts.replaced:
         kinds = ", ".join(f"{count:,} of the kind '{kind}'" for kind, count in counts.replaced.items())
         progress.note(f"replaced by placeholders: {kinds}")
+    for pattern, matches in counts.removed_matches.items():
+        progress.note(f"deleted: {matches:,} matches of {pattern}, {counts.removed_characters[pattern]:,} characters")
 
 
 def _empty(config: CorpusConfig, counts: Counts) -> str:
     if config.max_bytes is not None and not counts.skipped:
         return f"the corpus is empty: its first document is larger than corpus.max_bytes = {config.max_bytes:,}; raise that"
-    names = ", ".join(source.path or source.format for source in config.sources)
+    names = ", ".join(printable(source.path) or source.format for source in config.sources)
     reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
     found = (
         f"all documents were left out: {reasons}. Check corpus.cleaning"

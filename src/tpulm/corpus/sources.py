@@ -26,6 +26,7 @@ from tpulm.corpus.python_text import hash_python_files, list_python_files
 from tpulm.corpus.tfds import NotPrepared, data_dir_of, find_shards
 from tpulm.corpus.tfds_preparation import prepare
 from tpulm.errors import ConfigError, MissingExtra, Unavailable
+from tpulm.storage.paths import printable
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", "tfds", "hub"]
 
@@ -59,7 +60,7 @@ class InputFile(NamedTuple):
     @property
     def name(self) -> str:
         where = f" (from byte {self.offset:,})" if self.offset else ""
-        return f"{self.path}{where}" or "the text that ships with Python"
+        return f"{printable(self.path)}{where}" or "the text that ships with Python"
 
 
 def find_files(sources: Sequence[SourceConfig], *, away: set[int] | None = None) -> list[InputFile]:
@@ -147,10 +148,10 @@ def _python_text(source: SourceConfig, index: int) -> InputFile:
 
 
 def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[SourceConfig]) -> str:
-    where = [f"sources[{file.source}] ('{sources[file.source].path}')" for file in (first, second)]
-    also = "" if first.path == second.path else f", as {second.path}"
+    where = [f"sources[{file.source}] ('{printable(sources[file.source].path)}')" for file in (first, second)]
+    also = "" if first.path == second.path else f", as {second.name}"
     return (
-        f"{first.path} is reached twice: by {where[0]}{also and f' as {first.path}'} and by {where[1]}{also}. "
+        f"{first.name} is reached twice: by {where[0]}{also and f' as {first.name}'} and by {where[1]}{also}. "
         "Its text would count twice; change corpus.sources so that each file belongs to one of them."
     )
 
@@ -165,6 +166,7 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
 def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
     """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) is text."""
     suffix, compression = suffixes(path)
+    path = printable(path)
     if source.format in ("auto", "python"):
         plain = not suffix or suffix[1:].isdigit()
         form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)

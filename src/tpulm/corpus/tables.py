@@ -13,9 +13,9 @@ from typing import Final, Literal
 from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, Wording
 from tpulm.corpus.lines import Lines
 from tpulm.corpus.records import Batch, Batcher
-from tpulm.corpus.samples import shorten
-from tpulm.errors import DataError, suggest
+from tpulm.errors import DataError, shorten, suggest
 
+_MOST_CELLS: Final = 100_000  # of a row
 OpenQuote = Literal["fault", "error"]
 _NEVER_CLOSED: Final = (
     "a quote in this row is never closed, so that all rows after it would be lost. Close it; a quote that is part of a text is "
@@ -64,9 +64,10 @@ def read_rows(
 def _csv_rows(stretches: Iterable[Lines], faults: Faults, open_quote: OpenQuote) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     torn_before = faults.skipped["broken_file"]
-    reader = csv.reader(_with_ends(stretches), strict=True)
+    lines = _RowLines(stretches)
+    reader = csv.reader(lines, strict=True)
     while True:
-        number = reader.line_num + 1
+        number, lines.characters = reader.line_num + 1, 0
         try:
             cells = next(reader)
         except StopIteration:
@@ -87,6 +88,24 @@ def _is_open_quote(error: csv.Error, *, lines: int) -> bool:
     return "unexpected end of data" in str(error) or ("field limit" in str(error) and lines > 1)
 
 
+class _RowLines:
+    """The lines, with their ends; an error where a row takes more of them than a document may have."""
+
+    def __init__(self, stretches: Iterable[Lines]):
+        self._lines = _with_ends(stretches)
+        self.characters = 0  # of the row that is being read
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.characters += len(line)
+        if self.characters > MAX_DOCUMENT_BYTES or (len(line) > _MOST_CELLS and line.count(",") > 5 * _MOST_CELLS):
+            raise csv.Error(f"row larger than field limit ({MAX_DOCUMENT_BYTES})")
+        return line
+
+
 def _with_ends(stretches: Iterable[Lines]) -> Iterator[str]:
     for lines in stretches:
         *whole, last = lines.text.split("\n")
@@ -99,7 +118,7 @@ def _with_ends(stretches: Iterable[Lines]) -> Iterator[str]:
 def _tsv_rows(stretches: Iterable[Lines]) -> Iterator[tuple[int, list[str]]]:
     for lines in stretches:
         for number, line in enumerate(lines.split(), lines.first):
-            yield number, line.split("\t") if line else []
+            yield number, line.split("\t", _MOST_CELLS) if line else []
 
 
 def _column(header: list[str], text_field: str, kind: Literal["csv", "tsv"], faults: Faults) -> int:

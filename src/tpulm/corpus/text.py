@@ -72,7 +72,7 @@ class _OpenDocument:
     def __init__(self, faults: Faults):
         self._faults = faults
         self._parts: list[str] = []
-        self._characters = 0
+        self._bytes = 0
         self._first = 1
         self._dropped = False
 
@@ -82,15 +82,15 @@ class _OpenDocument:
         if not self._parts:
             self._first = number
         self._parts.append(text)
-        self._characters += len(text)
-        if self._characters > MAX_DOCUMENT_BYTES:
+        self._bytes += len(text.encode("utf-8", "surrogatepass"))
+        if self._bytes > MAX_DOCUMENT_BYTES:
             self._faults.add("too_large", _TOO_LARGE, f"line {self._first}")
-            self._parts, self._characters, self._dropped = [], 0, True
+            self._parts, self._bytes, self._dropped = [], 0, True
 
     def close(self, batcher: Batcher) -> None:
         if self._parts:
             batcher.add("".join(self._parts), self._first)
-        self._parts, self._characters, self._dropped = [], 0, False
+        self._parts, self._bytes, self._dropped = [], 0, False
 
 
 _TOO_LARGE = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -17,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from tpulm import storage
 from tpulm.config import SourceConfig
-from tpulm.errors import ConfigError, MissingExtra, some_of, suggest
+from tpulm.errors import ConfigError, MissingExtra, installing, some_of, suggest
 
 _NAME: Final = re.compile(r"(?P<name>[a-z]\w*)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
@@ -155,11 +154,11 @@ def deprecations_ignored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _descriptions(folder: PurePath) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tpulm-") as temporary:
+    with storage.scratch_folder() as temporary:
         for path in storage.list_folder(folder):
             if path.suffix == ".json":
-                (Path(temporary) / path.name).write_bytes(storage.read_bytes(path))
-        yield Path(temporary)
+                (temporary / path.name).write_bytes(storage.read_bytes(path))
+        yield temporary
 
 
 def parts_of(builder: Any, source: SourceConfig) -> list[Any]:
@@ -184,5 +183,5 @@ def library_() -> Any:
         import array_record.python.array_record_module  # noqa: F401
         import tensorflow_datasets
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"datasets of TensorFlow Datasets need {error.name}: pip install 'tpulm[tfds]'") from error
+        raise MissingExtra(f"datasets of TensorFlow Datasets need {error.name}: {installing('tfds')}") from error
     return tensorflow_datasets

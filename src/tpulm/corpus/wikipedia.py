@@ -11,13 +11,17 @@ from typing import Final, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults
+from tpulm.corpus.faults import Faults
 from tpulm.corpus.records import Batch, Batcher
 from tpulm.corpus.wikitext import plain_text
-from tpulm.errors import DataError, MissingExtra
+from tpulm.errors import DataError, MissingExtra, installing
 
 _ARTICLES: Final = "0"  # the main namespace, in every wiki
 _HIDDEN: Final = ("6", "14", "-2")  # files, categories, media: links to them show no text
+_LONGEST_ARTICLE: Final = 2 << 20  # characters; MediaWiki itself allows as many bytes
+_LONGEST_PAGE: Final = 4 << 20  # bytes of XML, of which an article is most
+_ELEMENT_BYTES: Final = 256  # as which an element counts: of the memory that it takes beside its text
+_FED_BYTES: Final = 64 << 10  # parsed at once
 _ENGLISH: Final = frozenset(["file", "image", "category", "media"])  # understood in every language's wiki
 
 
@@ -26,7 +30,7 @@ def read_wikipedia(stream: ByteStream, faults: Faults) -> Iterator[Batch]:
     try:
         import mwparserfromhell  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("dumps of Wikipedia need a package more: pip install 'tpulm[wikipedia]'") from error
+        raise MissingExtra(f"dumps of Wikipedia need a package more: {installing('wikipedia')}") from error
     batcher = Batcher(faults, place=lambda number: f"page {number}")
     hidden = _hidden_of_site(stream, faults)
     number = 0
@@ -68,8 +72,8 @@ def _wikitext(page: Element, number: int, faults: Faults) -> str | None:
         faults.leave_out("no_wikitext", title)
         return None
     text = revisions[-1].findtext("text") or ""
-    if len(text) > MAX_DOCUMENT_BYTES:
-        faults.add("too_large", f"'{title}' is longer than {MAX_DOCUMENT_BYTES >> 20} MiB.", f"page {number}")
+    if len(text) > _LONGEST_ARTICLE:
+        faults.add("too_large", f"'{title}' is longer than {_LONGEST_ARTICLE:,} characters.", f"page {number}")
         return None
     return text
 
@@ -79,27 +83,42 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
     parser = XMLPullParser(["start", "end"])
     root: Element | None = None
     pieces, pages = stream.pieces(), 0
+    held = 0  # bytes since the last page
     if stream.offset:
         parser.feed("<mediawiki>")
     try:
-        for data in pieces:
+        for data in _slices(pieces):
             parser.feed(data)
+            held += len(data)
             for event, element in cast("Iterator[tuple[str, Element]]", parser.read_events()):
                 element.tag = element.tag.rpartition("}")[2]
+                held += _ELEMENT_BYTES * (event == "start")
                 if root is None:
                     root = _checked(element, faults)
                 elif event == "end" and element.tag in ("siteinfo", "page"):
                     pages += element.tag == "page"
                     yield element
                     root.clear()
+                    held = 0
+            if held > _LONGEST_PAGE:
+                raise ParseError(f"no page ends within {_LONGEST_PAGE >> 20} MiB")
         if stream.at_end and not stream.torn:
             parser.close()
     except ParseError as error:
         if root is None:
             raise _no_dump(faults, str(error)) from error
-        faults.add("broken_file", f"the XML is broken ({error}). Download the file again.", f"after page {pages}")
+        faults.add(
+            "broken_file",
+            f"the XML is broken or no dump of articles ({error}). Download the file again.",
+            f"after page {pages}",
+        )
         for _ in pieces:  # the hash is of the whole file
             pass
+
+
+def _slices(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        yield from (piece[start : start + _FED_BYTES] for start in range(0, len(piece), _FED_BYTES))
 
 
 def _checked(root: Element, faults: Faults) -> Element:

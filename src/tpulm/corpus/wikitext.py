@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 _COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
@@ -20,6 +20,9 @@ _ELEMENTS: Final = (
 )
 _TAG: Final = re.compile(rf"<(/?)({_ELEMENTS})\b[^<>]*?(/?)>", re.IGNORECASE)
 _LONGEST_ELEMENT: Final = 200_000  # characters: so far its end is looked for
+_AT_ONCE: Final = (
+    1 << 16
+)  # characters that mwparserfromhell reads, which takes a few hundred times as many bytes; or a paragraph
 _HEADING: Final = re.compile(r"={1,6}[^=].*=\s*")
 _TEMPLATE: Final = re.compile(r"\{\{|\}\}")
 _LINK: Final = re.compile(r"\[\[|\]\]")
@@ -46,7 +49,9 @@ def plain_text(markup: str, hidden: Collection[str]) -> str:
     text = "\n".join(line for line in text.split("\n") if _is_running_text(line))
     if not text:
         return ""
-    text = mwparserfromhell.parse(text, skip_style_tags=True).strip_code(normalize=True, collapse=False)
+    text = "\n".join(
+        mwparserfromhell.parse(some, skip_style_tags=True).strip_code(normalize=True, collapse=False) for some in _cut(text)
+    )
     text = _SWITCH.sub("", _REMAINS.sub("", text)).replace("\u00a0", " ")
     text = _BEFORE_BRACKET.sub(r"\1", _AFTER_BRACKET.sub(r"\1", _EMPTY_BRACKETS.sub("", text)))  # where templates stood
     lines = (line.lstrip(" ,;:").rstrip() for line in _SPACE_BEFORE.sub("", text).split("\n"))
@@ -55,7 +60,16 @@ def plain_text(markup: str, hidden: Collection[str]) -> str:
 
 def _is_running_text(line: str) -> bool:
     line = line.strip()
-    return bool(line) and not line.startswith(_LISTED) and not _HEADING.fullmatch(line)
+    return bool(line) and len(line) < _AT_ONCE and not line.startswith(_LISTED) and not _HEADING.fullmatch(line)
+
+
+def _cut(text: str) -> Iterator[str]:
+    """Whole lines, up to `_AT_ONCE` characters of them."""
+    while len(text) > _AT_ONCE:
+        end = text.rindex("\n", 0, _AT_ONCE)
+        yield text[:end]
+        text = text[end + 1 :]
+    yield text
 
 
 def _without_elements(text: str) -> str:

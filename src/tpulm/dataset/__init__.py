@@ -6,10 +6,10 @@ Rows of others come in by `importing`, which is not loaded here: no worker of `p
 """
 
 from tpulm.dataset.batches import Batches
-from tpulm.dataset.evaluation import evaluation_batches
+from tpulm.dataset.evaluation import evaluation_batches, token_counts
 from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
-from tpulm.dataset.prepare import MODULES, prepare, verify, warm_up
+from tpulm.dataset.prepare import MODULES, prepare, prepare_texts, verify, warm_up
 
 __all__ = [
     "MODULES",
@@ -25,9 +25,11 @@ __all__ = [
     "load_manifest",
     "load_split",
     "prepare",
+    "prepare_texts",
     "removed",
     "sample_rows",
     "summarize",
+    "token_counts",
     "verify",
     "warm_up",
 ]

@@ -22,6 +22,7 @@ from tpulm.dataset.segments import lay_segments
 from tpulm.dataset.words import WordEncoder
 from tpulm.errors import WorkFolderMismatch
 from tpulm.tokenization import Tokenization, analysers
+from tpulm.workers import report
 
 
 class PartTask(NamedTuple):
@@ -54,7 +55,15 @@ def _build_part(task: PartTask) -> dict[str, PartRecord]:
     for place, (split, documents) in enumerate(zip(SPLITS, (part.train, part.holdout), strict=True)):
         numbers = (task.number, place)
         sentences = task.config.rows == "segments"
-        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=task.rows.token_dtype, words=words)
+        tokens, counts = encode_documents(
+            documents,
+            tokenizer,
+            sentences=sentences,
+            dtype=task.rows.token_dtype,
+            words=words,
+            at_once=analysers.CHARACTERS_AT_ONCE if words or tokenizer.segmenter else None,
+            advance=report,
+        )
         documents.clear()
         records[split] = write_part(
             folder / split,
@@ -77,12 +86,12 @@ def _versions(tokens: Tokens, config: DataConfig, numbers: tuple[int, ...], coun
             documents = shuffle(tokens, order)
         else:
             documents = tokens
-        layout = _lay(documents, config, Draws(config.seed, Purpose.LAYOUT, *own))
+        layout = lay(documents, config, Draws(config.seed, Purpose.LAYOUT, *own))
         rows = Draws(config.seed, Purpose.ROW_ORDER, *own).permutation(layout.num_rows)
         yield Version(reorder(layout, rows), documents.ids, documents.word_start)
 
 
-def _lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
+def lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
     if not tokens.ids.size:
         return EMPTY
     if config.rows == "packed":

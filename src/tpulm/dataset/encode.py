@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from tpulm.dataset.words import WordEncoder
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.encoded import slices
 
-_CHARACTERS_AT_ONCE = 1 << 23
+_CHARACTERS_AT_ONCE = 1 << 18  # a second, after which progress is told
 
 
 class EncodedDocuments(NamedTuple):
@@ -29,17 +30,20 @@ def encode_documents(
     sentences: bool,
     dtype: np.dtype,
     words: WordEncoder | None = None,
+    at_once: int | None = None,
+    advance: Callable[[float], None] = lambda text_bytes: None,
 ) -> EncodedDocuments:
     """The documents in their order; with `sentences` each is split into sentences, else it counts as one.
 
-    `words` of the same tokenizer says where words begin; a sentence begins one.
+    `words` of the same tokenizer says where words begin; a sentence begins one. `advance` is told the bytes of text that
+    are done, after each `at_once` characters or so.
     """
     ids: list[np.ndarray] = [np.empty(0, dtype)]
     lengths: list[np.ndarray] = [np.zeros(1, np.int64)]
     sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
     word_start: list[np.ndarray] = [np.empty(0, np.int8)]
     num_bytes = 0
-    for some in slices(documents, _CHARACTERS_AT_ONCE):
+    for some in slices(documents, at_once or _CHARACTERS_AT_ONCE):
         texts, counts = _in_sentences(some) if sentences else (some, np.ones(len(some), np.int64))
         if words is None:
             encoded = tokenization.encode(texts)
@@ -49,13 +53,15 @@ def encode_documents(
         ids.append(encoded.ids.astype(dtype))
         lengths.append(encoded.lengths.astype(np.int64))
         sentence_counts.append(counts)
-        num_bytes += len("".join(some).encode())
+        advance(size := len("".join(some).encode()))
+        num_bytes += size
     all_ids = np.concatenate(ids)
     ends = np.cumsum(np.concatenate(lengths))
     document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
     tokens = Tokens(all_ids, _rising(ends), _rising(document_ends), None if words is None else np.concatenate(word_start))
     counted = Counts(
         documents=len(documents),
+        one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if sentences else 0,
         empty_documents=len(documents) - tokens.document_ends.size,
         bytes=num_bytes,
         characters=sum(map(len, documents)),

@@ -1,7 +1,8 @@
-"""Batches for evaluation: every row once, in order."""
+"""What a model is scored on and against: held-out rows, each once and in order, and how frequent each token is in training."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -34,6 +35,23 @@ def evaluation_batches(
         begin = min(first + host_index * share, num_rows)
         batch = reader.rows(reader.places(begin, min(begin + share, num_rows)))
         yield {name: _filled(rows, share, manifest.rows.special.pad if name == "tokens" else 0) for name, rows in batch.items()}
+
+
+def token_counts(folder: str | PurePath, *, max_tokens: int) -> np.ndarray:
+    """How often each token occurs where a model may have to predict it, int64 [V], in the split's first rows.
+
+    Those are a random sample, of `max_tokens` tokens or a little more. Counted are the next tokens of causal rows, and of
+    others every token but [CLS], [SEP] and [PAD], as masks are drawn.
+    """
+    rows = (manifest := load_split(folder)).rows
+    max_rows = math.ceil(max_tokens / (rows.sequence_length * max(1e-3, manifest.text_fraction)))
+    never = (rows.special.pad,) if rows.kind == "causal" else (rows.special.pad, rows.special.cls, rows.special.sep)
+    counts = np.zeros(rows.vocab_size, np.int64)
+    for batch in evaluation_batches(folder, batch_size=1024, max_rows=max_rows):
+        tokens = batch["tokens"][:, 1:] if rows.kind == "causal" else batch["tokens"]
+        counts += np.bincount(tokens.ravel(), minlength=rows.vocab_size)
+    counts[list(never)] = 0
+    return counts
 
 
 def _filled(rows: np.ndarray, count: int, value: int) -> np.ndarray:

@@ -48,13 +48,18 @@ def import_part(task: ImportedPartTask) -> dict[str, PartRecord]:
     """
     pieces = storage.as_path(task.pieces)
     index = _index(task.pieces, task.inputs)
-    rows = rows_of_part(((pieces / name, record) for name, record in index.pieces), task.number, row_dtype(task.rows))
+    rows, of_held_file = rows_of_part(
+        ((pieces / name, record) for name, record in index.pieces), task.number, row_dtype(task.rows)
+    )
     key = rows[["high", "low", "random_next"]]
     first = np.ones(len(rows), bool)
     first[1:] = key[1:] != key[:-1]
     duplicates = len(rows) - int(first.sum())
-    rows = rows[first]
-    held_out = below(draw(keys_in(rows), Purpose.HOLDOUT), task.holdout_below)
+    held_out = below(draw(keys_in(rows), Purpose.HOLDOUT), task.holdout_below) | of_held_file
+    if len(rows):  # equal ids go together: a row that another file has too is trained on
+        starts = np.flatnonzero(keys_in(rows).are_new())
+        held_out = np.repeat(np.logical_and.reduceat(held_out, starts), np.diff(starts, append=len(rows)))
+    rows, held_out = rows[first], held_out[first]
     records = {}
     for split, chosen, left_out in zip(SPLITS, (~held_out, held_out), (duplicates, 0), strict=True):
         some = rows[chosen]

@@ -1,19 +1,23 @@
 """Importing a dataset: TFRecords that google's scripts wrote become W/dataset, whose rows are then like any others.
 
 Three passes, each restartable: a walk over the frames of all files, which finds those that were cut off; the reading of
-stretches of them, each to a piece on disk; the parts, where equal rows meet and one of them stays. A row's part, place and
-split follow from its hash, so that neither the names nor the order of the files matter: the same files give the same bytes.
+stretches of them, each to a piece on disk; the parts, where equal rows meet and one of them stays. A row's part and place
+follow from its hash, and its split from its file's content or, where there is one file, from its hash too, so that neither the
+names nor the order of the files matter: the same files give the same bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import numpy as np
 
 from tpulm import interrupt, storage, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus.identity import HASH, RANGE, holdout_threshold
+from tpulm.dataset.evaluation import evaluation_batches
 from tpulm.dataset.imported_part import ImportedPartTask, import_part, write_index
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
@@ -49,6 +53,13 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+HoldOut = Literal["files", "rows"]
+_GRAM: Final = 8  # ids
+_INDEPENDENT: Final = 0.2  # of a text's n-grams occur elsewhere, in any language, by chance and by quotation
+_ROWS_AT_ONCE: Final = 4096
+_GRAMS: Final = 4 << 20  # that are compared, at most, of a split
+
+
 class ImportedFile(NamedTuple):
     path: str
     survey: Survey
@@ -61,6 +72,7 @@ def import_tfrecords(
     kind: Kind,
     tokenizer: Tokenization,
     holdout_fraction: float = 0.01,
+    hold_out: HoldOut = "files",
     workers: int | None = None,
     progress: Progress = SILENT,
 ) -> DatasetManifest:
@@ -73,14 +85,16 @@ def import_tfrecords(
         raise ConfigError(f"the holdout fraction is {holdout_fraction}; it must lie between 0 and 1, such as 0.01")
     rows, shape = _first_look(paths, kind, tokenizer)
     files = _survey(paths, progress)
-    inputs = _inputs(files, shape, tokenizer, holdout_fraction)
+    held = _held_files(files, holdout_fraction) if hold_out == "files" else []
+    inputs = _inputs(files, shape, tokenizer, holdout_fraction, held)
     folder = dataset_folder(workdir)
-    claim(folder, inputs)
+    claim(folder, inputs, progress)
     if (complete := load_manifest(workdir)) is not None:
         return complete
     pieces = storage.make_folder(folder / "pieces")
-    tasks = _stretch_tasks(files, shape, rows, digest(inputs), pieces)
-    holdout_below = _read(tasks, holdout_fraction, workers, progress)
+    tasks = _stretch_tasks(files, shape, rows, digest(inputs), pieces, held)
+    threshold = _read(tasks, holdout_fraction, workers, progress)
+    holdout_below = 0 if held else threshold
     tokenization_path = storage.as_path(workdir) / "tokenizer"
     tokenization.save(tokenizer, tokenization_path, inputs={"imported": kind})
     parts = [
@@ -89,7 +103,11 @@ def import_tfrecords(
     ]
     records = _build(folder, parts, sum(file.survey.records for file in files), workers, progress)
     train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
-    _refuse_empty(train, holdout)
+    _refuse_empty(train, holdout, held)
+    for split in (train, holdout):  # to be read below
+        storage.write_json(folder / split.split / "manifest.json", split.model_dump(mode="json"))
+    shared = _shared_share(folder, train, holdout, progress)
+    note = _holdout_note(files, held, shared)
     manifest = DatasetManifest(
         inputs=inputs,
         fingerprint=fingerprint(inputs, (train, holdout)),
@@ -98,7 +116,10 @@ def import_tfrecords(
             "files": len(files),
             "records": sum(file.survey.records for file in files),
             "duplicates": train.counts.duplicates,
+            "held_out_files": held,
+            "holdout_shared_8_grams": shared,
         },
+        notes=(note,),
         train=train,
         holdout=holdout,
     )
@@ -145,13 +166,35 @@ def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
     return sorted(files, key=lambda file: file.survey.fingerprint)
 
 
-def _inputs(files: Sequence[ImportedFile], shape: Shape, tokenizer: Tokenization, holdout_fraction: float) -> dict[str, Any]:
+def _held_files(files: Sequence[ImportedFile], fraction: float) -> list[str]:
+    """Fingerprints of the files that are held out, `fraction` of the rows at most or the smallest file; none of a single one.
+
+    The files come in the order of their fingerprints, which is random.
+    """
+    rows: dict[str, int] = {}  # copies of a file are one
+    for file in files:
+        if file.survey.records:
+            rows[file.survey.fingerprint] = rows.get(file.survey.fingerprint, 0) + file.survey.records
+    if len(rows) < 2:
+        return []
+    held, room = [], fraction * sum(rows.values())
+    for name, count in rows.items():
+        if count <= room:
+            held.append(name)
+            room -= count
+    return held or [min(rows, key=lambda name: rows[name])]
+
+
+def _inputs(
+    files: Sequence[ImportedFile], shape: Shape, tokenizer: Tokenization, holdout_fraction: float, held: Sequence[str]
+) -> dict[str, Any]:
     """What the dataset is made from. "imported" is by what `workfolder` knows it."""
     return {
         "format_version": FORMAT_VERSION,
         "hash": HASH,
         "imported": shape.kind,
         "holdout_fraction": holdout_fraction,
+        "held_out": digest(list(held)) if held else "rows",
         "sizes": {"stretch_bytes": STRETCH_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
         "tokenizer": tokenizer.fingerprint,
         "files": {
@@ -163,13 +206,14 @@ def _inputs(files: Sequence[ImportedFile], shape: Shape, tokenizer: Tokenization
 
 
 def _stretch_tasks(
-    files: Sequence[ImportedFile], shape: Shape, rows: RowFormat, inputs: str, pieces: PurePath
+    files: Sequence[ImportedFile], shape: Shape, rows: RowFormat, inputs: str, pieces: PurePath, held: Sequence[str]
 ) -> list[StretchTask]:
     stretches = [(file, stretch) for file in files for stretch in file.survey.stretches]
     num_parts = -(-sum(stretch.bytes for _, stretch in stretches) // PART_BYTES)
     return [
-        StretchTask(str(pieces), number, file.path, file.survey.fingerprint, stretch, shape, rows, num_parts, inputs)
+        StretchTask(str(pieces), number, file.path, name, stretch, shape, rows, num_parts, inputs, name in held)
         for number, (file, stretch) in enumerate(stretches)
+        for name in (file.survey.fingerprint,)
     ]
 
 
@@ -244,9 +288,14 @@ def _each(
         interrupt.check()
 
 
-def _refuse_empty(train: SplitManifest, holdout: SplitManifest) -> None:
+def _refuse_empty(train: SplitManifest, holdout: SplitManifest, held: Sequence[str]) -> None:
     if train.counts.rows and holdout.counts.rows:
         return
+    if held and train.counts.rows > 1:
+        raise DataError(
+            "every row of the files that would be held out stands in other files too; hold out single rows, with "
+            "--hold-out rows, in a new work folder"
+        )
     raise DataError(
         f"the records hold {train.counts.rows + holdout.counts.rows} different rows ({train.counts.duplicates:,} exact "
         "duplicates are left out); at least two are needed, one of them for the holdout. Name more files, and begin in a new "
@@ -261,7 +310,55 @@ def _report(manifest: DatasetManifest, progress: Progress) -> None:
         f"{counts.rows:,} rows of {manifest.train.rows.sequence_length} to train on and {held_out:,} held out, from "
         f"{records:,} records; {counts.duplicates:,} exact duplicates left out; {manifest.train.padding_fraction:.1%} padding"
     )
-    progress.note(
-        "held out is by row: other cuts of the same text may be among the rows trained on (BERT's dupe_factor makes such), and "
-        "flatter the scores"
+    progress.note(manifest.notes[0])
+
+
+def _holdout_note(files: Sequence[ImportedFile], held: Sequence[str], shared: float) -> str:
+    count = len({file.survey.fingerprint for file in files if file.survey.records})
+    if held:
+        share = sum(file.survey.records for file in files if file.survey.fingerprint in held)
+        share /= sum(file.survey.records for file in files)
+        how = f"{len(held):,} of {count:,} files are held out, {share:.1%} of the records"
+    else:
+        how = "single rows are held out, not files"
+    flattering = ": the holdout is not independent, and scores on it flatter (dupe_factor repeats each document)"
+    return (
+        f"{how}; {shared:.1%} of the {_GRAM}-grams of the held-out rows stand in training rows too"
+        f"{flattering if shared >= _INDEPENDENT else ''}"
     )
+
+
+def _shared_share(folder: PurePath, train: SplitManifest, holdout: SplitManifest, progress: Progress) -> float:
+    """The share of the holdout's n-grams of ids that occur in training rows too.
+
+    Of very many only those whose hash is small are compared, the same ones in both splits.
+    """
+    slots = train.rows.sequence_length * max(train.counts.rows, holdout.counts.rows)
+    below = np.uint64(min(2**64 - 1, _GRAMS * 2**64 // slots))
+    progress.start("Comparing the splits", train.counts.rows, "row")
+    held = np.concatenate([np.empty(0, np.uint64), *_grams(folder, holdout, below, SILENT)])
+    known = np.unique(held)
+    found = np.zeros(len(known), bool)
+    for grams in _grams(folder, train, below, progress):
+        place = np.minimum(np.searchsorted(known, grams), len(known) - 1) if len(known) else grams[:0].astype(np.int64)
+        found[place[known[place] == grams[: len(place)]]] = True
+    return float(found[np.searchsorted(known, held)].mean()) if len(held) else 0.0
+
+
+def _grams(folder: PurePath, split: SplitManifest, below: np.uint64, progress: Progress) -> Iterator[np.ndarray]:
+    """Hashes of the n-grams without special tokens, a few rows at a time; those below a threshold."""
+    special = np.array([split.rows.special.pad, split.rows.special.cls, split.rows.special.sep])
+    for batch in evaluation_batches(folder / split.split, batch_size=_ROWS_AT_ONCE):
+        ids = batch["tokens"].astype(np.uint64)
+        width = ids.shape[1] - _GRAM + 1
+        if width < 1:
+            return
+        text = ~np.isin(batch["tokens"], special)
+        grams, whole = np.zeros((len(ids), width), np.uint64), np.ones((len(ids), width), bool)
+        for place in range(_GRAM):
+            grams = (grams ^ ids[:, place : place + width]) * np.uint64(0x9E3779B97F4A7C15)
+            grams ^= grams >> np.uint64(29)
+            whole &= text[:, place : place + width]
+        yield grams[whole & (grams < below)]
+        progress.advance(len(ids))
+        interrupt.check()

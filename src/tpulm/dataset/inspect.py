@@ -85,6 +85,7 @@ def removed(workdir: str | PurePath) -> list[Removed]:
     whole = load_manifest(workdir)
     assert whole is not None, "its splits are written before it"
     counts = {**whole.corpus.get("skipped", {}), **whole.corpus.get("replaced", {})}
+    counts |= {f"/{pattern}/": times for pattern, times in whole.corpus.get("removed_matches", {}).items()}
     counts |= {name: getattr(train.counts, name) for name in ("duplicates", "near_duplicates", "left_out_by_weight")}
     samples = corpus.load_removed(workdir) | corpus.merge_samples(part.removed for part in train.parts)
     found = [Removed(reason, count, samples.get(reason, ())) for reason, count in counts.items() if count]

@@ -16,9 +16,10 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from tpulm import storage
+from tpulm.config.validation import recorded
 from tpulm.errors import StorageError
 
 FORMAT_VERSION = 1
@@ -41,6 +42,7 @@ class Counts(Record):
     left_out_by_weight: int = 0
     added_by_weight: int = 0
     empty_documents: int = 0  # nothing in them is a token; among `documents`, in no row
+    one_sentence_documents: int = 0  # of rows of segments alone
     bytes: int = 0  # UTF-8
     characters: int = 0
     tokens: int = 0  # content tokens
@@ -120,6 +122,16 @@ class SplitManifest(Record):
     parts: tuple[PartRecord, ...]
 
     @property
+    def text_fraction(self) -> float:
+        """Slots of the rows that are not padding."""
+        return 1.0 - self.padding_fraction
+
+    @property
+    def unknown_fraction(self) -> float:
+        """Of the content tokens."""
+        return self.counts.unknown_tokens / max(1, self.counts.tokens)
+
+    @property
     def num_versions(self) -> int:
         return len(self.parts[0].version_rows)
 
@@ -137,6 +149,7 @@ class DatasetManifest(Record):
     inputs: dict[str, Any]
     fingerprint: str  # of the inputs and of every object
     corpus: dict[str, Any]
+    notes: tuple[str, ...] = ()  # what users of the dataset had better know
     train: SplitManifest
     holdout: SplitManifest
 
@@ -214,14 +227,9 @@ def load_split(folder: str | PurePath) -> SplitManifest:
 
 
 def parse(record: type[Any], value: Any, path: PurePath) -> Any:
-    version = value.get("format_version") if isinstance(value, dict) else None
+    version = value.get("format_version")
     if version != FORMAT_VERSION:
         raise StorageError(
             f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION}; prepare again in a new work folder"
         )
-    try:
-        return record.model_validate(value)
-    except ValidationError as error:
-        raise StorageError(
-            f"{path} is damaged or was edited ({error.errors()[0]['msg']}); prepare the dataset again"
-        ) from error
+    return recorded(record, value, path)

@@ -58,7 +58,7 @@ def write_part(
             if version.layout.num_rows:
                 for column in rows.columns:
                     _write_column(temporary / array_path(column, len(written)), column, version, rows)
-            written.append(_with_rows(counts, version.layout, rows.sequence_length))
+            written.append(with_rows(counts, version.layout, rows.sequence_length))
         record = PartRecord(
             inputs=inputs,
             number=number,
@@ -81,7 +81,7 @@ def read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord 
     if _RECORD not in there:
         return None
     value = storage.read_json(path)
-    if not isinstance(value, dict) or (value.get("format_version"), value.get("inputs")) != (FORMAT_VERSION, inputs):
+    if (value.get("format_version"), value.get("inputs")) != (FORMAT_VERSION, inputs):
         return None
     record: PartRecord = parse(PartRecord, value, path)
     for name, found in record.objects.items():
@@ -114,7 +114,8 @@ def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat
     )
 
 
-def _with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
+def with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
+    """The counts of the text with those of its rows."""
     in_rows = int(layout.length.sum())
     slots = layout.num_rows * sequence_length
     return counts.model_copy(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-from tpulm import storage, tokenization
-from tpulm.config import DataConfig
+from tpulm import corpus, storage, tokenization
+from tpulm.config import DataConfig, changes, listed
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset.blocks import damaged
-from tpulm.dataset.build import PartTask, build_part, load_tokenization
+from tpulm.dataset.build import PartTask, build_part, lay, load_tokenization
+from tpulm.dataset.draws import Draws, Purpose
+from tpulm.dataset.encode import encode_documents
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
     WORD_START,
+    Counts,
     DatasetManifest,
     PartRecord,
     RowFormat,
@@ -28,15 +32,15 @@ from tpulm.dataset.manifest import (
     split_manifest,
     write_manifest,
 )
-from tpulm.dataset.part import read_record
-from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch
+from tpulm.dataset.part import Version, read_record, with_rows, write_part
+from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch, some_of
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.tokenization import Tokenization, analysers
-from tpulm.workers import Runner, WorkerPool, run_tasks
+from tpulm.workers import Runner, TaskProgress, WorkerPool, run_tasks
 
 MODULES = (__name__, "numpy.ma")  # for workers to have at the beginning; the latter NumPy imports when it is first needed
-_MOSTLY_RANDOM = 0.6
+_GLANCE_BYTES = 1 << 20  # of text, laid out beforehand
 
 
 def warm_up(pool: WorkerPool, tokenization_path: str | PurePath) -> None:
@@ -75,7 +79,7 @@ def prepare(
         **({"analyser": analyser} if analyser else {}),
     }
     if hosts.is_first:
-        claim(folder, inputs)
+        claim(folder, inputs, progress)
     if (complete := load_manifest(workdir)) is not None:
         return complete
     if hosts.is_first:
@@ -97,6 +101,8 @@ def prepare(
         )
         for number in hosts.share(numbers)
     ]
+    if hosts.is_first and (warning := _glance(config, corpus_workdir or workdir, corpus_manifest, tokenizer, rows)):
+        progress.note(f"warning, by a sample: {warning}")
     runner = runner or partial(run_tasks, workers=workers)
     records = _build(tasks, corpus_manifest.counts.bytes / len(numbers), runner, progress)
     hosts.barrier("dataset parts")
@@ -114,6 +120,21 @@ def prepare(
     hosts.barrier("dataset")
     manifest = load_manifest(workdir)
     assert manifest is not None, "the first host has written it"
+    return manifest
+
+
+def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConfig, tokenizer: Tokenization) -> SplitManifest:
+    """Rows of other texts than the corpus, each list a part, as a split of its own: `folder`. To be scored, not trained on."""
+    rows = row_format(config.model_copy(update={"word_boundaries": "none"}), tokenizer)
+    records = []
+    for number, documents in enumerate(texts):
+        sentences = config.rows == "segments"
+        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=rows.token_dtype)
+        layout = lay(tokens, config, Draws(config.seed, Purpose.LAYOUT, number, SPLITS.index("holdout")))
+        versions = [Version(layout, tokens.ids)]
+        records.append(write_part(folder, number=number, inputs="", versions=versions, counts=counts, rows=rows))
+    manifest = split_manifest("holdout", {}, rows, records)
+    storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return manifest
 
 
@@ -149,11 +170,13 @@ def _write_manifest(
     train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
     for split in (train, holdout):
         _refuse_empty(split, train.counts.documents + holdout.counts.documents)
-    _report(train, progress)
+    warning = _one_sentence_warning(train.counts, rows)
+    _report(train, warning, progress)
     manifest = DatasetManifest(
         inputs=inputs,
         fingerprint=fingerprint(inputs, (train, holdout)),
         corpus=corpus_manifest.counts.model_dump(mode="json"),
+        notes=(warning,) if warning else (),
         train=train,
         holdout=holdout,
     )
@@ -173,29 +196,24 @@ def verify(manifest: DatasetManifest, workdir: str | PurePath) -> None:
                     raise damaged(folder, f"{name} has sha256 {found}, expected {recorded.sha256}")
 
 
-def claim(folder: PurePath, inputs: dict[str, Any]) -> None:
-    """Write down what this dataset is made from, before anything else; refuse a folder that was begun from something else."""
+def claim(folder: PurePath, inputs: dict[str, Any], progress: Progress = SILENT) -> None:
+    """Write down what this dataset is made from, before anything else; refuse a finished one that was made from something else.
+
+    Parts of an unfinished one that are of other inputs are made again.
+    """
     path = folder / "inputs.json"
-    if not storage.exists(path):
-        storage.write_json(path, inputs)
+    recorded = storage.read_json(path) if storage.exists(path) else None
+    if recorded == inputs:
         return
-    recorded = storage.read_json(path)
-    if recorded != inputs:
-        changes = "; ".join(_changes(recorded, inputs))
+    lines = [str(change).removeprefix("config.") for change in changes(recorded or inputs, inputs)]
+    if lines and storage.exists(folder / "manifest.json"):
         raise WorkFolderMismatch(
-            f"{folder} was begun from other inputs: {changes}. Choose another --workdir, or delete {folder} to prepare it anew"
+            f"{folder} was made from other inputs (there -> now):\n{listed(lines)}\n"
+            f"Set them back, use another --workdir, or delete {folder} and its corpus to make them again."
         )
-
-
-def _changes(old: Any, new: Any, name: str = "") -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            change
-            for key in sorted(old.keys() | new.keys())
-            for change in _changes(old.get(key), new.get(key), f"{name}.{key}" if name else key)
-        ]
-    label = name.replace("config.", "data.", 1) if name.startswith("config.") else name
-    return [] if old == new else [f"{label} was {old}, is now {new}"]
+    if lines:
+        progress.note(f"{folder} was begun from other inputs, and is begun again: {some_of(lines)}")
+    storage.write_json(path, inputs)
 
 
 def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
@@ -230,11 +248,12 @@ def _build(tasks: list[PartTask], bytes_of_part: float, runner: Runner, progress
         progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
     progress.start("Building the dataset", total=bytes_of_part * len(missing), unit="B")
     documents = DocumentRate(progress)
-    for built in runner(build_part, ((task,) for task in missing)):
-        for split, record in built.items():
-            records[split].append(record)
-        progress.advance(sum(record.counts.bytes for record in built.values()))
-        documents.add(sum(record.counts.documents for record in built.values()))
+    with TaskProgress(progress) as done:
+        for built in runner(build_part, ((task,) for task in missing)):
+            for split, record in built.items():
+                records[split].append(record)
+            done.add(over=sum(record.counts.bytes for record in built.values()))
+            documents.add(sum(record.counts.documents for record in built.values()))
     return records
 
 
@@ -264,7 +283,35 @@ def _refuse_empty(split: SplitManifest, documents: int) -> None:
     raise DataError(f"the {name} is empty ({what}); {fraction}, and begin in a new work folder")
 
 
-def _report(train: SplitManifest, progress: Progress) -> None:
+def _glance(
+    config: DataConfig, corpus_workdir: str | PurePath, manifest: CorpusManifest, tokenizer: Tokenization, rows: RowFormat
+) -> str:
+    """What is wrong with rows of segments from a sample of the corpus; "" for nothing. Better said now than in an hour."""
+    if config.rows != "segments":
+        return ""
+    texts = corpus.some_texts(corpus_workdir, manifest, _GLANCE_BYTES)
+    tokens, counts = encode_documents(texts, tokenizer, sentences=True, dtype=rows.token_dtype)
+    layout = lay(tokens, config, Draws(config.seed, Purpose.LAYOUT))
+    return _one_sentence_warning(with_rows(counts, layout, rows.sequence_length), rows)
+
+
+def _one_sentence_warning(counts: Counts, rows: RowFormat) -> str:
+    if rows.kind != "segments" or 2 * counts.one_sentence_documents <= counts.documents:
+        return ""
+    in_rows = (counts.tokens + counts.copied_tokens) / max(1, counts.rows * rows.sequence_length)
+    pairs = (
+        f" and {counts.random_next_rows / max(1, counts.rows):.0%} of the pairs are random"
+        if "next_sentence" in rows.columns
+        else ""
+    )
+    single = counts.one_sentence_documents / counts.documents
+    return (
+        f"{single:.0%} of the documents are a single sentence, so text fills {in_rows:.0%} of the slots of the rows{pairs}; "
+        "data.rows = 'packed' with data.next_sentence = false fills nearly all"
+    )
+
+
+def _report(train: SplitManifest, warning: str, progress: Progress) -> None:
     counts, versions = train.counts, train.num_versions
     progress.note(
         f"{counts.rows:,} rows of {train.rows.sequence_length} from {counts.documents:,} documents, {counts.tokens:,} tokens; "
@@ -272,8 +319,5 @@ def _report(train: SplitManifest, progress: Progress) -> None:
     )
     if counts.empty_documents:
         progress.note(f"{counts.empty_documents:,} documents hold no token and are in no row")
-    if (share := counts.random_next_rows / counts.rows) > _MOSTLY_RANDOM:
-        progress.note(
-            f"{share:.0%} of the rows have a random second segment: most documents are too short for a real one, "
-            "so next_sentence will teach little here"
-        )
+    if warning:
+        progress.note(f"warning: {warning}")

@@ -15,13 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm import storage
+from tpulm.config.validation import recorded
 from tpulm.corpus.identity import RANGE, Keys, Purpose, draw, keys_of, part_range
 from tpulm.dataset.manifest import FORMAT_VERSION, Record, RowFormat
 from tpulm.dataset.pretraining_records import Shape, Vocabulary, read_rows
 from tpulm.dataset.tfrecord import Stretch, read_records
 from tpulm.errors import DataError
 
-_RECORDS_AT_ONCE = 2048
+_TOKENS_AT_ONCE = 1 << 20
 
 
 class StretchTask(NamedTuple):
@@ -34,6 +35,7 @@ class StretchTask(NamedTuple):
     rows: RowFormat
     num_parts: int
     inputs: str  # digest of inputs.json
+    held_out: bool = False  # the whole file is
 
     @property
     def piece(self) -> PurePath:
@@ -48,6 +50,7 @@ class StretchTask(NamedTuple):
 class StretchRecord(Record):
     format_version: int = FORMAT_VERSION
     identity: dict[str, object]
+    held_out: bool
     bytes: int
     part_ends: tuple[int, ...]  # rows up to and with each part
     smallest_draw: int  # of the rows' holdout draws; see corpus.identity.holdout_threshold
@@ -64,8 +67,8 @@ def import_stretch(task: StretchTask) -> StretchRecord:
     rows = np.empty(task.stretch.records, row_dtype(task.rows))
     vocabulary = Vocabulary(task.rows.vocab_size, task.rows.special)
     records = read_records(task.path, task.stretch)
-    done = 0
-    while batch := list(islice(records, _RECORDS_AT_ONCE)):
+    done, at_once = 0, max(1, _TOKENS_AT_ONCE // task.rows.sequence_length)
+    while batch := list(islice(records, at_once)):
         found = read_rows(batch, task.path, task.shape, vocabulary)
         some = rows[done : done + len(batch)]
         some["tokens"], some["random_next"] = found.tokens, found.random_next
@@ -88,21 +91,28 @@ def finished(task: StretchTask) -> StretchRecord | None:
     value = storage.read_json(path)
     if value.get("format_version") != FORMAT_VERSION or value.get("identity") != task.identity:
         return None
-    record = StretchRecord.model_validate(value)
+    record = recorded(StretchRecord, value, path)
     return record if piece.size == record.bytes else None
 
 
-def rows_of_part(pieces: Iterator[tuple[PurePath, StretchRecord]], part: int, dtype: np.dtype) -> np.ndarray:
-    """The rows of a part from all pieces, in the order of their keys; `row_dtype` [N]."""
-    found = [np.empty(0, dtype)]
+class PartRows(NamedTuple):
+    rows: np.ndarray  # `row_dtype` [N], in the order of their keys
+    of_held_file: np.ndarray  # bool [N]
+
+
+def rows_of_part(pieces: Iterator[tuple[PurePath, StretchRecord]], part: int, dtype: np.dtype) -> PartRows:
+    """The rows of a part from all pieces."""
+    found, held = [np.empty(0, dtype)], [np.empty(0, bool)]
     for path, record in pieces:
         first, last = (record.part_ends[part - 1] if part else 0), record.part_ends[part]
         if first < last:
             offset = record.bytes - record.part_ends[-1] * dtype.itemsize  # what numpy writes before the rows
             data = storage.open_ranges(path).read(offset + first * dtype.itemsize, offset + last * dtype.itemsize)
             found.append(np.frombuffer(data, dtype))
+            held.append(np.full(last - first, record.held_out))
     rows = np.concatenate(found)
-    return rows[order_of(rows)]
+    order = order_of(rows)
+    return PartRows(rows[order], np.concatenate(held)[order])
 
 
 def keys_in(rows: np.ndarray) -> Keys:
@@ -126,6 +136,7 @@ def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.n
         size = stream.tell()
     record = StretchRecord(
         identity=task.identity,
+        held_out=task.held_out,
         bytes=size,
         part_ends=tuple(part_ends),
         smallest_draw=min(map(int, draws), default=RANGE - 1),

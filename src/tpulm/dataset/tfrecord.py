@@ -25,6 +25,7 @@ _MASK_DELTA = 0xA282EAD8
 _HEAD = struct.Struct("<QI")  # length, its checksum
 _TAIL = struct.Struct("<I")  # the data's checksum
 _FRAME_BYTES = _HEAD.size + _TAIL.size
+_LARGEST_BYTES = 16 << 20  # of a record; rows of 65,536 tokens have a tenth of that
 _GZIP = b"\x1f\x8b"
 
 
@@ -147,6 +148,12 @@ def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_F
         if offset + length + _FRAME_BYTES > end:
             there = end - offset - _HEAD.size
             raise _cut_off(f"{there:,} of the {length + _TAIL.size:,} bytes of its data and checksum", where)
+        if length > _LARGEST_BYTES:
+            raise DataError(
+                f"it has {length:,} bytes, more than the {_LARGEST_BYTES:,} that a row can need: this is no file of "
+                "pretraining records; name those that BERT's or ELECTRA's script wrote",
+                location=where,
+            )
         yield _Frame(number, offset, length, head)
         number, offset = number + 1, offset + length + _FRAME_BYTES
 

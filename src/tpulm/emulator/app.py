@@ -1,4 +1,4 @@
-"""Between the server and the service: bodies are read, faults befall connections, answers are streamed."""
+"""Between the server and the service: strangers are refused, bodies read, faults befall connections, answers are streamed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tpulm.emulator.admission import refuse_pages, without_token
 from tpulm.emulator.answers import Answer, ApiError, json_answer
 from tpulm.emulator.calls import Call, split_target
 from tpulm.emulator.router import Match
@@ -25,17 +26,20 @@ NO_BODY = (204, 304)
 class Application:
     """An ASGI application; `scope["state"]["transport"]` is the connection, for dropping it."""
 
-    def __init__(self, service: Service):
+    def __init__(self, service: Service, token: str):
         self._service = service
+        self._token = token
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="emulator")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        body, complete = await _read_body(receive)
         try:
-            call = _call_of(scope, body, complete)
+            refuse_pages(scope["headers"])
+            path = without_token(scope["raw_path"], self._token)
+            body, complete = await _read_body(receive)
+            call = _call_of(scope, path, self._token, body, complete)
             match = self._service.match(call)
         except ApiError as error:
             return await _send(send, error.answer())
@@ -76,10 +80,10 @@ async def _read_body(receive: Receive) -> tuple[bytes, bool]:
             return b"".join(pieces) if len(pieces) > 1 else pieces[0], True
 
 
-def _call_of(scope: Message, body: bytes, complete: bool) -> Call:
-    segments, arguments = split_target(scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii"))
+def _call_of(scope: Message, path: bytes, token: str, body: bytes, complete: bool) -> Call:
+    segments, arguments = split_target(path.decode("ascii"), scope["query_string"].decode("ascii"))
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    return Call(scope["method"], segments, arguments, headers, body, complete)
+    return Call(scope["method"], segments, arguments, headers, f"http://{headers['host']}/{token}", body, complete)
 
 
 async def _drop(scope: Message, receive: Receive) -> None:

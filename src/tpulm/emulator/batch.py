@@ -48,9 +48,8 @@ def _inner(part: Part, outer: Call) -> Call:
             f"A part of the batch does not begin with a request line but with '{line[:80].decode(errors='replace')}'."
         )
     target = urlsplit(words[1])
-    segments, arguments = split_target(target.path, target.query)
-    host = {"host": outer.headers["host"]} if "host" in outer.headers else {}
-    return Call(words[0], segments, arguments, headers_of(headers) | host, body.strip())
+    segments, arguments = split_target(target.path.removeprefix(urlsplit(outer.base_url).path), target.query)
+    return Call(words[0], segments, arguments, headers_of(headers), outer.base_url, body.strip())
 
 
 def _written(answer: Answer, content_id: str) -> bytes:

@@ -19,16 +19,13 @@ class Call:
     segments: tuple[str, ...]
     arguments: tuple[tuple[str, str], ...]
     headers: Mapping[str, str]
+    base_url: str  # of the addresses in the answer
     body: bytes = b""
     complete: bool = True  # False: the client went away before the end of the body
     query: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "query", dict(reversed(self.arguments)))
-
-    @property
-    def base_url(self) -> str:
-        return f"http://{self.headers.get('host', '127.0.0.1')}"
 
     def all_of(self, name: str) -> list[str]:
         """Every value of a repeated argument."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import socket
 import threading
 import time
@@ -25,7 +26,7 @@ from tpulm.errors import ConfigError
 if TYPE_CHECKING:
     from tpulm.emulator.tpu import Tpu
 
-HOST = "127.0.0.1"  # never reachable from elsewhere: it asks nobody who they are
+HOST = "127.0.0.1"  # never reachable from elsewhere
 PROJECT = "tpulm-emulator"
 IDLE_SECONDS = 3600  # a shorter limit would close connections just as clients reuse them
 START_SECONDS = 30
@@ -74,6 +75,7 @@ class Emulator:
         self._project = project
         self._service = Service(None if folder is None else Path(folder), project, machines, lambda: self.environment)
         self._port = port
+        self._token = secrets.token_hex(16)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -95,7 +97,7 @@ class Emulator:
             self._service.close()
             raise
         self._port = listener.getsockname()[1]
-        application = Application(self._service)
+        application = Application(self._service, self._token)
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
             http=_Protocol,
@@ -143,7 +145,8 @@ class Emulator:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self._port}"
+        """With the token that every request needs (`tpulm.emulator.admission`)."""
+        return f"http://{HOST}:{self._port}/{self._token}"
 
     @property
     def environment(self) -> dict[str, str]:

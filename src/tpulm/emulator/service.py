@@ -33,7 +33,7 @@ from tpulm.emulator.routes_uploads import UploadRoutes
 from tpulm.emulator.rpc import in_these_words
 from tpulm.emulator.store import Store
 from tpulm.emulator.uploads import Sessions
-from tpulm.errors import MissingExtra
+from tpulm.errors import MissingExtra, installing
 
 if TYPE_CHECKING:
     from tpulm.emulator.tpu.control import Tpu
@@ -91,7 +91,7 @@ class Service:
                 try:
                     from tpulm.emulator.tpu.world import World
                 except ModuleNotFoundError as error:
-                    raise MissingExtra(f"emulated TPUs need {error.name}: pip install 'tpulm[emulator]'") from None
+                    raise MissingExtra(f"emulated TPUs need {error.name}: {installing('emulator')}") from None
                 self._world = World(self.projects, self._tpu_faults, self._machines, self._environment)
             return self._world
 

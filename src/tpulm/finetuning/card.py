@@ -36,6 +36,7 @@ def card_text(summary: FinetuneSummary) -> str:
             "",
             table(["", *parts], rows, right=range(1, len(parts) + 1)),
             "",
+            *([] if summary.health == "all right" else [f"**Not all right**: {summary.health}.", ""]),
             "## Training",
             "",
             f"Up to {settings.epochs} epochs, batches of {settings.batch_size}, rows of {settings.max_length} tokens at most, "

@@ -14,7 +14,7 @@ from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
-from tpulm.convert.huggingface import CONFIG, READS, TOKENIZER_CONFIG, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
+from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.corpus.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.scoring import scores_of
@@ -23,6 +23,7 @@ from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.predict.outputs import Outputs, log_probabilities, special_ids
 from tpulm.progress import SILENT, Progress
+from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train.fit import Fitted, fit
 from tpulm.train.tuning import Labelled, Tuning, Update
 from tpulm.train.window import Step, WindowMetrics
@@ -192,6 +193,11 @@ class Classifier:
         """accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: others than its own."""
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
         return scores_of(self._outputs_of(data.rows, params), data.labels, self.config)
+
+    def scores_before(self, data: Labelled, seed: int) -> dict[str, float]:
+        """Of the parameters that training with this seed begins with."""
+        outputs = self._of()
+        return scores_of(outputs.of(outputs.place(self.first_params(seed)), data.rows), data.labels, self.config)
 
     def outputs(self, data: Labelled) -> np.ndarray:
         """float32 [N, C]: logits, or of a regression the number."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpulm import storage
-from tpulm.config import FinetuneConfig, changes
+from tpulm.config import FinetuneConfig, changes, listed
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import WorkFolderMismatch
 from tpulm.labelled import Examples
@@ -36,19 +36,21 @@ def describe_inputs(
 
 
 def agree(folder: PurePath, inputs: dict[str, Any], *, output: PurePath) -> None:
-    """Write them down, or compare where something was made of others. Raises WorkFolderMismatch naming what differs."""
+    """Write them down, or compare where something was made of others. Raises WorkFolderMismatch naming what differs.
+
+    Something is made when there is a checkpoint or a result; what less than that has left is removed.
+    """
     path = folder / INPUTS
-    begun = any(item.name.startswith("seed-") for item in storage.list_folder(folder))
-    if not storage.exists(path) or not begun:
-        storage.write_json(path, inputs)
-        return
-    found = changes(storage.read_json(path), inputs)
-    if found:
-        listed = "\n".join(f"  {line}" for line in found)
+    seeds = [item for item in storage.list_folder(folder) if item.name.startswith("seed-")]
+    found = changes(storage.read_json(path), inputs) if storage.exists(path) else []
+    if found and any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in seeds):
         raise WorkFolderMismatch(
-            f"{output} was begun with other inputs (there -> now):\n{listed}\n"
-            "Use another --output, or the same inputs to continue."
+            f"{output} was begun with other inputs (there -> now):\n{listed(found)}\n"
+            "Set them back, use another --output, or delete this one to begin again."
         )
+    for one in seeds if found else []:
+        storage.remove(one)
+    storage.write_json(path, inputs)
 
 
 def _weights(model: LoadedModel) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from tpulm.finetuning.card import card_text
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.inputs import agree, describe_inputs
 from tpulm.finetuning.mistakes import Mistake, mistakes
-from tpulm.finetuning.scoring import scores_of
+from tpulm.finetuning.scoring import doubts_about_model, doubts_about_texts, scores_of
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
 from tpulm.labelled import Columns, Examples, class_scores, read_examples
 from tpulm.labelled.records import OnError, RowFormat
@@ -47,7 +47,7 @@ def finetune(
     *,
     dev: str | PurePath | None = None,
     test: str | PurePath | None = None,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Columns] | None = None,
     config: FinetuneConfig | None = None,
     format: RowFormat | Literal["auto"] = "auto",
     on_error: OnError = "stop",
@@ -57,11 +57,15 @@ def finetune(
     """Train a classifier on labelled files and leave it in `output`; what is done already is skipped, what was interrupted goes
     on. The best epoch and the best seed are chosen on dev; test is scored once for each seed, after that.
 
-    Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`.
+    Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`. `columns` are those of all files, or by
+    file: {"train": …, "dev": …, "test": …}, where a file that is not named has those of train.
     """
     paths = {"train": train, "dev": dev, "test": test}
-    reading: dict[str, Any] = {"columns": columns or Columns(), "format": format, "on_error": on_error}
-    return _Finetuning(model, paths, output, reading, finetune_settings(config, settings), progress).run()
+    if isinstance(columns, Mapping) and (unknown := [name for name in columns if name not in paths]):
+        raise ConfigError(f"columns are of {', '.join(map(repr, paths))}, and not of {', '.join(map(repr, unknown))}")
+    by_file = columns if isinstance(columns, Mapping) else {"train": columns or Columns()}
+    reading: dict[str, Any] = {"format": format, "on_error": on_error}
+    return _Finetuning(model, paths, output, reading, by_file, finetune_settings(config, settings), progress).run()
 
 
 @dataclasses.dataclass
@@ -71,6 +75,7 @@ class _Data:
     examples: dict[str, Examples]
     rows: dict[str, Labelled]
     skipped: dict[str, int]
+    doubts: list[str]
 
 
 class _Finetuning:
@@ -80,10 +85,12 @@ class _Finetuning:
         paths: dict[str, str | PurePath | None],
         output: str | PurePath,
         reading: dict[str, Any],
+        columns: Mapping[str, Columns],
         config: FinetuneConfig,
         progress: Progress,
     ):
         self._model, self._paths, self._reading, self._progress = str(model), paths, reading, progress
+        self._columns = columns
         self._output = storage.as_path(output)
         self._work = self._output / WORK
         self._check_output()
@@ -120,6 +127,7 @@ class _Finetuning:
                 settings=self._config,
                 seeds=results,
                 best=best,
+                doubts=tuple(data.doubts),
                 nothing_to_do=complete,
             )
             if not complete:
@@ -134,7 +142,8 @@ class _Finetuning:
         skipped: Counter[str] = Counter()
         for name, path in self._paths.items():
             if path is not None:
-                examples[name] = read_examples(path, **self._reading)
+                columns = self._columns.get(name) or self._columns.get("train") or Columns()
+                examples[name] = read_examples(path, columns, **self._reading)
                 interrupt.check(_UNTRAINED)
                 skipped += examples[name].skipped
         if "dev" not in examples:
@@ -149,7 +158,15 @@ class _Finetuning:
         if skipped:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
             self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
-        return _Data(examples, rows, dict(skipped))
+        doubts = doubts_about_texts(
+            rows["train"].rows,
+            max_length=self._config.max_length or 0,
+            max_positions=self._classifier.model.config.max_positions,
+            special=self._classifier.model.tokenization.special,
+        )
+        for doubt in doubts:
+            self._progress.note(doubt)
+        return _Data(examples, rows, dict(skipped), doubts)
 
     # -- one seed -------------------------------------------------------------------------------------------------------
 
@@ -170,6 +187,14 @@ class _Finetuning:
         outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
         scores = {name: scores_of(found, data.rows[name].labels, config) for name, found in outputs.items()}
         last = "test" if "test" in outputs else "dev"
+        doubts = doubts_about_model(
+            outputs["dev"],
+            data.rows["dev"].labels,
+            training_labels=data.rows["train"].labels,
+            before=self._classifier.scores_before(data.rows["dev"], seed)[config.chosen_by],
+            config=config,
+            names=self._classifier.answers.names,
+        )
         result = SeedResult(
             seed=seed,
             best_epoch=fitted.best_epoch,
@@ -179,6 +204,7 @@ class _Finetuning:
             confusion=self._confusion(data.rows[last].labels, outputs[last]),
             history=[dict(epoch) for epoch in fitted.history],
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
+            doubts=doubts,
         )
         if self._best({**done, seed: result}) == seed:
             self._classifier.save_pretrained(self._work / "best")

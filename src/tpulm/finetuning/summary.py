@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpulm.config import FinetuneConfig
@@ -21,6 +21,7 @@ class SeedResult:
     confusion: list[list[int]] | None  # rows: true classes; of test where there is one, else of dev
     history: list[dict[str, float]]
     rows_per_second: float | None
+    doubts: list[str] = field(default_factory=list)  # what is wrong with the model, in words
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,21 @@ class FinetuneSummary:
     settings: FinetuneConfig
     seeds: tuple[SeedResult, ...]
     best: int  # index in `seeds`
+    doubts: tuple[str, ...] = ()  # about the texts
     nothing_to_do: bool = False
 
     @property
     def scored(self) -> tuple[str, ...]:
         """The parts that have scores: "dev" and, if given, "test"."""
         return tuple(part for part in ("dev", "test") if part in self.examples)
+
+    @property
+    def health(self) -> str:
+        """One line for people: "all right", or what is wrong."""
+        several = len(self.seeds) > 1
+        of_models = [f"seed {seed.seed}: {doubt}" if several else doubt for seed in self.seeds for doubt in seed.doubts]
+        advice = [f"a higher learning_rate (now {self.settings.learning_rate:g}), more epochs or more pretraining may help"]
+        return "; ".join([*self.doubts, *of_models, *(advice if of_models else [])]) or "all right"
 
     def shown(self, part: str, name: str) -> str:
         """A score of a part, with its deviation where there are several seeds."""
@@ -72,6 +82,7 @@ class FinetuneSummary:
             "examples": self.examples,
             "skipped": self.skipped,
             "cut": self.cut,
+            "health": self.health,
             "rows_per_second": best.rows_per_second,
             "model": self.model,
             "output": self.output,

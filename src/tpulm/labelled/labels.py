@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tpulm.corpus.samples import shorten
-from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.examples import Examples
 
 _MOST_CLASSES: Final = 1_000  # more are taken for a mistake
@@ -66,14 +65,17 @@ class LabelSet:
         found: dict[str, Any] = {}
         for value in labels_of(examples):
             found.setdefault(label_name(value), value)
-        _check_number(found, len(examples))
+        _check_number(found, examples)
         numbers = {name: number for name in found if (number := as_number(name)) is not None}
         names = sorted(found, key=lambda name: numbers[name]) if len(numbers) == len(found) else sorted(found)
         seen: dict[float, str] = {}
         for name, number in numbers.items():
             other = seen.setdefault(number, name)
             if other != name:
-                raise DataError(f"the labels '{other}' and '{name}' are one number written in two ways; write them alike.")
+                raise DataError(
+                    f"the labels '{other}' and '{name}' are one number written in two ways; write them alike.",
+                    location=_file_of(examples),
+                )
         return cls(tuple(found[name] for name in names), tuple(names))
 
     def encode(self, examples: Examples) -> np.ndarray:
@@ -136,10 +138,21 @@ def as_number(name: str) -> float | None:
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
-def _check_number(found: dict[str, Any], count: int) -> None:
+def _file_of(examples: Examples) -> str:
+    return examples.places[0].rpartition(", ")[0]  # "reviews.tsv.gz, line 7"
+
+
+def _check_number(found: dict[str, Any], examples: Examples) -> None:
+    count = len(examples)
     if len(found) == 1:
-        raise DataError(f"all {count} examples have the label '{next(iter(found))}'; to tell classes apart takes at least two.")
+        raise DataError(
+            f"all {count} examples have the label '{next(iter(found))}'; to tell classes apart takes at least two.",
+            location=_file_of(examples),
+        )
     if len(found) > _MOST_CLASSES or (count > _FEW_EXAMPLES and len(found) > count / 2):
         some = ", ".join(shorten(name, 30) for name in list(found)[:3])
         fix = "If they are measurements, train with --regression; else name the column of the classes with --label-column."
-        raise DataError(f"{count} examples have {len(found)} different labels ({some}, …), too many to be classes. {fix}")
+        raise DataError(
+            f"{count} examples have {len(found)} different labels ({some}, …), too many to be classes. {fix}",
+            location=_file_of(examples),
+        )

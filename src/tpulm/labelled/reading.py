@@ -32,7 +32,7 @@ def read_examples(
     file does not have is an error either way, and so is a file of which nothing is left.
     """
     gathering = Gathering(paired=columns.pair is not None, labelled=labelled, on_error=on_error)
-    for record, found in _read_cells(path, columns.needed(labelled=labelled), format, gathering.faults):
+    for record, found in _read_cells(path, columns, format, gathering.faults, labelled=labelled):
         gathering.add(found["text"], found.get("pair"), found.get("label"), record.place)
     return gathering.finish(os.fspath(path))
 
@@ -56,7 +56,7 @@ def read_texts(
     """The rows of a file one at a time, in their order. Raises, or counts in `skipped`, as `read_examples`."""
     faults = new_faults(on_error)
     faults.skipped = skipped
-    for record, found in _read_cells(path, columns.needed(labelled=False), format, faults):
+    for record, found in _read_cells(path, columns, format, faults, labelled=False):
         fault = next((fault for role in found if (fault := text_fault(found[role], role)) is not None), None)
         if fault is None:
             yield TextRow(record, found["text"], found.get("pair"))
@@ -65,14 +65,15 @@ def read_texts(
 
 
 def _read_cells(
-    path: str | os.PathLike[str], names: dict[str, str], format: RowFormat | Literal["auto"], faults: Faults
+    path: str | os.PathLike[str], columns: Columns, format: RowFormat | Literal["auto"], faults: Faults, *, labelled: bool
 ) -> Iterator[tuple[Record, dict[str, Any]]]:
     """Each record with what it has in the named columns, by role."""
+    names = columns.needed(labelled=labelled)
     for file in find_record_files(path, format):
         checked = False
-        for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped):
+        for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, header=columns.header):
             if not checked:
-                check_columns(record, file, names)
+                check_columns(record, file, names, header=columns.header)
                 checked = True
             try:
                 found = {role: cell(record, name, role) for role, name in names.items()}

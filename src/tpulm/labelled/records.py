@@ -9,6 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_args
 
 from tpulm.corpus.bytestream import ByteStream, Compression
@@ -22,6 +23,7 @@ from tpulm.corpus.records import find_fault
 from tpulm.corpus.sources import FORMATS, suffixes
 from tpulm.corpus.tables import read_rows
 from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.storage.paths import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,9 +98,11 @@ def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
     return RecordFile(path, form, compression)
 
 
-def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str]) -> Iterator[Record]:
-    """As `read_records`. All records of a tsv, csv or Parquet file have the same columns."""
-    faults = new_faults(on_error, file.path)
+def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True) -> Iterator[Record]:
+    """As `read_records`. All records of a tsv, csv or Parquet file have the same columns; without a header "1", "2", …"""
+    if not header and file.format not in ("csv", "tsv"):
+        raise ConfigError(f"{file.path} is {file.format}, which names its columns itself: --no-header is for tsv and csv")
+    faults = new_faults(on_error, printable(file.path))
     faults.skipped = skipped
     stream = ByteStream(file.path, file.compression, faults)
     match file.format:
@@ -107,7 +111,7 @@ def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str]) -> 
         case "jsonl":
             return _json_records(stream, faults)
         case "csv" | "tsv":
-            return _table_records(stream, file.format, faults)
+            return _table_records(stream, file.format, faults, header=header)
 
 
 def new_faults(on_error: OnError, name: str = "") -> Faults:
@@ -117,16 +121,20 @@ def new_faults(on_error: OnError, name: str = "") -> Faults:
     return Faults(on_error, name, WORDING)
 
 
-def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults) -> Iterator[Record]:
+def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Record]:
     rows = read_rows(read_lines(stream, find_codec("utf-8"), faults), kind, faults, open_quote="error")
     first = next(rows, None)
     if first is None:
         return
     location = f"{faults.name}, line {first[0]}"
-    if fault := find_fault("".join(first[1])):
+    if header and (fault := find_fault("".join(first[1]))):
         raise DataError(f"the header cannot be read: {fault[1]}", location=location)
-    names = [name or f"column {number}" for number, name in enumerate(first[1], 1)]  # as in "text,label,,"
-    _check_names(names, location)
+    if header:
+        names = [name or f"column {number}" for number, name in enumerate(first[1], 1)]  # as in "text,label,,"
+        _check_names(names, location)
+    else:
+        names = [str(number) for number in range(1, len(first[1]) + 1)]
+        rows = chain([first], rows)
     for number, cells in rows:
         # Where faults stop, the reading of lines has raised for these.
         if not faults.stops and (fault := find_fault("\t".join(cells))):
@@ -170,6 +178,6 @@ def _check_names(names: list[str], location: str) -> None:
     if twice is not None:
         raise DataError(
             f"{names.count(twice)} columns are named '{twice}'; rename all but one. If this is a row of data, put a "
-            "header in front of it.",
+            "header in front of it, or give --no-header.",
             location=location,
         )

@@ -17,7 +17,7 @@ class Rows(NamedTuple):
 
     ids: np.ndarray  # int32 [T]
     starts: np.ndarray  # int64 [N + 1]; row i is ids[starts[i]:starts[i + 1]]
-    cut: int  # rows that lost tokens
+    whole_lengths: np.ndarray  # int64 [N], tokens before rows were cut
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -26,6 +26,11 @@ class Rows(NamedTuple):
     def lengths(self) -> np.ndarray:
         """int64 [N]"""
         return np.diff(self.starts)
+
+    @property
+    def cut(self) -> int:
+        """Rows that lost tokens."""
+        return int(np.count_nonzero(self.whole_lengths > self.lengths))
 
     def padded(self, indices: np.ndarray, *, rows: int, length: int, pad: int) -> np.ndarray:
         """int32 [rows, length]: the rows of `indices`, and rows of nothing but padding after them."""
@@ -50,7 +55,8 @@ def encode_rows(tokenization: Tokenization, texts: Sequence[str], pairs: Sequenc
     ]
     lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
     ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
-    return Rows(ids, np.cumsum(lengths), sum(part.cut for part in parts))
+    whole_lengths = np.concatenate([np.zeros(0, np.int64), *(part.whole_lengths for part in parts)])
+    return Rows(ids, np.cumsum(lengths), whole_lengths)
 
 
 def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | None, max_length: int) -> Rows:
@@ -78,7 +84,7 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
             end = middle + 1 + kept_b[row]
             ids[middle + 1 : end] = second.ids[from_b[row] : from_b[row] + kept_b[row]]
             ids[end] = special.sep
-    return Rows(ids, starts, int(np.sum((kept_a < a) | (kept_b < b))))
+    return Rows(ids, starts, a + b + frame)
 
 
 def kept_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

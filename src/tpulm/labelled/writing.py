@@ -20,8 +20,8 @@ _FORMATS: Final = (".jsonl", ".csv", ".tsv")
 class RowWriter:
     """Writes rows of one set of columns as jsonl, csv or tsv."""
 
-    def __init__(self, stream: TextIO, form: str):
-        self._stream, self._form = stream, form
+    def __init__(self, stream: TextIO, form: str, *, header: bool = True):
+        self._stream, self._form, self._header = stream, form, header
         self._columns: list[str] | None = None
 
     def write(self, values: Mapping[str, Any], place: str) -> None:
@@ -31,7 +31,8 @@ class RowWriter:
             return
         if self._columns is None:
             self._columns = list(values)
-            self._row(self._columns, place)
+            if self._header:
+                self._row(self._columns, place)
         if list(values) != self._columns:
             raise DataError(
                 f"its keys are {', '.join(values)}, and those of the first row {', '.join(self._columns)}; write to a .jsonl, "
@@ -66,13 +67,13 @@ def check_form(path: PurePath) -> str:
 
 
 @contextmanager
-def writing_rows(path: PurePath) -> Iterator[RowWriter]:
+def writing_rows(path: PurePath, *, header: bool = True) -> Iterator[RowWriter]:
     """The file takes its place when the block ends well; until then, and after an error, there is none."""
     form = check_form(path)
     with storage.built_aside(path) as temporary, storage.explain("write", path):
         open_text = gzip.open if path.name.endswith(".gz") else open
         with open_text(temporary, "wt", encoding="utf-8", newline="") as stream:
-            yield RowWriter(cast("TextIO", stream), form)
+            yield RowWriter(cast("TextIO", stream), form, header=header)
 
 
 def _text(value: Any) -> str:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
 from tpulm.nn.dropout import dropout, site_seeds, token_seeds, words_at
-from tpulm.nn.layers import Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize
+from tpulm.nn.layers import Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize, project
 from tpulm.nn.params import TruncatedNormal, param, parameters, zeros
 from tpulm.nn.rotary import Rotation, rotation
 from tpulm.nn.transformer import Execution, Layer, Randomness, apply_stack, has_norm_bias, stack_spec
@@ -203,7 +203,7 @@ def vocabulary_logits(
     vocab_size: int,
 ) -> Float[Array, "R V"]:
     """Float32 products of hidden states with all tokens' vectors; -1e9 past `vocab_size`."""
-    logits = jnp.einsum("rd,vd->rv", x, table.astype(dtype), preferred_element_type=jnp.float32)
+    logits = project(x, table, dtype=dtype)
     real = jnp.arange(table.shape[0]) < vocab_size
     if bias is None:
         return jnp.where(real[None, :], logits, jnp.float32(-1e9))

@@ -107,6 +107,29 @@ def _product_backward(dtype: jnp.dtype, kept: tuple[Array, Array], g: Array) -> 
 _product.defvjp(lambda x, kernel, dtype: (_product(x, kernel, dtype), (x, kernel)), _product_backward)
 
 
+def project(x: Float[Array, "R D"], table: Float[Array, "V D"], *, dtype: DTypeLike) -> Float[Array, "R V"]:
+    """x @ table^T, summed and returned in float32; its products, and those of its gradients, are of `dtype`.
+
+    Autodiff would multiply the float32 gradient as it comes: several times the work where `dtype` is bfloat16.
+    """
+    return cast("Array", _projected(x, table, jnp.dtype(dtype)))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _projected(x: Array, table: Array, dtype: jnp.dtype) -> Array:
+    return jnp.einsum("rd,vd->rv", x.astype(dtype), table.astype(dtype), preferred_element_type=jnp.float32)
+
+
+def _projected_backward(dtype: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, table = kept
+    g = g.astype(dtype)
+    dx = jnp.einsum("rv,vd->rd", g, table.astype(dtype), preferred_element_type=jnp.float32).astype(x.dtype)
+    return dx, jnp.einsum("rv,rd->vd", g, x.astype(dtype), preferred_element_type=jnp.float32)
+
+
+_projected.defvjp(lambda x, table, dtype: (_projected(x, table, dtype), (x, table)), _projected_backward)
+
+
 @jax.custom_vjp
 def add_bias(x: Float[Array, "R O"], bias: Float[Array, " O"]) -> Float[Array, "R O"]:
     return x + bias[None, :]

@@ -8,19 +8,19 @@ time between the products.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
+from tpulm import storage
 from tpulm.accelerators import Accelerator
 from tpulm.config import RunConfig, phases_of
 from tpulm.dataset import Batches
 from tpulm.dataset.made_up import write_random_rows
 from tpulm.objectives import SpecialIds
+from tpulm.readable import duration
 from tpulm.train.program import Program
 
 _UNIT, _SUBLANES = 128, 8
@@ -92,14 +92,15 @@ def advise(config: RunConfig, accelerator: Accelerator, *, here: float | None, v
 def _verdict(
     accelerator: Accelerator, findings: tuple[Finding, ...], hours_here: float | None, hours_there: float
 ) -> tuple[bool, str]:
+    there = duration(hours_there * 3600)
     if hours_here is not None and hours_here < _WORTH_HOURS:
-        return False, f"no TPU is needed: about {hours_here:.1f} h here, and an hour is gone before a TPU has begun"
+        return False, f"no TPU is needed: about {duration(hours_here * 3600)} here, and an hour is gone before a TPU has begun"
     if hours_here is not None and hours_here < 2 * hours_there:
-        return False, f"{accelerator.name} would hardly help: about {hours_there:.1f} h there, {hours_here:.1f} h here"
+        return False, f"{accelerator.name} would hardly help: about {there} there, {duration(hours_here * 3600)} here"
     bad = [finding.what for finding in findings if not finding.good]
-    gain = "" if hours_here is None else f" instead of {hours_here:,.1f} h here"
+    gain = "" if hours_here is None else f" instead of {duration(hours_here * 3600)} here"
     less = f"; it would be faster with better {', '.join(bad)}" if bad else ""
-    return True, f"{accelerator.name} would help: about {hours_there:,.1f} h{gain}{less}"
+    return True, f"{accelerator.name} would help: about {there}{gain}{less}"
 
 
 def _fill(config: RunConfig) -> float:
@@ -134,8 +135,8 @@ def _intensity(config: RunConfig, *, tokens: float) -> float:
 
 def rows_per_second(sequence_length: int, batch_size: int, *, seconds: float = 1.0) -> float:
     """How fast rows are read from this machine's temporary folder: a made-up dataset, read for about a second."""
-    with tempfile.TemporaryDirectory(prefix="tpulm-") as folder:
-        write_random_rows(Path(folder), max(2 * batch_size, _MADE_UP_TOKENS // sequence_length), sequence_length, _BLOCK_ROWS)
+    with storage.scratch_folder() as folder:
+        write_random_rows(folder, max(2 * batch_size, _MADE_UP_TOKENS // sequence_length), sequence_length, _BLOCK_ROWS)
         iterator = Batches(folder, batch_size=batch_size, seed=0).iterate(0)
         next(iterator)  # the threads have begun
         count, begun = 0, time.perf_counter()

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from tpulm.accelerators import Accelerator
-from tpulm.errors import MissingExtra
+from tpulm.errors import MissingExtra, installing
 
 _FLAT = ("v2", "v3", "v5e", "v6e")  # generations whose chips are linked in two dimensions; the others' in three
 
@@ -39,7 +39,7 @@ def compiler_version() -> str:
         return metadata.version("libtpu")
     except metadata.PackageNotFoundError:
         raise MissingExtra(
-            "compiling for a TPU needs its compiler, libtpu, which is not installed: pip install 'tpulm[tpu]' "
+            f"compiling for a TPU needs its compiler, libtpu, which is not installed: {installing('tpu')} "
             "(Linux on x86-64; no TPU is needed)"
         ) from None
 

@@ -8,7 +8,7 @@ the operation and the likely cause; gs:// requests that may succeed later are re
 Paths are pathlib's pure paths (`as_path`), and every access is a function of this package.
 """
 
-from tpulm.storage.arrays import orbax_folder, tensorstore_location
+from tpulm.storage.arrays import COMMIT, committed_steps, orbax_folder, tensorstore_location
 from tpulm.storage.causes import explain, storage_error
 from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
@@ -40,11 +40,14 @@ from tpulm.storage.files import (
 )
 from tpulm.storage.lease import held, holder
 from tpulm.storage.mirror import Mirror
+from tpulm.storage.parsing import parse_json, parse_toml
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
 from tpulm.storage.ranges import Ranges, open_ranges
+from tpulm.storage.scratch import remove_leftovers, scratch_folder
 from tpulm.storage.staging import abandon, built_aside, local_copy
 
 __all__ = [
+    "COMMIT",
     "TEMPORARY_SUFFIX",
     "FileInfo",
     "Mirror",
@@ -53,6 +56,7 @@ __all__ = [
     "as_path",
     "built_aside",
     "check_writable",
+    "committed_steps",
     "copy_files",
     "create_if_absent",
     "exists",
@@ -70,6 +74,8 @@ __all__ = [
     "open_ranges",
     "open_read",
     "orbax_folder",
+    "parse_json",
+    "parse_toml",
     "publish",
     "read_bytes",
     "read_given_object",
@@ -78,8 +84,10 @@ __all__ = [
     "read_versioned",
     "remove",
     "remove_files",
+    "remove_leftovers",
     "replace_version",
     "same_file",
+    "scratch_folder",
     "sha256",
     "storage_error",
     "tensorstore_location",

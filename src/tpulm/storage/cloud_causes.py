@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tpulm.errors import MissingExtra, StorageError, StorageRefused, StorageUnavailable
+from tpulm.errors import MissingExtra, StorageError, StorageRefused, StorageUnavailable, installing
 from tpulm.storage.paths import REMOTE, bucket_and_name
 from tpulm.storage.system_causes import known_cause
 
@@ -32,7 +32,7 @@ def needing_extra() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtra(f"paths that begin with {REMOTE} need a package more: pip install 'tpulm[gcs]'") from error
+        raise MissingExtra(f"paths that begin with {REMOTE} need a package more: {installing('gcs')}") from error
 
 
 @contextlib.contextmanager

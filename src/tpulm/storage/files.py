@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from tpulm.errors import DataError, StorageError
 from tpulm.storage import cloud, local
 from tpulm.storage.causes import explain
+from tpulm.storage.parsing import parse_json
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
 
 AnyPath = str | os.PathLike[str]
@@ -128,11 +129,11 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def read_text(path: AnyPath) -> str:
-    """The object's UTF-8 text, or StorageError with the offset of the first byte that is none."""
+    """The UTF-8 text of a file that the user brought, or DataError with the offset of the first byte that is none."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise StorageError(f"cannot read {os.fspath(path)}: not UTF-8 text at byte {error.start}") from error
+        raise DataError(f"not UTF-8 text (byte {error.start:,})", location=os.fspath(path)) from error
 
 
 def open_read(path: AnyPath) -> BinaryIO:
@@ -145,23 +146,28 @@ def open_read(path: AnyPath) -> BinaryIO:
 
 
 def write_json(path: AnyPath, value: Any) -> None:
-    """Atomic JSON: sorted keys, two-space indentation, a final newline, UTF-8 as it is."""
-    write_atomic(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+    """Atomic JSON: sorted keys, two-space indentation, a final newline, UTF-8 as it is; halves of surrogate pairs, as names of
+    files have for bytes that are not UTF-8, as \\udcbf."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomic(path, text.encode("utf-8", "backslashreplace"))
 
 
-def read_json(path: AnyPath) -> Any:
-    """The parsed object, or StorageError naming the file and the place where it stops being JSON."""
+def read_json(path: AnyPath) -> dict[str, Any]:
+    """An object that tpulm wrote, or StorageError naming the file and the place where it stops being JSON."""
     try:
-        return json.loads(read_bytes(path))
+        found = parse_json(read_bytes(path))
     except ValueError as error:
         raise StorageError(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
+    if not isinstance(found, dict):
+        raise StorageError(f"{os.fspath(path)} is not a JSON object, so it is damaged or was edited; delete it and run again")
+    return found
 
 
 def read_given_object(path: AnyPath) -> dict[str, Any]:
     """A JSON object of a model that the user brought. Raises DataError where it is none: nothing here can make it anew."""
     location = os.fspath(path)
     try:
-        found = json.loads(read_bytes(path))
+        found = parse_json(read_bytes(path))
     except ValueError as error:
         raise DataError(f"not valid JSON ({error}); copy or export the model again", location=location) from error
     if not isinstance(found, dict):

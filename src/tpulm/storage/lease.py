@@ -23,6 +23,7 @@ from tpulm import interrupt
 from tpulm.errors import InUse, StorageError
 from tpulm.storage import files
 from tpulm.storage.causes import explain
+from tpulm.storage.parsing import parse_json
 
 LEASE = ".lease.json"
 _LEASE_SECONDS = 60.0
@@ -165,7 +166,7 @@ def _renew(path: PurePath, owner: dict[str, Any], version: str, ended: threading
 
 def _read(path: PurePath, content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        found = parse_json(content)
         found["expires_at"] = float(found["expires_at"])
         return {name: found[name] for name in ("id", "host", "process", "started_at", "expires_at")}
     except (ValueError, KeyError, TypeError) as error:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 from pathlib import Path, PurePath
 from types import TracebackType
 
 from tpulm.errors import StorageError
 from tpulm.storage import cloud
-from tpulm.storage.scratch import make_scratch
+from tpulm.storage.scratch import scratch_folder
 
 _INTERVAL_SECONDS = 30.0
 
@@ -31,7 +30,8 @@ class Mirror:
         if isinstance(target, Path):
             self.folder = target
             return
-        self.folder = make_scratch()
+        self._scratch = contextlib.ExitStack()
+        self.folder = self._scratch.enter_context(scratch_folder())
         self._thread = threading.Thread(target=self._now_and_then, name="mirror", daemon=True)
         self._thread.start()
 
@@ -48,7 +48,7 @@ class Mirror:
             if error is None:  # an error on its way says more than this one
                 raise
         finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._scratch.close()
 
     def sync(self) -> None:
         if self._thread is None:

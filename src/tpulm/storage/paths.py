@@ -21,6 +21,8 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 def as_path(path: str | os.PathLike[str]) -> PurePath:
     """The path as an object with the interface of pathlib.PurePath. Raises ConfigError for what is neither local nor gs://."""
     text = os.fspath(path)
+    if not _can_be_named(text):
+        raise ConfigError(f"{text!r} cannot be a path: it holds a NUL character or half of a surrogate pair")
     if text.startswith(REMOTE):
         return _remote(text)
     if "://" in text:
@@ -28,13 +30,28 @@ def as_path(path: str | os.PathLike[str]) -> PurePath:
         raise ConfigError(f"{text}: paths are local or gs://bucket/…, not {scheme}://; copy the files to one of the two first")
     if text.startswith("gs:/"):
         raise ConfigError(f"{text}: a path in Cloud Storage begins with {REMOTE}, with two slashes")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{text}: there is no such user; write the path out") from error
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path as messages and manifests show it: bytes of a file's name that are not UTF-8 as \\xbf."""
+    return os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").replace("\0", "\\x00")
 
 
 def bucket_and_name(path: str | os.PathLike[str]) -> tuple[str, str]:
     """ "gs://b/x/y" -> ("b", "x/y"); the name is "" for a bucket as a whole."""
     bucket, _, name = os.fspath(path).removeprefix(REMOTE).partition("/")
     return bucket, name.rstrip("/")
+
+
+def _can_be_named(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _remote(text: str) -> PurePath:

@@ -1,8 +1,9 @@
-"""A folder for files on their way to or from Cloud Storage, in the machine's place for temporary files ($TMPDIR)."""
+"""Folders for files on their way, in the machine's place for temporary files ($TMPDIR)."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -15,25 +16,41 @@ from tpulm.storage.paths import TEMPORARY_SUFFIX
 _PREFIX = "tpulm-"
 
 
-def make_scratch() -> Path:
-    """A new folder, its maker's to remove; those that killed processes of this machine left behind are removed first."""
-    place = Path(tempfile.gettempdir())
-    with explain("write to", place):
-        for left in place.glob(f"{_PREFIX}*{TEMPORARY_SUFFIX}"):
-            process = left.name.removeprefix(_PREFIX).partition("-")[0]
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A new folder for the length of a block. What killed processes left is removed first."""
+    with contextlib.ExitStack() as stack:
+        place = Path(tempfile.gettempdir())
+        remove_leftovers()
+        with explain("write to", place):
+            folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=TEMPORARY_SUFFIX, dir=place))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # NFS locks no folders, and then nobody removes it but this process
+            stack.enter_context(_locked(folder))
+        yield folder
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of processes that are certainly dead: neither here, nor where this place is shared."""
+    with contextlib.suppress(OSError):
+        for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{TEMPORARY_SUFFIX}"):
+            process = folder.name.removeprefix(_PREFIX).partition("-")[0]
             if process.isdigit() and not _is_alive(int(process)):
-                shutil.rmtree(left, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=TEMPORARY_SUFFIX, dir=place))
+                with contextlib.suppress(OSError), _locked(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """The same for the length of a block."""
-    folder = make_scratch()
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError where it is another user's, no folder, or locked by a process (in another container, say)."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        yield folder
+        if os.fstat(opened).st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to another user")
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(opened)
 
 
 def _is_alive(process: int) -> bool:

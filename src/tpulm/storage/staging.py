@@ -11,7 +11,7 @@ from tpulm.errors import StorageError
 from tpulm.storage import cloud, files, local
 from tpulm.storage.causes import explain
 from tpulm.storage.paths import as_path
-from tpulm.storage.scratch import scratch
+from tpulm.storage.scratch import scratch_folder
 
 _unfinished: set[Path] = set()
 
@@ -26,7 +26,7 @@ def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Pat
     """
     target = as_path(path)
     if not isinstance(target, Path):
-        with scratch() as folder:
+        with scratch_folder() as folder:
             yield folder / target.name
             files.publish(folder / target.name, target, last=last)
         return
@@ -61,7 +61,7 @@ def local_copy(path: str | os.PathLike[str]) -> Iterator[Path]:
     if isinstance(source, Path):
         yield source
         return
-    with scratch() as folder:
+    with scratch_folder() as folder:
         copy = folder / source.name
         cloud.download(source, copy)
         yield copy

@@ -12,9 +12,12 @@ from tpulm.tokenization.special import TRAINED_SPECIAL_IDS, SpecialTokens
 from tpulm.tokenization.text_sample import TextSample
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
+from tpulm.tokenization.unknown import UNKNOWN_REFUSED, UNKNOWN_WARNING, Unknowns, count_unknown
 
 __all__ = [
     "TRAINED_SPECIAL_IDS",
+    "UNKNOWN_REFUSED",
+    "UNKNOWN_WARNING",
     "CausalTokenization",
     "Comparison",
     "Encoded",
@@ -22,9 +25,11 @@ __all__ = [
     "TextSample",
     "Tokenization",
     "TokenizerReport",
+    "Unknowns",
     "Vocabulary",
     "analysers",
     "compare",
+    "count_unknown",
     "expected",
     "load",
     "load_candidates",

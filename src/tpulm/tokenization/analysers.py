@@ -19,9 +19,10 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from tpulm.errors import MissingExtra
+from tpulm.errors import MissingExtra, installing
 
 Name = Literal["mecab", "kiwi"]
+CHARACTERS_AT_ONCE: Final = 1 << 15  # a few seconds of an analyser, after which progress is told
 LONGEST_PIECE: Final = 4096  # characters; MeCab counts a morpheme's bytes in 16 bits
 
 # name -> the extra that brings it, and the packages whose versions decide what it finds
@@ -70,7 +71,7 @@ def load(name: Name) -> Analyser:
 
 def _missing(name: Name) -> MissingExtra:
     packages = " and ".join(_PACKAGES[name])
-    return MissingExtra(f"the analyser '{name}' needs {packages}: pip install 'tpulm[{_EXTRAS[name]}]'")
+    return MissingExtra(f"the analyser '{name}' needs {packages}: {installing(_EXTRAS[name])}")
 
 
 def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarray]:

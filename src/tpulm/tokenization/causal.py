@@ -15,16 +15,15 @@ from tokenizers import Tokenizer, processors
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
-from tpulm.errors import DataError
-from tpulm.tokenization.gpt2_files import VOCABULARY, read_gpt2_files, text_of
+from tpulm.errors import DataError, brief
+from tpulm.tokenization.given import GivenSettings, read_settings
+from tpulm.tokenization.gpt2_files import VOCABULARY, read_gpt2_files
 from tpulm.tokenization.loading import load, read_tokenizer
 from tpulm.tokenization.special import SpecialTokens
 from tpulm.tokenization.tokenization import Tokenization
 
 TOKENIZER = "tokenizer.json"
-_SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")  # the latter goes before the former
 _MODEL = ("generation_config.json", "config.json")  # the former goes before the latter
-_ADD_BEGIN = "add_bos_token"
 
 
 class CausalTokenization(Tokenization):
@@ -64,9 +63,7 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
     does, and DataError where no token ends a text.
     """
     source = storage.as_path(folder)
-    settings: dict[str, Any] = {}
-    for name in _SETTINGS:
-        settings |= _read_object(source / name)
+    settings = read_settings(source)
     if storage.exists(source / TOKENIZER):
         tokenizer = read_tokenizer(source / TOKENIZER)
     elif storage.exists(source / VOCABULARY):
@@ -88,8 +85,8 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
             location=str(source),
         )
     begin = next(iter(_ids("bos_token", tokenizer, found, settings, source)), ends[0])
-    if isinstance(settings.get(_ADD_BEGIN), bool):
-        _frame(tokenizer, begin if settings[_ADD_BEGIN] else None)
+    if settings.add_bos_token is not None:
+        _frame(tokenizer, begin if settings.add_bos_token else None)
     return CausalTokenization(tokenizer, begin=begin, ends=ends)
 
 
@@ -98,23 +95,23 @@ def _read_object(path: PurePath) -> dict[str, Any]:
 
 
 def _ids(
-    key: str, tokenizer: Tokenizer, found: Iterable[Mapping[str, Any]], settings: Mapping[str, Any], folder: PurePath
+    key: str, tokenizer: Tokenizer, found: Iterable[Mapping[str, Any]], settings: GivenSettings, folder: PurePath
 ) -> list[int]:
     """Those the model's files state under "…_id", else the one that the tokenizer's name."""
     stated = next((values[f"{key}_id"] for values in found if values.get(f"{key}_id") is not None), None)
     if stated is None:
-        name = text_of(settings.get(key))
+        name = settings.token(key)
         index = None if name is None else tokenizer.token_to_id(name)
         return [] if index is None else [index]
-    ids = list(dict.fromkeys(stated if isinstance(stated, list) else [stated]))
+    ids = stated if isinstance(stated, list) else [stated]
     for index in ids:
-        if not isinstance(index, int) or index < 0 or tokenizer.id_to_token(index) is None:
+        if type(index) is not int or not 0 <= index < 1 << 32 or tokenizer.id_to_token(index) is None:
             raise DataError(
-                f"{key}_id is {stated!r}, and the tokenizer has no token {index!r}: the two belong to different models, or the "
-                "id in config.json (or generation_config.json) is wrong",
+                f"{key}_id is {brief(stated)}, and the tokenizer has no token {brief(index)}: the two belong to different "
+                "models, or the id in config.json (or generation_config.json) is wrong",
                 location=str(folder),
             )
-    return ids
+    return list(dict.fromkeys(ids))
 
 
 def _frame(tokenizer: Tokenizer, begin: int | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from tpulm.readable import percent
 from tpulm.tokenization.comparison import Comparison, Measured
 from tpulm.tokenization.comparison_tables import Table, tables
 from tpulm.tokenization.contrasts import Contrast, Piece
@@ -148,7 +149,7 @@ def _per_character(measured: Sequence[Measured]) -> str:
 
 def _unknown(measured: Sequence[Measured]) -> str:
     items = [
-        Bar(visible(one.label), number, (share,), f"{share:.2%}", heading if number == 0 else "")
+        Bar(visible(one.label), number, (share,), percent(share, 2), heading if number == 0 else "")
         for heading, name in (("words", "unknown_words"), ("characters", "unknown_characters"))
         for number, one in enumerate(measured)
         for share in (getattr(one, name),)
@@ -199,8 +200,8 @@ def _scripts(comparison: Comparison) -> str:
         for number, one in enumerate(comparison.measured):
             found = one.scripts[place]
             parts = tuple(count / found.characters for count in (found.whole, found.split, found.unknown))
-            heading = f"{script.script}, {share:.2%} of the characters" if number == 0 else ""
-            items.append(Bar(visible(one.label), number, parts, f"{found.coverage:.2%}", heading))
+            heading = f"{script.script}, {percent(share, 2)} of the characters" if number == 0 else ""
+            items.append(Bar(visible(one.label), number, parts, percent(found.coverage, 2), heading))
     return _scroll(bars(items, "share of the characters of each script within one token"))
 
 

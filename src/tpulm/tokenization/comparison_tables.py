@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import NamedTuple
 
+from tpulm.readable import percent
 from tpulm.tokenization.comparison import Comparison
 from tpulm.tokenization.forms import visible
 from tpulm.tokenization.lengths import PERCENTILES
@@ -41,7 +42,7 @@ def _tokens(comparison: Comparison) -> Table:
             (
                 shortened(one.label, _LONGEST_LABEL),
                 f"{one.vocab_size:,}",
-                f"{one.tokens_used / one.vocab_size:.1%}",
+                percent(one.tokens_used / one.vocab_size, 1),
                 f"{one.tokens_per_word:.3f}",
                 f"{one.tokens_per_character:.3f}",
                 f"{one.bytes_per_token:.2f}",
@@ -58,9 +59,9 @@ def _unknown(comparison: Comparison) -> Table:
         [
             (
                 shortened(one.label, _LONGEST_LABEL),
-                f"{one.unknown_rate:.3%}",
-                f"{one.unknown_words:.3%}",
-                f"{one.unknown_characters:.3%}",
+                percent(one.unknown_rate),
+                percent(one.unknown_words),
+                percent(one.unknown_characters),
             )
             for one in comparison.measured
         ],
@@ -89,7 +90,7 @@ def _longer(comparison: Comparison) -> Table:
         [
             (
                 shortened(one.label, _LONGEST_LABEL),
-                *(f"{one.lengths.share_over(tokens):.2%}" for tokens in comparison.over),
+                *(percent(one.lengths.share_over(tokens), 2) for tokens in comparison.over),
             )
             for one in comparison.measured
         ],
@@ -117,9 +118,9 @@ def _shared(comparison: Comparison) -> Table:
                 shortened(measured[mine].label, _LONGEST_LABEL),
                 shortened(measured[theirs].label, _LONGEST_LABEL),
                 f"{overlaps[mine][theirs].both:,}",
-                f"{overlaps[mine][theirs].share:.1%}",
-                f"{overlaps[theirs][mine].share:.1%}",
-                f"{overlaps[mine][theirs].jaccard:.1%}",
+                percent(overlaps[mine][theirs].share, 1),
+                percent(overlaps[theirs][mine].share, 1),
+                percent(overlaps[mine][theirs].jaccard, 1),
             )
             for mine, theirs in combinations(range(len(measured)), 2)
         ],
@@ -131,9 +132,9 @@ def _scripts(comparison: Comparison, most: int) -> Table:
     title = "Characters within one token, by script"
     return Table(
         title if len(scripts) <= most else f"{title} ({most} of {len(scripts)})",
-        ("tokenizer", *(f"{item.script}\n{item.characters / comparison.characters:.1%}" for item in scripts[:most])),
+        ("tokenizer", *(f"{item.script}\n{percent(item.characters / comparison.characters, 1)}" for item in scripts[:most])),
         [
-            (shortened(one.label, _LONGEST_LABEL), *(f"{item.coverage:.2%}" for item in one.scripts[:most]))
+            (shortened(one.label, _LONGEST_LABEL), *(percent(item.coverage, 2) for item in one.scripts[:most]))
             for one in comparison.measured
         ],
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections import Counter
 from pathlib import PurePath
@@ -13,9 +12,11 @@ from tokenizers import Tokenizer, models
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
-from tpulm.errors import ConfigError, DataError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import byte_level, pipelines, special
+from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
+from tpulm.tokenization.guard import check_usable, guarded
 from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, specified
 from tpulm.tokenization.saving import load_manifest
 from tpulm.tokenization.segmenter import Segmenter, declared
@@ -80,7 +81,7 @@ def vocab_size_of(path: str | os.PathLike[str]) -> int:
     specification = _specification_of(storage.read_bytes(source), source)
     vocabulary = specification["model"]["vocab"]
     size = len(vocabulary) if isinstance(vocabulary, list) else 1 + max(vocabulary.values(), default=-1)
-    return max(size, 1 + max((token["id"] for token in specification.get("added_tokens", [])), default=-1))
+    return max(size, 1 + max((token["id"] for token in specification["added_tokens"]), default=-1))
 
 
 def _from_folder(folder: PurePath, config: TokenizerConfig | None, progress: Progress) -> Tokenization:
@@ -125,10 +126,8 @@ def read_tokenizer(path: PurePath) -> Tokenizer:
 
 def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
     vocabulary = _specification_of(content, path)["model"]["vocab"]
-    try:
+    with guarded(str(path)):
         tokenizer = Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises nothing more specific
-        raise DataError(f"the tokenizers library cannot read it: {error}", location=str(path)) from error
     if isinstance(vocabulary, dict) and len(set(vocabulary.values())) < len(vocabulary):
         index, count = Counter(vocabulary.values()).most_common(1)[0]
         names = [token for token, other in vocabulary.items() if other == index]
@@ -137,6 +136,7 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
         )
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    check_usable(tokenizer, str(path), has_compiled_rules=b'"Precompiled"' in content)
     return tokenizer
 
 
@@ -166,13 +166,12 @@ def _refuse_bytes(tokenizer: Tokenizer, tokens: special.SpecialTokens, path: Pur
 
 def _segmenter_beside(path: PurePath) -> Segmenter | None:
     """What the tokenizer_config.json beside a tokenizer says of morphemes."""
-    settings = path.parent / "tokenizer_config.json"
-    return declared(storage.read_given_object(settings), str(settings)) if storage.exists(settings) else None
+    return declared(read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG))
 
 
 def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
     try:
-        specification = json.loads(content)
+        specification = storage.parse_json(content)
         vocabulary = specification["model"]["vocab"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
@@ -182,22 +181,20 @@ def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
         ) from error
     if not isinstance(vocabulary, (dict, list)) or not vocabulary:
         raise DataError("its vocabulary is empty", location=str(path))
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    try:
+        ids += [token["id"] for token in specification.setdefault("added_tokens", [])]
+    except (KeyError, TypeError) as error:
+        raise DataError("added_tokens is not a list of objects with an id each", location=str(path)) from error
+    if wrong := [index for index in ids if type(index) is not int]:
+        raise DataError(f"a token has the id {brief(wrong[0])}, which is not a whole number", location=str(path))
     return specification
 
 
 def _declared(folder: PurePath) -> dict[str, str]:
     """Role -> name, from the tokenizer_config.json or special_tokens_map.json beside a tokenizer.json."""
-    declared: dict[str, str] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if not storage.exists(folder / name):
-            continue
-        values = storage.read_given_object(folder / name)
-        for role, key in special.CONFIG_KEYS.items():
-            value = values.get(key)
-            content = value.get("content") if isinstance(value, dict) else value
-            if isinstance(content, str):
-                declared[role] = content
-    return declared
+    settings = read_settings(folder)
+    return {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
 
 
 def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress, segmenter: Segmenter | None) -> Tokenization:

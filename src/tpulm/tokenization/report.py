@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import percent
 from tpulm.tokenization.plain import without_surrogates
 from tpulm.tokenization.tally import ScriptCoverage, TextTally, TokenTally, script_coverage
 from tpulm.tokenization.tokenization import Tokenization
@@ -63,10 +64,13 @@ class TokenizerReport:
             ("words", f"{self.words:,}"),
             ("characters", f"{self.characters:,}"),
             ("tokens", f"{self.tokens:,}"),
-            ("unknown tokens", f"{self.unknown_tokens:,} ({self.unknown_rate:.3%})"),
+            ("unknown tokens", f"{self.unknown_tokens:,} ({percent(self.unknown_rate)})"),
             ("tokens per word", f"{self.tokens_per_word:.3f}"),
             ("tokens per character", f"{self.tokens_per_character:.3f}"),
-            ("vocabulary used", f"{self.tokens_used:,} of {self.vocab_size:,} ({self.tokens_used / self.vocab_size:.1%})"),
+            (
+                "vocabulary used",
+                f"{self.tokens_used:,} of {self.vocab_size:,} ({percent(self.tokens_used / self.vocab_size, 1)})",
+            ),
         ]
 
     def script_rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -75,9 +79,9 @@ class TokenizerReport:
             (
                 item.script,
                 f"{item.characters:,}",
-                f"{item.coverage:.3%}",
-                f"{item.split / item.characters:.3%}",
-                f"{item.unknown / item.characters:.3%}",
+                percent(item.coverage),
+                percent(item.split / item.characters),
+                percent(item.unknown / item.characters),
             )
             for item in self.scripts
         ]

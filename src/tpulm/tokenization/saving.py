@@ -56,11 +56,13 @@ def load_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     if not storage.exists(path):
         return None
     manifest = storage.read_json(path)
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    version = manifest.get("format_version")
     if version != _FORMAT_VERSION:
         raise StorageError(
             f"{path} has format version {version}, and this program reads {_FORMAT_VERSION}; delete the folder and run again"
         )
+    if not isinstance(manifest.get("fingerprint"), str) or type(manifest.get("vocab_size")) is not int:
+        raise StorageError(f"{path} has no fingerprint or no vocab_size, so it was edited; delete the folder and run again")
     return manifest
 
 

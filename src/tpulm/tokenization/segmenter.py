@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
+from tpulm.tokenization.given import GivenSettings
 from tpulm.tokenization.plain import without_surrogates
 
 _FORMS: Final = {"mecab": "NFKC", "kiwi": "NFC"}
@@ -60,12 +61,13 @@ class Segmenter(NamedTuple):
         }
 
 
-def declared(settings: dict[str, Any], location: str) -> Segmenter | None:
+def declared(settings: GivenSettings, location: str) -> Segmenter | None:
     """What a tokenizer_config.json asks for. Raises DataError where that is an analyser or a dictionary not known here."""
-    if settings.get("tokenizer_class") != "BertJapaneseTokenizer":
+    if settings.tokenizer_class != "BertJapaneseTokenizer":
         return None
-    kind, subwords = settings.get("word_tokenizer_type", "basic"), settings.get("subword_tokenizer_type", "wordpiece")
-    dictionary = (settings.get("mecab_kwargs") or {}).get("mecab_dic", _DICTIONARY)
+    kind: Any = settings.word_tokenizer_type
+    subwords = settings.subword_tokenizer_type
+    dictionary = (settings.mecab_kwargs or {}).get("mecab_dic", _DICTIONARY)
     known = kind == "kiwi" or (kind == "mecab" and dictionary == _DICTIONARY)
     if not known or subwords != "wordpiece":
         raise DataError(
@@ -73,7 +75,7 @@ def declared(settings: dict[str, Any], location: str) -> Segmenter | None:
             "and wordpiece can",
             location=location,
         )
-    return Segmenter(kind, bool(settings.get("do_lower_case", False)))
+    return Segmenter(kind, settings.do_lower_case and "do_lower_case" in settings.model_fields_set)
 
 
 def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:

@@ -6,6 +6,7 @@ front, whether spaces are merged. The message is as in sentencepiece's src/sente
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tpulm import storage
 from tpulm.errors import DataError, some_of
 from tpulm.protos import KIND, field, message_class, new_file
 from tpulm.tokenization import special
+from tpulm.tokenization.guard import check_usable, guarded
 from tpulm.tokenization.pipelines import SPACE
 
 _PACKAGE: Final = "tpulm.sentencepiece"
@@ -46,7 +48,7 @@ def read(path: PurePath) -> Tokenizer:
             "a model that writes spaces otherwise than before words; train a tokenizer instead, by leaving tokenizer.path out",
             location=str(path),
         )
-    names = [piece.piece for piece in model.pieces]
+    names = _names(model.pieces, path)
     unknown = next((index for index, piece in enumerate(model.pieces) if piece.type == _UNKNOWN), None)
     if unknown is None or len(set(names)) < len(names):
         raise DataError("it has no unknown piece, or one piece twice: the file is damaged", location=str(path))
@@ -57,6 +59,28 @@ def read(path: PurePath) -> Tokenizer:
             "instead, by leaving tokenizer.path out",
             location=str(path),
         )
+    with guarded(str(path), "the tokenizers library cannot have such a model"):
+        tokenizer = _tokenizer(model, unknown)
+        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special.absent(names)])
+        tokenizer = Tokenizer.from_str(tokenizer.to_str())  # scores as they are once they were written: the last bit may differ
+    check_usable(tokenizer, str(path), has_compiled_rules=bool(normalizer.precompiled_charsmap))
+    return tokenizer
+
+
+def _names(pieces: Sequence[Any], path: PurePath) -> list[str]:
+    """Raises DataError for a piece that is not UTF-8 or whose score is no number."""
+    names: list[str] = []
+    for number, piece in enumerate(pieces):
+        if isinstance(piece.piece, bytes):  # as protobuf gives what is not UTF-8
+            raise DataError(f"piece {number:,} is not UTF-8: the file is damaged", location=str(path))
+        names.append(piece.piece)
+        if not math.isfinite(piece.score):
+            raise DataError(f"piece {number:,} has the score {piece.score}: the file is damaged", location=str(path))
+    return names
+
+
+def _tokenizer(model: Any, unknown: int) -> Tokenizer:
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
     kind = _unigram if trainer.model_type == _UNIGRAM else _bpe
     tokenizer = Tokenizer(kind(model.pieces, unknown, trainer.byte_fallback))
     tokenizer.normalizer = _normalizer(normalizer)
@@ -66,8 +90,7 @@ def read(path: PurePath) -> Tokenizer:
     )
     spaces = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if trainer.byte_fallback else spaces
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special.absent(names)])
-    return Tokenizer.from_str(tokenizer.to_str())  # scores as they are once they were written: the last bit may differ
+    return tokenizer
 
 
 def _unigram(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.Unigram:
@@ -92,7 +115,7 @@ def _bpe(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.BPE
 
 def _normalizer(settings: Any) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
-    if "nfkc" in settings.name:  # the table alone does not compose what the library looks up a grapheme at a time
+    if b"nfkc" in settings.name:  # the table alone does not compose what the library looks up a grapheme at a time
         steps.append(normalizers.NFKC())
     if settings.precompiled_charsmap:
         steps.append(normalizers.Precompiled(settings.precompiled_charsmap))
@@ -120,7 +143,7 @@ def _model_class() -> Any:
         field("byte_fallback", 35, KIND.TYPE_BOOL, default="false"),
     ]
     normalizer = [
-        field("name", 1, KIND.TYPE_STRING),
+        field("name", 1, KIND.TYPE_BYTES),
         field("precompiled_charsmap", 2, KIND.TYPE_BYTES),
         field("add_dummy_prefix", 3, KIND.TYPE_BOOL, default="true"),
         field("remove_extra_whitespaces", 4, KIND.TYPE_BOOL, default="true"),

@@ -21,18 +21,32 @@ def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[
     raises Stopped at once, and the thread ends with the process.
     """
     failures: list[BaseException] = []
+    taken = 0
+
+    def batches() -> Iterator[list[str]]:
+        nonlocal taken
+        for batch in _repeated(words):
+            taken += len(batch)
+            yield batch
 
     def work() -> None:
         try:
-            tokenizer.train_from_iterator(_repeated(words), trainer)
+            tokenizer.train_from_iterator(batches(), trainer)
         except BaseException as error:  # a panic of the library is no Exception
             failures.append(error)
 
-    progress.start("Training the tokenizer", total=None)
+    told, total, is_choosing = 0, sum(words.values()), False
+    progress.start("Words for the tokenizer", total, "word")
     thread = threading.Thread(target=work, name="tokenizer-training", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_POLL_SECONDS)
+        if told < taken:
+            progress.advance(taken - told)
+            told = taken
+        elif told == total and not is_choosing:
+            progress.start("Training the tokenizer")  # the library does not say how far it is
+            is_choosing = True
         interrupt.check("no tokenizer was written yet")
     if failures:
         raise failures[0]

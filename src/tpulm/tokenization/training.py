@@ -9,6 +9,8 @@ from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import byte_bpe, pipelines, special, unigram, wordpiece
+from tpulm.tokenization.analysers import CHARACTERS_AT_ONCE
+from tpulm.tokenization.encoded import slices
 from tpulm.tokenization.segmenter import Segmenter
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.trainer import Unreached
@@ -31,7 +33,9 @@ def train(texts: Iterable[list[str]], config: TokenizerConfig, *, progress: Prog
     make_pipeline, learn = _ALGORITHMS[config.algorithm]
     tokenizer = make_pipeline(config)
     segmenter = None if config.morphemes == "none" else Segmenter(config.morphemes, config.lowercase)
-    words = count_words(texts if segmenter is None else map(segmenter.segment, texts), tokenizer, progress)
+    if segmenter is not None:
+        texts = (segmenter.segment(some) for batch in texts for some in slices(batch, CHARACTERS_AT_ONCE))
+    words = count_words(texts, tokenizer, progress)
     try:
         tokenizer.model = learn(words, config, progress)
     except Unreached as error:

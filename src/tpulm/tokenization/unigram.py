@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, models, trainers
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import percent
 from tpulm.tokenization import alphabet, special
 from tpulm.tokenization.pipelines import SPACE
 from tpulm.tokenization.trainer import check_reached, run_trainer
@@ -57,7 +58,7 @@ def learn(words: Counter[str], config: TokenizerConfig, progress: Progress = SIL
     )
     if len(kept.characters) < len(occurrences):
         counts = f"{len(kept.characters):,} of {len(occurrences):,} characters"
-        progress.note(f"tokenizer: {counts} get tokens, {kept.coverage:.3%} of the text; the others are written in bytes")
+        progress.note(f"tokenizer: {counts} get tokens, {percent(kept.coverage)} of the text; the others are written in bytes")
     within = _cut(words, kept.characters | _ALWAYS)
     chosen = most_frequent(within, _DISTINCT_CHARACTERS, progress)
     tokenizer = Tokenizer(models.Unigram())

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, trainers
 
 from tpulm.config import TokenizerConfig
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import percent
 from tpulm.tokenization import alphabet, special
 from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS
 from tpulm.tokenization.trainer import check_reached, run_trainer
@@ -39,7 +40,7 @@ def learn(words: Counter[str], config: TokenizerConfig, progress: Progress = SIL
     )
     if len(kept.characters) < len(occurrences):
         counts = f"{len(kept.characters):,} of {len(occurrences):,} characters"
-        progress.note(f"tokenizer: {counts} get tokens, {kept.coverage:.3%} of the text; words with any other are unknown")
+        progress.note(f"tokenizer: {counts} get tokens, {percent(kept.coverage)} of the text; words with any other are unknown")
     writable = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and kept.characters.issuperset(w)}
     characters = sorted({character for word in writable for character in word})
     inside = sorted({character for word in writable for character in word[1:]})

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import percent
 from tpulm.tokenization.chunks import SLICE_CHARACTERS, Cutter, cutter
 from tpulm.tokenization.encoded import slices
 from tpulm.tokenization.pipelines import specified
@@ -81,7 +82,7 @@ def most_frequent(words: Mapping[str, int], max_characters: int, progress: Progr
         chosen[word] = words[word]
     share = sum(chosen.values()) / sum(words.values())
     counts = f"{len(chosen):,} most frequent of {len(words):,} distinct words"
-    progress.note(f"tokenizer: trained on the {counts}, {share:.1%} of the sample's words")
+    progress.note(f"tokenizer: trained on the {counts}, {percent(share, 1)} of the sample's words")
     return chosen
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
@@ -149,7 +150,7 @@ class Checkpoints:
 
         Raises CheckpointError if none is, or if that is of another format.
         """
-        steps = sealing.committed_steps(self._folder)
+        steps = storage.committed_steps(self._folder)
         for step in reversed(steps):
             reason = sealing.damage(self._folder / str(step))
             if reason is None:
@@ -167,7 +168,7 @@ class Checkpoints:
 
     def _set_aside(self, step: int, reason: str) -> None:
         target = self._damaged_folder() / f"{step}-{time.time_ns()}"
-        storage.move_folder(self._folder / str(step), target, first=sealing.COMMIT)
+        storage.move_folder(self._folder / str(step), target, first=storage.COMMIT)
         self._progress.note(f"checkpoint {step} is damaged ({reason}); set aside in {target}, trying the one before")
 
     def _reopen(self) -> None:
@@ -196,6 +197,43 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
         return ocp.CheckpointManager(self._folder, options=options, item_names=("state", "metadata"))
+
+
+class NewestParams(NamedTuple):
+    step: int
+    params: Any  # numpy
+
+
+def newest_params(folder: PurePath, abstract_params: Any) -> NewestParams | None:
+    """The parameters of the newest checkpoint that is whole, or None where there is none.
+
+    The run may be saving and removing checkpoints meanwhile. Nothing is written, held or set aside. Raises CheckpointError
+    where there are checkpoints and none can be read.
+    """
+    failed: dict[int, Exception] = {}
+    while left := [step for step in storage.committed_steps(folder) if step not in failed]:
+        step = left[-1]
+        try:
+            return NewestParams(step, _read_params(storage.orbax_folder(folder) / str(step), abstract_params))
+        except Exception as error:  # as in `Checkpoints.restore_latest`; of one that was removed, too
+            failed[step] = error
+    if failed:
+        step, error = max(failed.items())
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"no checkpoint in {folder} could be read; of step {step}: {reason}") from error
+    return None
+
+
+def _read_params(folder: PurePath, abstract_params: Any) -> Any:
+    item = {"params": jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), abstract_params)}
+    kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        args = ocp.args.PyTreeRestore(item=item, restore_args=kinds, partial_restore=True)
+        params = checkpointer.restore(folder / "state", args=args)["params"]
+    expected = sealing.array_checksums(folder)
+    if any(expected.get(f".params{name}") != found for name, found in checksums(params).items()):
+        raise CheckpointError("other numbers than were saved")
+    return params
 
 
 @jax.jit

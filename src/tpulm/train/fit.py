@@ -71,15 +71,17 @@ def fit(
                 if step % config.log_every_steps == 0 or update.ends_epoch or stopping:
                     _check_finite(state, step)
                     values = tuning.window_metrics(state)
+                    clock.pause()
+                    clock.resume()
                     log.write("train", step, {**values, "learning_rate": tuning.learning_rate(step - 1)})
-                    progress.status(_status(values["loss"], update, config, history))
+                    progress.status(_status(values["loss"], clock.rate(), update, config, history))
                 if update.ends_epoch:
                     clock.pause()
                     scores = score(state.params)
                     log.write("dev", step, scores)
                     history = (*history, {"epoch": update.epoch, "train_loss": values["loss"], **scores})
                     best = _copied(state.params) if _best_epoch(config, history) == update.epoch else best
-                    progress.status(_status(values["loss"], update, config, history))
+                    progress.status(_status(values["loss"], clock.rate(), update, config, history))
                     clock.resume()
                 if checkpoints is not None and (update.ends_epoch or stopping or checkpoints.is_due(step, ask_the_clock=True)):
                     clock.pause()
@@ -145,12 +147,13 @@ def _stopped(checkpoints: Checkpoints | None, step: int, steps: int) -> Stopped:
     return Stopped(f"stopped by {by} after saving step {step} of {steps}. Run the same command again to continue.")
 
 
-def _status(loss: float, update: Update, config: FinetuneConfig, history: History) -> str:
-    text = f"epoch {update.epoch}/{config.epochs}  loss {loss:.3f}"
-    if not history:
-        return text
-    name = config.chosen_by
-    return f"{text}  dev {name.replace('_', ' ')} {history[-1][name]:.4f}"
+def _status(loss: float, rate: float | None, update: Update, config: FinetuneConfig, history: History) -> str:
+    parts = [f"loss {loss:.3f}"]
+    if rate is not None:
+        parts.append(f"{rate:,.0f} texts/s")
+    if history:
+        parts.append(f"dev {config.chosen_by.replace('_', ' ')} {history[-1][config.chosen_by]:.4f}")
+    return "  ".join([*parts, f"epoch {update.epoch}/{config.epochs}"])
 
 
 class _Clock:
@@ -173,4 +176,5 @@ class _Clock:
         self._since = time.perf_counter()
 
     def rate(self) -> float | None:
+        """Up to the last pause."""
         return self._rows / self._seconds if self._seconds else None

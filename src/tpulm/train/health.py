@@ -1,10 +1,10 @@
 """Is my run all right? Held-out scores against what is known of healthy runs.
 
-Two kinds of bands. A law for any text: a model that has learned anything beyond how frequent each token is has a loss below the
-entropy of those frequencies. And what was published of ELECTRA-small: google-research/electra issue 81 (at 5,000 steps: total
-loss 25, masked loss 7.1, detection accuracy 0.867, AUC 0.68, recall 0.05), ymcui/Chinese-ELECTRA issue 21 (at the end: total
-about 8, masked loss 2 to 3). Corpora and vocabularies differ, so the bands are wide: outside of them something is wrong, inside
-of them nothing is proven.
+Two kinds of bands. A law for any text: a model that has learned anything beyond how frequent each token is has a loss below
+that of the unigrams, and a detector that has learned anything finds some of the replaced tokens. And what was published of
+ELECTRA-small: google-research/electra issue 81 (at 5,000 steps: total loss 25, masked loss 7.1, detection accuracy 0.867, AUC
+0.68, recall 0.05), ymcui/Chinese-ELECTRA issue 21 (at the end: total about 8, masked loss 2 to 3). Corpora and vocabularies
+differ, so the bands are wide: outside of them something is wrong, inside of them nothing is proven.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from tpulm.config import RunConfig
+from tpulm.tokenization import UNKNOWN_WARNING
+
 Architecture = Literal["bert", "electra", "decoder"]
 _PUBLISHED_FROM = 5_000  # steps; before, the curves are too steep to tell
+_LEARNED = 0.1  # nats below the unigrams' loss; less is known by models that answer with the commonest token
+_SHORT_STEPS = 20_000  # of a run that hardly sees a text twice, so that dropout only slows it
 
 
 class Check(NamedTuple):
@@ -32,31 +37,117 @@ class Check(NamedTuple):
     def __str__(self) -> str:
         low, high = (f"{bound:.2f}" if math.isfinite(bound) else "" for bound in (self.low, self.high))
         band = f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
-        return f"{self.name.replace('_', ' ')} {self.value:.3f} ({band})"
+        return f"{self.name} {self.value:.3f} ({band})"
 
 
-_ELECTRA = {
-    "mlm_loss": (1.5, 7.6),
-    "detection_loss": (0.06, 0.42),  # what of the published totals is not the masked loss, over its weight there, 50
-    "detection_accuracy": (0.83, 0.99),
-    "detection_auc": (0.60, 1.0),
-    "detection_recall": (0.02, 1.0),
+_DETECTOR = {"detection_auc": ("detector AUC", 0.60), "detection_recall": ("detector recall", 0.02)}
+_PUBLISHED = {
+    "mlm_loss": ("generator loss", 1.5, 7.6),
+    "detection_loss": ("detector loss", 0.06, 0.42),  # what of the published totals is not the masked loss, over its weight, 50
+    "detection_accuracy": ("detector accuracy", 0.83, 0.99),
 }
 
 
 def judge(architecture: Architecture, step: int, scores: Mapping[str, float]) -> list[Check]:
-    """The checks that apply to these held-out scores after `step` steps."""
-    token_loss = scores.get("mlm_loss", scores["loss"])
-    checks = [Check("token_loss", token_loss, -math.inf, scores["unigram_entropy"])]
-    if architecture == "electra" and step >= _PUBLISHED_FROM:
-        checks += [Check(name, scores[name], *band) for name, band in _ELECTRA.items()]
+    """The checks that apply to these held-out scores after `step` steps; the first is of the predicted tokens' loss."""
+    of = "generator token loss" if architecture == "electra" else "token loss"
+    checks = [Check(of, _token_loss(scores), -math.inf, scores["unigram_entropy"] - _LEARNED)]
+    if architecture == "electra":
+        checks += [Check(label, scores[name], low, math.inf) for name, (label, low) in _DETECTOR.items()]
+        if step >= _PUBLISHED_FROM:
+            checks += [Check(label, scores[name], *band) for name, (label, *band) in _PUBLISHED.items()]
     return checks
 
 
-def verdict(checks: list[Check], step: int) -> str:
-    """One line for people."""
+def is_at_unigrams(scores: Mapping[str, float]) -> bool:
+    """Whether a model has learned nothing but how frequent each token is, by its held-out scores."""
+    return not _token_loss(scores) <= scores["unigram_entropy"] - _LEARNED
+
+
+def verdict(checks: list[Check], step: int, *, advice: str = "") -> str:
+    """One line for people; `advice` is what to change where a model is still at its unigrams (`advice_for`)."""
     outside = [check for check in checks if not check.inside]
     if not outside:
         return "all right: " + "; ".join(map(str, checks))
-    begun = checks[0] in outside and "; nothing learned yet but how frequent each token is: it may need more steps"
-    return f"outside after {step:,} steps: " + "; ".join(map(str, outside)) + (begun or "")
+    said = f"outside after {step:,} steps: " + "; ".join(map(str, outside))
+    if checks[0] in outside:
+        return f"{said}; nothing learned yet but how frequent each token is. {advice}".rstrip()
+    if any(check.name.startswith("detector") for check in outside):
+        said += "; fine-tuning starts from the detector: it may need more steps, or a smaller generator (model.generator.width)"
+    return said
+
+
+def plateau_note(scores: Mapping[str, float], step: int, steps: int, advice: str) -> str:
+    """What to say of a run while it trains that is still at its unigrams."""
+    whose = "generator's loss" if "detection_loss" in scores else "loss"
+    return (
+        f"after {step:,} of {steps:,} steps the {whose} on held-out tokens, {_token_loss(scores):.2f}, is still that of "
+        f"knowing how frequent each token is, {scores['unigram_entropy']:.2f}. {advice}"
+    )
+
+
+def advice_for(config: RunConfig, *, unknown_fraction: float = 0.0, imported: bool = False) -> str:
+    """What is most likely to bring a run off the level of its unigrams."""
+    if unknown_fraction >= UNKNOWN_WARNING:
+        return (
+            f"{unknown_fraction:.0%} of the tokens are unknown: take a vocabulary that fits the text, or leave tokenizer.path "
+            "out and have one trained"
+        )
+    settings = helpful_settings(config, imported=imported)
+    if not settings:
+        return "More steps or more text may help"
+    return f"Most likely to help, in a new work folder: {', '.join(settings)}"
+
+
+def helpful_settings(config: RunConfig, *, imported: bool = False) -> list[str]:
+    """Lines of a run file that differ from the run's. What a started-from model or `imported` rows fix is left out.
+
+    Learning rate and initialisation go with the width: layers of 256 want 1e-3 and 0.06 (docs/experiments.md).
+    """
+    model, optimizer = config.model, config.train.optimizer
+    width, fresh = model.hidden_size, config.train.start_from is None
+    rate, spread = float(f"{min(1e-3, 0.256 / width):.0e}"), round(width**-0.5, 2)
+    found: list[str] = []
+    if optimizer.name == "adamw" and optimizer.learning_rate <= rate / 2:
+        found.append(f"train.optimizer.learning_rate = {rate:g}")
+    if fresh and width < 768 and model.initializer_range < 0.75 * spread:
+        found.append(f"model.initializer_range = {spread:g}")
+    if not optimizer.bias_correction:
+        found.append("train.optimizer.bias_correction = true")
+    if config.train.steps <= _SHORT_STEPS:
+        found += [f"model.{name} = 0" for name in ("dropout", "attention_dropout") if getattr(model, name)]
+    if fresh and model.architecture == "bert" and model.norm_position == "post":
+        found.append('model.norm_position = "pre"')
+    if not imported and config.data.rows == "segments":
+        found += [*(["data.next_sentence = false"] if config.data.next_sentence else []), 'data.rows = "packed"']
+    return found
+
+
+def loss_formula(config: RunConfig) -> str:
+    """What the loss is the sum of, or "" where it is that of the predicted tokens alone."""
+    if config.model.architecture == "electra":
+        weights = {
+            "generator": config.train.objective.generator_weight,
+            "detector": config.train.objective.discriminator_weight,
+        }
+        return " + ".join(name if weight == 1 else f"{weight:g} x {name}" for name, weight in weights.items())
+    return "tokens + next sentence" if config.data.next_sentence else ""
+
+
+def why_losses_differ(config: RunConfig) -> str:
+    """Why the training loss and the held-out loss of one model are not the same quantity, or "" where they are."""
+    objective, window = config.train.objective, config.train.log_every_steps
+    reasons = [f"training's is the mean of up to {window} steps"] if window > config.train.steps / 20 else []
+    if config.model.dropout or config.model.attention_dropout:
+        reasons.append("training has dropout")
+    if config.model.architecture != "decoder":
+        if objective.mask_fraction != objective.evaluation_mask_fraction:
+            shares = f"{objective.mask_fraction:.0%} of the tokens, held-out text {objective.evaluation_mask_fraction:.0%}"
+            reasons.append(f"training masks {shares}")
+        if objective.whole_words:
+            reasons.append("training masks whole words, held-out text tokens")
+    return "; ".join(reasons)
+
+
+def _token_loss(scores: Mapping[str, float]) -> float:
+    return scores.get("mlm_loss", scores["loss"])

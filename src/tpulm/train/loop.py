@@ -20,12 +20,14 @@ from tpulm.progress import Progress
 from tpulm.train.checkpoint import Checkpoints
 from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.evaluate import Evaluation
+from tpulm.train.health import plateau_note
 from tpulm.train.metrics import MetricsLog, NoMetrics
 from tpulm.train.program import Program
 from tpulm.train.step import TrainState
 from tpulm.train.throughput import Meter, Rate, peak_flops
 
 _MAX_SKIPS = 20
+_LONG_ENOUGH = 100  # steps of a run whose first tenth tells something
 _IN_FLIGHT = 2  # steps the host may be ahead of the devices
 
 
@@ -44,6 +46,7 @@ class TrainResult(NamedTuple):
     steps: int
     resumed_at: int  # 0 for a fresh start
     train_loss: float  # mean over the last logged window
+    train_values: dict[str, float]  # the window's other metrics; none where nothing was trained
     rate: Rate
     skipped: tuple[tuple[int, int], ...]  # [first, last) of the cursor, left out after NaN or a spike
     attempt: int
@@ -62,6 +65,8 @@ def train(
     steps: tuple[int, int] | None = None,
     title: str = "Training",
     hosts: Hosts = ALONE,
+    advice: str = "",
+    text_fraction: float = 1.0,
 ) -> TrainResult:
     """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`.
 
@@ -71,15 +76,21 @@ def train(
     With several hosts all call this with the same arguments, and only the first writes metrics. Saves by time happen at a step
     that is logged, by the first one's clock.
 
+    Where the model is still at its unigrams after a tenth of the steps, that is noted with `advice`. `text_fraction` of the
+    rows' slots are no padding; speed counts these.
+
     Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
     CheckpointError and StorageError. `identity` goes into each checkpoint and must match on restore.
     """
     first_step, last_step = steps or (0, config.steps)
     evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
+    tenth = config.steps // 10 if config.steps >= _LONG_ENOUGH else 0
     with contextlib.ExitStack() as closing:
         checkpoints = closing.enter_context(
             Checkpoints(workdir / "checkpoints", config.checkpoint, hosts=hosts, progress=progress)
         )
+        if checkpoints.last_step is not None:
+            progress.start("Loading the checkpoint")
         start = _restore(program, checkpoints, identity)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
         if step < first_step:
@@ -87,6 +98,7 @@ def train(
         log = closing.enter_context(MetricsLog(workdir, first_step=step)) if hosts.is_first else NoMetrics()
         meter = Meter(
             tokens_per_row=sequence_length,
+            text_fraction=text_fraction,
             flops_per_row=program.objective.flops_per_row,
             peak=peak_flops(program.mesh, program.compute_dtype),
         )
@@ -142,10 +154,13 @@ def train(
                 lowest = min(lowest, values["loss"])
                 log.write("train", step, {**values, **_rate_values(rate)})
                 progress.status(_status(values["loss"], rate))
-            if _every(step, evaluate_every) and not last:
+            if (_every(step, evaluate_every) or step == tenth) and not last:
                 jax.block_until_ready(loss)  # or the steps under way would count as evaluation
                 meter.pause()
-                log.write("evaluation", step, evaluate(state.params).values())
+                scores = evaluate(state.params).values()
+                log.write("evaluation", step, scores)
+                if step == tenth and scores["at_unigrams"]:
+                    progress.note(plateau_note(scores, step, config.steps, advice))
                 meter.resume()
             if save_due:
                 meter.pause()
@@ -167,7 +182,7 @@ def train(
                     f"stopped by {by} after saving step {step} of {config.steps}. Run the same command again to continue."
                 )
         checkpoints.wait()
-    return TrainResult(state, step, start.step, values["loss"], meter.overall(), skipped, log.attempt)
+    return TrainResult(state, step, start.step, values["loss"], values, meter.overall(), skipped, log.attempt)
 
 
 class _Start(NamedTuple):
@@ -180,7 +195,7 @@ class _Start(NamedTuple):
 
 
 def _as_restored(start: _Start) -> TrainResult:
-    return TrainResult(start.state, start.step, start.step, start.train_loss, Rate(0.0, None), start.skipped, 0)
+    return TrainResult(start.state, start.step, start.step, start.train_loss, {}, Rate(0.0, None), start.skipped, 0)
 
 
 def _restore(program: Program, checkpoints: Checkpoints, identity: dict[str, Any]) -> _Start:
@@ -271,10 +286,10 @@ def _window_loss(program: Program, state: TrainState) -> float:
 
 
 def _rate_values(rate: Rate) -> dict[str, float]:
-    values = {"tokens_per_second": round(rate.tokens_per_second, 1)}
+    values = {"tokens_per_second": round(rate.tokens_per_second, 1), "text_fraction": round(rate.text_fraction, 4)}
     return values if rate.mfu is None else {**values, "mfu": round(rate.mfu, 4)}
 
 
 def _status(loss: float, rate: Rate) -> str:
-    text = f"loss {loss:.3f}  {rate.tokens_per_second:,.0f} tokens/s"
+    text = f"loss {loss:.3f}  {rate}"
     return text if rate.mfu is None else f"{text}  MFU {rate.mfu:.0%}"

@@ -111,7 +111,7 @@ def read_metrics(workdir: str | PurePath) -> list[Record]:
             if not line:
                 continue
             try:
-                values: dict[str, Any] = json.loads(line)
+                values: dict[str, Any] = storage.parse_json(line, strict=False)
             except ValueError as error:
                 if number == len(lines):
                     continue

@@ -1,7 +1,7 @@
 """Learning-rate schedules and the optimiser, as optax transformations.
 
-AdamW here is the one BERT was trained with (google-research/bert, optimization.py): no bias correction, epsilon 1e-6 outside
-the square root, weight decay on matrices only. The global gradient is clipped over all devices; the originals clip each
+AdamW here is the one BERT was trained with (google-research/bert, optimization.py): epsilon 1e-6 outside the square root, weight
+decay on matrices only; and, unless the settings say otherwise, Adam's bias correction, which that one lacks. The global gradient is clipped over all devices; the originals clip each
 replica's own before the mean.
 """
 
@@ -24,8 +24,7 @@ def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     warmup_kind "replace" (BERT): the warm-up stands in place of the decay, which has gone on meanwhile. "multiply" (ELECTRA):
     the two are multiplied. The originals' first update has a rate of zero; ours has 1 / warmup_steps of the peak.
     """
-    warmup = config.warmup_steps if config.warmup_steps is not None else min(10_000, total_steps // 10)
-    decay_steps = config.decay_steps if config.decay_steps is not None else max(1, total_steps // 10)
+    warmup, decay_steps = config.warmup(total_steps), config.decay(total_steps)
 
     def decay(n: jax.Array) -> jax.Array:
         done = jnp.clip(n / total_steps, 0.0, 1.0)

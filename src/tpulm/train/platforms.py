@@ -9,7 +9,7 @@ from typing import Literal
 import jax
 
 from tpulm.attached import nvidia_driver, tpu_chips
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, installing
 
 Platform = Literal["auto", "any", "cpu", "gpu", "tpu"]
 _NAMES = {"cpu": "the CPU", "gpu": "a GPU", "tpu": "a TPU"}
@@ -47,10 +47,10 @@ def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
         case "gpu":
             if not nvidia_driver():
                 return "no NVIDIA driver is here"
-            return "JAX's CUDA plugin is not installed or did not start: pip install 'tpulm[cuda]'"
+            return f"JAX's CUDA plugin is not installed or did not start: {installing('cuda')}"
         case "tpu":
             if find_spec("libtpu") is None:
-                return "libtpu is not installed: pip install 'tpulm[tpu]'"
+                return f"libtpu is not installed: {installing('tpu')}"
             return "another process may hold it (one at a time can), or libtpu did not start; see /tmp/tpu_logs"
 
 

@@ -8,7 +8,6 @@ original.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -20,17 +19,8 @@ from tpulm.errors import CheckpointError, StorageError
 
 FORMAT_VERSION = 2  # of the state and metadata; version 1, which did not say so, counted the data in batches
 SEAL = "objects.json"
-COMMIT = "commit_success.txt"  # Orbax's, without which it sees no checkpoint in Cloud Storage
-_WRITTEN_LATER = {SEAL, "_CHECKPOINT_METADATA", COMMIT}
+_WRITTEN_LATER = {SEAL, "_CHECKPOINT_METADATA", storage.COMMIT}
 _READ_BYTES = 8 << 20
-
-
-def committed_steps(folder: PurePath) -> list[int]:
-    """The steps of the checkpoints in W/checkpoints that were finished, in order; damaged ones are among them."""
-    if not storage.is_remote(folder):
-        return sorted(int(path.name) for path in storage.list_folder(folder) if path.name.isdigit())
-    names = [PurePath(name) for name in storage.walk(folder)]
-    return sorted(int(name.parts[0]) for name in names if name.parts[1:] == (COMMIT,) and name.parts[0].isdigit())
 
 
 def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
@@ -52,7 +42,7 @@ def damage(folder: PurePath) -> str | None:
     if SEAL not in there:
         return f"{SEAL} is missing"
     try:
-        listed: dict[str, Any] = json.loads(storage.read_bytes(folder / SEAL))["objects"]
+        listed: dict[str, Any] = storage.parse_json(storage.read_bytes(folder / SEAL))["objects"]
         for name, recorded in listed.items():
             if name not in there:
                 return f"{name} is missing"

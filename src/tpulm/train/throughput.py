@@ -10,14 +10,21 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from tpulm import accelerators
+from tpulm.progress import shown_speed
 
 _MATMUL_SIZE = 1024
 _MATMUL_SECONDS = 0.3
 
 
 class Rate(NamedTuple):
-    tokens_per_second: float  # positions of rows, padding included
+    """Both figures are of text: what padding costs is not in them."""
+
+    tokens_per_second: float
     mfu: float | None  # model FLOP/s over peak FLOP/s; None where the peak is not known
+    text_fraction: float = 1.0  # slots of the rows that are not padding
+
+    def __str__(self) -> str:
+        return shown_speed(self.tokens_per_second, self.text_fraction)
 
 
 def peak_flops(mesh: Mesh, compute_dtype: accelerators.ComputeType) -> float | None:
@@ -45,8 +52,9 @@ def measured_matmul(device: Any, dtype: accelerators.ComputeType = "float32", si
 class Meter:
     """Counts rows against the clock; time spent on evaluation and checkpoints is taken out with `pause` and `resume`."""
 
-    def __init__(self, *, tokens_per_row: int, flops_per_row: float, peak: float | None):
+    def __init__(self, *, tokens_per_row: int, flops_per_row: float, peak: float | None, text_fraction: float = 1.0):
         self._tokens_per_row, self._flops_per_row, self._peak = tokens_per_row, flops_per_row, peak
+        self._text_fraction = text_fraction
         self._window_rows = self._all_rows = 0
         self._window_seconds = self._all_seconds = 0.0
         self._since = time.perf_counter()
@@ -75,6 +83,6 @@ class Meter:
         return self._rate(self._all_rows, self._all_seconds)
 
     def _rate(self, rows: int, seconds: float) -> Rate:
-        per_second = rows / seconds if seconds > 0 else 0.0
+        per_second = self._text_fraction * rows / seconds if seconds > 0 else 0.0
         mfu = None if not self._peak else per_second * self._flops_per_row / self._peak
-        return Rate(per_second * self._tokens_per_row, mfu)
+        return Rate(per_second * self._tokens_per_row, mfu, self._text_fraction)

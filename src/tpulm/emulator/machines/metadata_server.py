@@ -14,6 +14,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from tpulm.emulator.admission import refuse_pages
+from tpulm.emulator.answers import ApiError
 from tpulm.emulator.machines.metadata import Metadata, as_json, etag
 
 Message = MutableMapping[str, Any]
@@ -77,7 +79,15 @@ class MetadataServers:
 
 
 async def answer(scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
-    """An ASGI application; `scope["state"]["metadata"]` is whose it is."""
+    """An ASGI application; `scope["state"]["metadata"]` is whose it is.
+
+    A page cannot send the header that is asked for, unless its site's name was made to lead here; it cannot be the name below,
+    which no site has.
+    """
+    try:
+        refuse_pages(scope["headers"], (scope["server"][0], "metadata.google.internal"))
+    except ApiError as error:
+        return await _send(send, error.status, f"{error}\n")
     metadata: Metadata = scope["state"]["metadata"]
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     query = dict(parse_qsl(scope["query_string"].decode("ascii"), keep_blank_values=True))

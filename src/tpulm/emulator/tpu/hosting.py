@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import signal
 import tempfile
@@ -48,7 +50,9 @@ class Machines:
         found.node.network_endpoints = [types.NetworkEndpoint(ip_address=address, port=TPU_PORT) for address in found.addresses]
         node_id = found.name.rpartition("/")[2]
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="tpulm-emulator-"))
+            self._folder = Path(tempfile.mkdtemp(prefix=f"tpulm-{os.getpid()}-", suffix=".tmp"))
+            self._lock = os.open(self._folder, os.O_RDONLY)  # named and locked as `tpulm.storage.scratch` wants it, which
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # removes it should the guardians be killed as well
         folder = self._folder / f"{node_id}-{uuid.uuid4().hex[:6]}"
         for worker, socket in enumerate(sockets):
             metadata = Metadata(metadata_tree(found, project, worker))
@@ -84,6 +88,7 @@ class Machines:
         """After all were removed."""
         self._servers.close()
         if self._folder is not None:
+            os.close(self._lock)
             shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -1,0 +1,104 @@
+"""Every setting with its type, default and meaning, as the classes say it: for `tpulm settings` and docs/settings.md."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+_WORDS: Final = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "none"}
+_BOUNDS: Final = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+class Setting(NamedTuple):
+    name: str
+    type: str
+    default: str  # as a run file writes it
+    meaning: str  # "" where the name says it all
+
+    @property
+    def default_words(self) -> str:
+        return f"default {self.default}" if self.default != "required" else "required"
+
+
+class Group(NamedTuple):
+    """The settings of one table of a file; `many` where the file may have several such tables."""
+
+    name: str
+    many: bool
+    meaning: str
+    settings: tuple[Setting, ...]
+
+
+def groups_of(model: type[BaseModel], name: str = "", *, many: bool = False) -> Iterator[Group]:
+    """The model's own settings, then those of each group below it."""
+    meanings, hints = _meanings(model), get_type_hints(model, include_extras=True)
+    settings, below = [], []
+    for field, info in model.model_fields.items():
+        group, repeated = _group(hints[field]), get_origin(hints[field]) is tuple
+        if group is not None:
+            below += groups_of(group, f"{name}.{field}".lstrip("."), many=repeated)
+        if group is None or repeated:
+            settings.append(Setting(field, type_words(hints[field]), _default(info), meanings.get(field, "")))
+    text = inspect.cleandoc(vars(model).get("__doc__") or "")
+    yield Group(name, many, text, tuple(settings))
+    yield from below
+
+
+def type_words(kind: Any) -> str:
+    """`int | None` -> "whole number or none"; bounds as signs."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return type_words(arguments[0]) + _bounds(arguments[1:])
+    if origin is Literal:
+        return _or([json.dumps(choice) for choice in arguments])
+    if origin is tuple and _group(kind):
+        return "list of tables"
+    if origin is tuple:
+        return f"list of {type_words(arguments[0])}"
+    if origin is dict:
+        return f"table of {type_words(arguments[1])}"
+    return _or([type_words(argument) for argument in arguments]) if arguments else _WORDS[kind]
+
+
+def _or(words: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _bounds(metadata: tuple[Any, ...]) -> str:
+    rules = [rule for item in metadata for rule in (item.metadata if isinstance(item, FieldInfo) else [item])]
+    signs = [f"{sign} {getattr(rule, name):,}" for rule in rules for name, sign in _BOUNDS.items() if hasattr(rule, name)]
+    return f" {', '.join(signs)}" if signs else ""
+
+
+def _group(kind: Any) -> type[BaseModel] | None:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((group for item in get_args(kind) if (group := _group(item))), None)
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True, validated_data={})
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _meanings(model: type[BaseModel]) -> dict[str, str]:
+    """The comment at the end of each field's line, or on the lines above it."""
+    found, above = {}, []
+    for line in inspect.getsource(model).splitlines():
+        if comment := re.match(r"    # (.+)$", line):
+            above.append(comment.group(1))
+        elif field := re.match(r"    (\w+): .*?(?:  # (.+))?$", line):
+            found[field.group(1)] = " ".join(filter(None, [*above, field.group(2)]))
+            above = []
+        else:
+            above = []
+    return found

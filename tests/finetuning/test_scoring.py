@@ -1,0 +1,99 @@
+"""A model that answers one thing, or nothing better than a constant, and texts that were cut, are said to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpulm.config import FinetuneConfig
+from tpulm.finetuning import FinetuneSummary, SeedResult
+from tpulm.finetuning.card import card_text
+from tpulm.finetuning.scoring import doubts_about_model, doubts_about_texts
+from tpulm.labelled.rows import encode_rows
+from tpulm.tokenization import load
+
+LABELS = np.array([0] * 4 + [1] * 6)
+NAMES = ("neg", "pos")
+
+
+def logits(answers: list[int]) -> np.ndarray:
+    return np.eye(2, dtype=np.float32)[answers]
+
+
+def doubts(answers: list[int], *, metric: str | None = None, before: float = -1.0) -> list[str]:
+    config = FinetuneConfig.model_validate({"metric": metric})
+    return doubts_about_model(
+        logits(answers), LABELS, training_labels=LABELS, before=before, config=config, names=NAMES
+    )  # fmt: skip
+
+
+def test_a_good_model_raises_none():
+    assert doubts([0] * 3 + [1] * 7) == []
+
+
+def test_one_answer_to_everything():
+    one_class, constant = doubts([1] * 10)
+    # F1 of "pos" is 2 * 6 / (10 + 6) = 0.75, of "neg" 0
+    assert one_class == "it answers pos to 100% of dev, where 60% are labelled so (macro F1 0.375)"
+    assert constant == "its accuracy on dev, 0.6000, is no better than that of always answering pos (0.6000)"
+
+
+def test_no_better_than_a_constant_or_than_before():
+    (constant,) = doubts([1, 1, 0, 0, 0, 0, 1, 1, 1, 1])  # 6 of 10 right, by both answers
+    assert constant.startswith("its accuracy on dev, 0.6000, is no better than that of always")
+    assert doubts([1, 1, 0, 0, 0, 0, 1, 1, 1, 1], metric="macro_f1") == []
+    (before,) = doubts([0] * 3 + [1] * 7, before=0.9)
+    assert before == "training did not help: its accuracy on dev, 0.9000, is no better than before the first step (0.9000)"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ([2.0, 2.001, 2.0, 2.001], ["it answers 2 to everything", "is no better than that of always answering 2.5"]),
+        ([4.0, 3.0, 2.0, 1.0], ["its mean squared error on dev, 5.0000, is no better than that of always answering 2.5"]),
+        ([1.2, 2.1, 2.9, 3.6], []),
+    ],
+)
+def test_regression(said: list[float], expected: list[str]):
+    labels, config = np.array([1.0, 2.0, 3.0, 4.0], np.float32), FinetuneConfig(task="regression", metric="mean_squared_error")
+    outputs = np.array(said, np.float32)[:, None]
+    found = doubts_about_model(outputs, labels, training_labels=labels, before=9.0, config=config, names=())
+    assert len(found) == len(expected)
+    assert all(part in doubt for part, doubt in zip(expected, found, strict=True))
+
+
+def test_texts_that_were_cut_or_are_unknown(tmp_path: Path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    tokenizer = load(tmp_path / "vocab.txt")
+    texts = ["a " * words for words in range(1, 101)]  # rows of 3 to 102 tokens
+
+    def found(texts: list[str], max_length: int) -> list[str]:
+        rows = encode_rows(tokenizer, texts, None, max_length=max_length)
+        return doubts_about_texts(rows, max_length=max_length, max_positions=64, special=tokenizer.special)
+
+    assert found(texts, 50) == [
+        "52% of the texts are longer than 50 tokens and were cut; max_length = 98 would hold 95% of them, and the model reads "
+        "at most 64"
+    ]
+    assert found(texts, 98) == []
+    assert found(["a a a b"], 98) == ["25% of the texts' tokens are unknown: the model's vocabulary does not fit them"]
+
+
+def test_doubts_are_in_the_result_and_on_the_card():
+    scores = {"accuracy": 0.6, "macro_f1": 0.375, "matthews": 0.0, "loss": 0.7}
+    seeds = tuple(
+        SeedResult(seed, 1, 1, scores, None, None, [], None, doubts=["it answers pos to everything"] if seed else [])
+        for seed in (0, 1)
+    )
+    settings = FinetuneConfig(learning_rate=5e-5, max_length=16, layer_decay=1.0)
+    summary = FinetuneSummary(
+        "m", "o", "classification", NAMES, {"train": 1, "dev": 1}, {}, 0, settings, seeds, best=0, doubts=("38% were cut",)
+    )
+    said = "38% were cut; seed 1: it answers pos to everything; a higher learning_rate (now 5e-05), more epochs or more "
+    assert summary.health.startswith(said) and summary.values()["health"] == summary.health
+    assert f"**Not all right**: {said}" in card_text(summary)
+    fine = replace(summary, seeds=seeds[:1], doubts=())
+    assert fine.health == "all right" and "Not all right" not in card_text(fine)

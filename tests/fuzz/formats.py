@@ -1,0 +1,558 @@
+"""Every kind of file that somebody else may have written: small ones of each, and the public function that reads it.
+
+They are made here, with our own writers or with the library that the format is of.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import sentencepiece
+import zstandard
+from mutations import Kind
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+import bundles
+from tpulm import corpus, storage, tokenization, workfolder
+from tpulm.cloud import settings as cloud_settings
+from tpulm.config import CorpusConfig, ModelConfig, RunConfig, SourceConfig, canonical_json, load
+from tpulm.convert.heads import Head, spec_of
+from tpulm.convert.huggingface import load_model, save_model
+from tpulm.convert.importing import import_model
+from tpulm.convert.sstable import read_table
+from tpulm.dataset import load_manifest
+from tpulm.dataset.example import serialize
+from tpulm.dataset.importing import import_tfrecords
+from tpulm.dataset.manifest import SpecialIds
+from tpulm.dataset.pretraining_records import Vocabulary, read_rows, shape_of
+from tpulm.dataset.tfrecord import frame, read_records, survey
+from tpulm.labelled import LabelSet, read_examples
+from tpulm.nn.params import ParamSpec, map_specs
+
+LINES = [
+    "the old cat sees a dog",
+    "영화 정말 재미있다",
+    "吾輩は猫である。",
+    "a and the cat, again.",
+    "그 배우 좋다 ㅋㅋ 1 2 3",
+] * 3
+TOKENS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "old",
+    "cat",
+    "sees",
+    "a",
+    "and",
+    "##s",
+    ".",
+    ",",
+    "영화",
+    "##다",
+]
+LENGTH = 16
+
+
+class Seed(NamedTuple):
+    """A file to be damaged. `content` is what is damaged and `wrapped` makes the file of it: a checksum, say, that fits."""
+
+    file: Path
+    read: Callable[[], Any]
+    kind: Kind
+    content: bytes
+    wrapped: Callable[[bytes], bytes] = bytes
+
+    @property
+    def origin(self) -> str:
+        return self.file.name + ("" if self.wrapped is bytes else " (inside)")
+
+
+class Format(NamedTuple):
+    seeds: Callable[[Path], Iterator[Seed]]  # written into that folder, which is empty
+    exit_codes: tuple[int, ...] = (2, 3)
+
+
+def _seed(file: Path, read: Callable[[], Any], kind: Kind) -> Seed:
+    return Seed(file, read, kind, file.read_bytes())
+
+
+# -- tokenizers --------------------------------------------------------------------------------------------------------------
+
+
+def _use(made: tokenization.Tokenization) -> None:
+    """What is accepted must then encode any text."""
+    made.encode([*LINES[:4], "\u3000①ﾊﾟ e\u0301 👨‍👩‍👧 \U000f0000\n"])
+    made.decode(made.encode_one("the old 猫"))
+    assert made.fingerprint and made.vocabulary() and made.word_starts().size == made.vocab_size
+
+
+def _read_tokenizer(path: Path) -> Callable[[], Any]:
+    def read() -> None:
+        if path.suffix != ".txt":
+            tokenization.vocab_size_of(path)
+        _use(tokenization.load(path))
+
+    return read
+
+
+def _vocabularies(folder: Path) -> Iterator[Seed]:
+    for name, end in (("vocab.txt", "\n"), ("windows.txt", "\r\n")):
+        (folder / name).write_text("".join(token + end for token in TOKENS), newline="")
+        yield _seed(folder / name, _read_tokenizer(folder / name), "text")
+
+
+def _tokenizer_files(folder: Path) -> Iterator[Seed]:
+    byte_level = Tokenizer(models.BPE({**_GPT2, "[PAD]": 7, "[UNK]": 8, "[CLS]": 9, "[SEP]": 10, "[MASK]": 11}, _MERGES))
+    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level.decoder = decoders.ByteLevel()
+    wordpiece = Tokenizer(models.WordPiece({token: index for index, token in enumerate(TOKENS)}, unk_token="[UNK]"))
+    wordpiece.normalizer = normalizers.BertNormalizer(lowercase=True)
+    wordpiece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    wordpiece.decoder = decoders.WordPiece()
+    for name, made in (("bpe", byte_level), ("wordpiece", wordpiece)):
+        made.add_special_tokens([AddedToken(token, normalized=False) for token in TOKENS[:5]])
+        path = folder / name / "tokenizer.json"
+        path.parent.mkdir()
+        path.write_text(made.to_str(pretty=name == "bpe"))
+        yield _seed(path, _read_tokenizer(path), "json")
+    (folder / "unigram.model").write_bytes(_trained_sentencepiece(model_type="unigram", **_sentencepiece_rules(folder)))
+    path = folder / "unigram.json"
+    path.write_text(tokenization.load(folder / "unigram.model").canonical_json)
+    yield _seed(path, _read_tokenizer(path), "json")
+
+
+def _trained_sentencepiece(**options: Any) -> bytes:
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(  # type: ignore[attr-defined]
+        sentence_iterator=iter(LINES * 4), model_writer=out, vocab_size=60, hard_vocab_limit=False, minloglevel=2, **options
+    )
+    return out.getvalue()
+
+
+def _sentencepiece_rules(folder: Path) -> dict[str, Any]:
+    """A normalisation of two rules: the usual one takes 240 KB of compiled table."""
+    rules = folder / "rules.tsv"
+    rules.write_text("FF21\t41\n2460\t31\n")
+    return {"normalization_rule_tsv": str(rules)}
+
+
+def _sentencepiece_models(folder: Path) -> Iterator[Seed]:
+    for name, options in {
+        "unigram": _sentencepiece_rules(folder),
+        "bpe": {"normalization_rule_name": "identity"},
+    }.items():
+        path = folder / f"{name}.model"
+        path.write_bytes(_trained_sentencepiece(model_type=name, **options))
+        yield _seed(path, _read_tokenizer(path), "binary")
+
+
+_GPT2 = {"l": 0, "o": 1, "w": 2, "Ġ": 3, "Ġl": 4, "lo": 5, "<|endoftext|>": 6}
+_MERGES = [("Ġ", "l"), ("l", "o")]
+
+
+def _gpt2_files(folder: Path) -> Iterator[Seed]:
+    (folder / "vocab.json").write_text(json.dumps(_GPT2, ensure_ascii=False))
+    (folder / "merges.txt").write_text("#version: 0.2\nĠ l\nl o\n")
+    (folder / "added_tokens.json").write_text('{"<|pad|>": 7}')
+    (folder / "config.json").write_text('{"eos_token_id": 6, "bos_token_id": 6}')
+    settings = {"added_tokens_decoder": {"8": {"content": "<|stop|>", "special": True}}, "add_prefix_space": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": "<|endoftext|>", "add_bos_token": False}))
+
+    def read() -> None:
+        _use(tokenization.load_causal(folder))
+
+    for name in ("vocab.json", "merges.txt", "added_tokens.json", "config.json", "tokenizer_config.json"):
+        yield _seed(folder / name, read, "json" if name.endswith("json") else "text")
+
+
+def _tokenizer_settings(folder: Path) -> Iterator[Seed]:
+    """tokenizer_config.json and special_tokens_map.json, beside a tokenizer.json, and beside a bare vocab.txt."""
+    whole, bare = folder / "whole", folder / "bare"
+    bare.mkdir()
+    (bare / "vocab.txt").write_text("".join(f"{token}\n" for token in TOKENS))
+    made = tokenization.load(bare / "vocab.txt")
+    tokenization.save(made, whole)
+    settings = json.loads((whole / "tokenizer_config.json").read_text())
+    settings |= {"unk_token": {"content": "[UNK]", "lstrip": False}, "bos_token": None, "mecab_kwargs": None}
+    for place in (whole, bare):
+        (place / "manifest.json").unlink(missing_ok=True)
+        (place / "tokenizer_config.json").write_text(json.dumps(settings))
+        (place / "special_tokens_map.json").write_text((whole / "special_tokens_map.json").read_text())
+        _save_model(place, "model", architecture="bert")
+        for name in ("tokenizer_config.json", "special_tokens_map.json"):
+
+            def read(place: Path = place) -> None:
+                _use(load_model(place).tokenization)
+
+            yield _seed(place / name, read, "json")
+
+
+# -- models ------------------------------------------------------------------------------------------------------------------
+
+
+def _params(config: ModelConfig, head: Head) -> Any:
+    random = np.random.default_rng(7)
+
+    def draw(leaf: ParamSpec) -> np.ndarray:
+        return random.normal(0.0, 0.3, leaf.shape).astype(np.float32)
+
+    return map_specs(draw, spec_of(config, head, vocab_size=len(TOKENS)))
+
+
+def _save_model(folder: Path, name: str, *, head: Head = "masked", **settings: Any) -> None:
+    """config.json and model.safetensors of a small model, into a folder that has its tokenizer."""
+    made = tokenization.load(folder)
+    sizes = {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "max_positions": 16}
+    config = ModelConfig.model_validate(sizes | settings)
+    saved = folder.parent / f"{folder.name}.{name}"
+    tokenizer = folder.parent / f"{folder.name}.tokenizer"
+    tokenization.save(made, tokenizer)
+    arguments: dict[str, Any] = {"tokenization_folder": tokenizer, "pad_token_id": made.special.pad}
+    save_model(saved, _params(config, head), config, vocab_size=made.vocab_size, **arguments)
+    for file in ("config.json", "model.safetensors"):
+        (folder / file).write_bytes((saved / file).read_bytes())
+    for path in (saved, tokenizer):
+        storage.remove(path)
+
+
+_LLAMA = {"architecture": "decoder", "norm_position": "pre", "norm": "rms", "biases": False, "feed_forward": "gated"}
+_ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "bert": {"architecture": "bert"},
+    "electra": {"architecture": "electra", "embedding_size": 4, "head": "detection"},
+    "gpt2": {"architecture": "decoder", "norm_position": "pre", "token_types": 0, "head": "causal"},
+    "llama": {**_LLAMA, "token_types": 0, "positions": "rotary", "activation": "silu", "dropout": 0.0, "head": "causal"},
+}
+
+
+def _models(folder: Path) -> Iterator[tuple[Path, Callable[[], Any]]]:
+    for name, settings in _ARCHITECTURES.items():
+        place = folder / name
+        place.mkdir()
+        (place / "vocab.txt").write_text("".join(f"{token}\n" for token in TOKENS))
+        tokenization.save(tokenization.load(place / "vocab.txt"), place)
+        (place / "manifest.json").unlink()
+        _save_model(place, "model", **settings)
+
+        def read(place: Path = place) -> None:
+            load_model(place)
+
+        def convert(place: Path = place) -> None:
+            target = place.parent / "imported"
+            storage.remove(target)
+            import_model(place, target)
+
+        yield place, convert if name == "gpt2" else read
+
+
+def _configs(folder: Path) -> Iterator[Seed]:
+    for place, read in _models(folder):
+        yield _seed(place / "config.json", read, "json")
+
+
+def _safetensors(folder: Path) -> Iterator[Seed]:
+    for place, read in _models(folder):
+        seed = _seed(place / "model.safetensors", read, "binary")
+        yield seed
+        (size,) = struct.unpack("<Q", seed.content[:8])
+        header, tensors = seed.content[8 : 8 + size], seed.content[8 + size :]
+
+        def with_length(header: bytes, tensors: bytes = tensors) -> bytes:
+            return struct.pack("<Q", len(header)) + header + tensors
+
+        yield seed._replace(kind="json", content=header.rstrip(), wrapped=with_length)
+
+
+_BERT_CONFIG = {
+    "vocab_size": 16, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 40,
+    "max_position_embeddings": 20, "type_vocab_size": 2, "hidden_act": "gelu",
+}  # fmt: skip
+
+
+def _checkpoints(folder: Path) -> Iterator[tuple[Path, Callable[[], Any], dict[str, np.ndarray]]]:
+    bert = bundles.drawn(bundles.bert(layers=1, vocab=16))
+    electra = bundles.drawn(bundles.electra(size=64, small=64, embedding=64, inner=8), moments=False)
+    for name, tensors in {"bert": bert, "electra": electra}.items():
+        prefix = bundles.write(folder / name / "model.ckpt", tensors)
+        tokens = [*TOKENS, *(f"word{number}" for number in range(60 - len(TOKENS)))] if name == "electra" else TOKENS
+        (prefix.parent / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+        config = _BERT_CONFIG if name == "bert" else {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 2}
+        (prefix.parent / "bert_config.json").write_text(json.dumps(config))
+
+        def convert(prefix: Path = prefix) -> None:
+            target = prefix.parent.parent / "imported"
+            storage.remove(target)
+            import_model(prefix, target)
+
+        yield prefix, convert, tensors
+
+
+def _tf1_checkpoints(folder: Path) -> Iterator[Seed]:
+    for prefix, read, _ in _checkpoints(folder):
+        index = prefix.with_name("model.ckpt.index")
+        yield _seed(index, read, "binary")
+        yield _seed(prefix.with_name("model.ckpt.data-00000-of-00001"), read, "binary")
+        (prefix.parent / "checkpoint").write_text('model_checkpoint_path: "model.ckpt"\n')
+        entries = read_table(index.read_bytes(), "")
+        # One entry after another, so that a change stays in one, and the table is written with the right checksums.
+        for key in list(entries)[:4]:
+
+            def wrapped(content: bytes, key: bytes = key, entries: dict[bytes, bytes] = entries) -> bytes:
+                return bundles.table({**entries, key: content})
+
+            yield Seed(index, read, "binary", entries[key], wrapped)
+
+
+def _bert_configs(folder: Path) -> Iterator[Seed]:
+    for prefix, read, _ in _checkpoints(folder):
+        yield _seed(prefix.with_name("bert_config.json"), read, "json")
+
+
+# -- records and corpora -----------------------------------------------------------------------------------------------------
+
+
+def _row(number: int) -> dict[str, list[int]]:
+    ids = [2, 5 + number % 9, 6, 3, 7, 8, 3]
+    padding = [0] * (LENGTH - len(ids))
+    return {
+        "input_ids": ids + padding,
+        "input_mask": [1] * len(ids) + padding,
+        "segment_ids": [0, 0, 0, 0, 1, 1, 1, *padding],
+    }
+
+
+def _tfrecords(folder: Path) -> Iterator[Seed]:
+    masked: dict[str, Any] = {
+        "masked_lm_positions": [1, 2, 0],
+        "masked_lm_ids": [5, 6, 0],
+        "masked_lm_weights": [1.0, 1.0, 0.0],
+    }
+    kinds = {"electra": _row(0), "bert": _row(0) | masked | {"next_sentence_labels": [1]}}
+    special = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+    for kind, features in kinds.items():
+        path = folder / f"{kind}.tfrecord"
+        path.write_bytes(frame(serialize(features)) * 3)
+
+        def read(path: Path = path, kind: Any = kind) -> None:
+            survey(str(path), stretch_bytes=1 << 20)
+            records = list(read_records(str(path)))
+            for record in records[:1]:
+                shape = shape_of(record, str(path), kind)
+                read_rows(records, str(path), shape, Vocabulary(len(TOKENS), special))
+
+        yield _seed(path, read, "binary")
+        one = serialize(features)
+        yield Seed(path, read, "binary", one, lambda content, one=one: frame(one) + frame(content))
+
+
+def _corpus_reader(path: Path, **settings: Any) -> Callable[[], Any]:
+    def read() -> None:
+        for batch in corpus.read_texts([SourceConfig(path=str(path), **settings)]):
+            assert all(text.encode() is not None for text in batch)
+
+    return read
+
+
+_PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def _texts(folder: Path) -> Iterator[Seed]:
+    text = "\n".join(LINES).encode()
+    for suffix, pack in _PACKED.items():
+        path = folder / f"text.txt.{suffix}"
+        path.write_bytes(pack(text))
+        yield _seed(path, _corpus_reader(path), "binary")
+        yield Seed(path, _corpus_reader(path, documents="paragraph"), "text", text, pack)
+    for encoding in ("utf-16", "cp949", "iso2022_jp"):
+        path = folder / f"{encoding}.txt"
+        path.write_bytes(text.decode().replace("ㅋ", "").encode(encoding, "ignore"))
+        yield _seed(path, _corpus_reader(path, encoding=encoding), "binary")
+
+
+def _rows_of_text() -> list[dict[str, Any]]:
+    return [{"text": line, "label": number % 2, "meta": {"body": line, "n": [number]}} for number, line in enumerate(LINES)]
+
+
+def _jsonl(folder: Path) -> Iterator[Seed]:
+    path = folder / "text.jsonl"
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows_of_text()))
+    yield _seed(path, _corpus_reader(path), "json")
+    yield _seed(path, _corpus_reader(path, text_field="meta.body", on_error="skip"), "json")
+
+
+def _tables(folder: Path) -> Iterator[Seed]:
+    rows = "".join(f'{line.replace(",", "")},"a ""quote"", {number}"\n' for number, line in enumerate(LINES))
+    (folder / "text.csv").write_text(f"text,label\n{rows}")
+    (folder / "text.tsv").write_text("id\ttext\n" + "".join(f"{number}\t{line}\n" for number, line in enumerate(LINES)))
+    for name in ("text.csv", "text.tsv"):
+        yield _seed(folder / name, _corpus_reader(folder / name), "text")
+        yield _seed(folder / name, _corpus_reader(folder / name, on_error="skip"), "text")
+
+
+def _parquet(folder: Path) -> Iterator[Seed]:
+    table = pa.Table.from_pylist(_rows_of_text())
+    for name, options in {
+        "plain": {"compression": "none", "use_dictionary": False},
+        "snappy": {"compression": "snappy"},
+        "gzip": {"compression": "gzip", "data_page_version": "2.0"},
+    }.items():
+        path = folder / f"{name}.parquet"
+        parquet.write_table(table, path, **options)  # type: ignore[arg-type]
+        yield _seed(path, _corpus_reader(path, text_field="meta.body" if name == "snappy" else "text"), "binary")
+
+
+_PAGE = "<page><title>Bern</title><ns>0</ns><revision><id>1</id><model>wikitext</model><text>'''Bern''' is {{a|b}} the [[city]].\n* a\n</text></revision></page>\n"  # fmt: skip  # noqa: E501
+_DUMP = f"""<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
+<siteinfo><namespaces><namespace key="0" /><namespace key="6">Datei</namespace></namespaces></siteinfo>
+{_PAGE}<page><title>A</title><ns>0</ns><redirect title="x" /></page>
+{_PAGE.replace("Bern", "서울")}{_PAGE.replace("<ns>0", "<ns>1")}</mediawiki>
+"""
+
+
+def _wikipedia(folder: Path) -> Iterator[Seed]:
+    path = folder / "pages-articles.xml.bz2"
+    path.write_bytes(bz2.compress(_DUMP.encode()))
+    yield _seed(path, _corpus_reader(path), "binary")
+    yield Seed(path, _corpus_reader(path), "text", _DUMP.encode(), bz2.compress)
+    yield Seed(path, _corpus_reader(path, on_error="skip"), "text", _DUMP.encode(), bz2.compress)
+
+
+def _labelled(folder: Path) -> Iterator[Seed]:
+    rows = _rows_of_text()
+    (folder / "rows.tsv").write_text("text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in rows))
+    (folder / "rows.csv").write_text("text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in rows))
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
+    kinds: dict[str, Kind] = {"rows.tsv": "text", "rows.csv": "text", "rows.jsonl": "json", "rows.parquet": "binary"}
+    for name, kind in kinds.items():
+
+        def read(path: Path = folder / name) -> None:
+            examples = read_examples(path)
+            LabelSet.of(examples).encode(examples)
+
+        yield _seed(folder / name, read, kind)
+
+
+# -- what people write for tpulm itself, and what it wrote -------------------------------------------------------------------
+
+
+_RUN = """extends = "base.toml"
+name = "mine"
+language = "ko"
+
+[corpus]
+sources = ["texts/*.txt", "more"]
+holdout_fraction = 0.02
+[corpus.cleaning]
+languages = ["ko"]
+
+[tokenizer]
+vocab_size = 8000
+lowercase = true
+
+[train]
+steps = 300
+[train.optimizer]
+learning_rate = 1e-3
+"""
+
+
+def _run_files(folder: Path) -> Iterator[Seed]:
+    (folder / "base.toml").write_text('extends = "bert-mini"\n[train]\nbatch_size = 64\n[data]\nsequence_length = 64\n')
+    (folder / "run.toml").write_text(_RUN)
+    (folder / "run.json").write_text(canonical_json(load(folder / "run.toml")))
+    for name in ("run.toml", "base.toml", "run.json"):
+
+        def read(reference: Path = folder / ("run.json" if name == "run.json" else "run.toml")) -> None:
+            json.loads(canonical_json(load(reference)), parse_constant=lambda text: 1 / 0)
+
+        yield _seed(folder / name, read, "json" if name == "run.json" else "toml")
+
+
+_CLOUD = """project = "my-project"
+accelerator = "v3-8"
+zones = ["us-central1-a"]
+bucket = "my-project-tpulm"
+spot = true
+budget = 20.0
+deadline_hours = 12
+network = "default"
+secrets = {HF_TOKEN = "hf-token", KEY = "gs://my-project-tpulm/key"}
+"""
+
+
+def _cloud_files(folder: Path) -> Iterator[Seed]:
+    path = folder / "cloud.toml"
+    path.write_text(_CLOUD)
+    yield _seed(path, lambda: cloud_settings.load(path, project="my-project"), "toml")
+
+
+def _work_folders(folder: Path) -> Iterator[Seed]:
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in TOKENS))
+    (folder / "a.tfrecord").write_bytes(b"".join(frame(serialize(_row(number))) for number in range(9)))
+    (folder / "a.txt").write_text("\n".join(f"{line} {number}" for number, line in enumerate(LINES)))
+    workdir = folder / "work"
+    vocabulary = tokenization.load(folder / "vocab.txt")
+    import_tfrecords([str(folder / "a.tfrecord")], workdir, kind="electra", tokenizer=vocabulary, holdout_fraction=0.3)
+    sources = CorpusConfig.model_validate({"sources": [str(folder / "a.txt")], "holdout_fraction": 0.3})
+    corpus.scatter(sources, workdir, part_bytes=10_000, workers=1)
+    settings = {"data": {"sequence_length": LENGTH}, "train": {"steps": 10}}
+    config = RunConfig.model_validate(settings)
+    storage.write_atomic(workdir / "run.json", canonical_json(config))
+    workfolder.write_result(workdir, "export", {"step": 10})
+
+    def read() -> None:
+        workfolder.open_run(workdir)
+        workfolder.read_result(workdir, "export")
+        corpus.load_manifest(workdir)
+        corpus.load_removed(workdir)
+        load_manifest(workdir)
+        _use(tokenization.load(workdir / "tokenizer"))
+        workfolder.begin(config, workdir)
+
+    names = ["run.json", "results/export.json", "corpus/manifest.json", "dataset/manifest.json", "dataset/inputs.json"]
+    names += ["dataset/train/manifest.json", "dataset/holdout/manifest.json", "tokenizer/manifest.json"]
+    for name in [*names, "tokenizer/tokenizer.json", "corpus/removed.json"]:
+        yield _seed(workdir / name, read, "json")
+
+
+FORMATS: dict[str, Format] = {
+    "vocab.txt": Format(_vocabularies),
+    "tokenizer.json": Format(_tokenizer_files),
+    "sentencepiece": Format(_sentencepiece_models),
+    "gpt2-files": Format(_gpt2_files),
+    "tokenizer-config": Format(_tokenizer_settings),
+    "config.json": Format(_configs),
+    "safetensors": Format(_safetensors),
+    "tf1-checkpoint": Format(_tf1_checkpoints),
+    "bert-config": Format(_bert_configs),
+    "tfrecord": Format(_tfrecords),
+    "run-file": Format(_run_files),
+    "cloud-file": Format(_cloud_files),
+    "text": Format(_texts),
+    "jsonl": Format(_jsonl),
+    "csv-tsv": Format(_tables),
+    "parquet": Format(_parquet),
+    "wikipedia": Format(_wikipedia),
+    "labelled": Format(_labelled),
+    "work-folder": Format(_work_folders, exit_codes=(1, 2, 3)),
+}

@@ -1,0 +1,75 @@
+"""JSON and TOML of anybody: what is wrong with them is a ValueError, and paths that cannot be are a ConfigError."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tpulm import storage
+from tpulm.errors import ConfigError, DataError, StorageError
+
+DEEP = "[" * 5_000 + "]" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DEEP, "brackets are nested more than 100 deep"),
+        ("[" * 101 + "]" * 101, "brackets are nested more than 100 deep"),
+        ('{"a":' * 500 + "1" + "}" * 500, "brackets are nested more than 100 deep"),
+        ('{"a": NaN}', "NaN is no number of JSON"),
+        ('{"a": -Infinity}', "-Infinity is no number of JSON"),
+        ('{"a": 1e999}', "1e999 is no number of JSON"),
+        (r'{"a": ["\ud83d"]}', r"half of a surrogate pair \(\\ud83d\)"),
+        (r'{"\uDC00": 1}', r"half of a surrogate pair \(\\udc00\)"),
+        (b'{"a": "\xed\xa0\x80"}', "not UTF-8 at byte 7"),
+        ("{", "line 1 column 2"),
+    ],
+)
+def test_json_that_cannot_be_used(text: bytes | str, message: str):
+    with pytest.raises(ValueError, match=message):
+        storage.parse_json(text)
+
+
+def test_json_that_can(tmp_path: Path):
+    assert storage.parse_json("[" * 100 + "]" * 100)[0][0] is not None
+    assert storage.parse_json(r'{"a": "\ud83d\ude00", "b": "\\ud83d", "c": "[[["}') == {"a": "😀", "b": "\\ud83d", "c": "[[["}
+    assert storage.parse_json("\ufeff{}".encode()) == {} == storage.parse_json("{}".encode("utf-16"))
+    lenient = storage.parse_json(r'[NaN, "\ud83d"]', strict=False)
+    assert math.isnan(lenient[0]) and lenient[1] == "\ud83d"
+
+
+@pytest.mark.parametrize("text", [f"a = {DEEP}", "a = " + "{a=" * 300 + "1" + "}" * 300, ".".join("a" * 2_000) + " = 1"])
+def test_nested_toml(text: str):
+    with pytest.raises(ValueError, match="nested more than 100 deep"):
+        storage.parse_toml(text)
+
+
+def test_objects_of_files(tmp_path: Path):
+    (tmp_path / "x.json").write_text("[1]")
+    with pytest.raises(StorageError, match=r"x\.json is not a JSON object, so it is damaged"):
+        storage.read_json(tmp_path / "x.json")
+    (tmp_path / "x.json").write_text(DEEP)
+    with pytest.raises(StorageError, match=r"x\.json: not valid JSON \(brackets"):
+        storage.read_json(tmp_path / "x.json")
+    with pytest.raises(DataError, match=r"x\.json: not valid JSON \(brackets"):
+        storage.read_given_object(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a\0b", r"'a\\x00b' cannot be a path"),
+        ("a\ud800", r"'a\\ud800' cannot be a path"),
+        ("~nobody-of-this-name/x", "~nobody-of-this-name/x: there is no such user"),
+    ],
+)
+def test_what_cannot_be_a_path(path: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        storage.exists(path)
+
+
+def test_a_name_that_is_not_utf8_can_be_one(tmp_path: Path):
+    assert not storage.exists(tmp_path / "\udcb0\udca1")

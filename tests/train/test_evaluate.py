@@ -1,0 +1,56 @@
+"""What a loss is compared with: unigrams of the training text, which a few held-out rows must not flatter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import toy
+
+from tpulm.train.evaluate import Evaluation, evaluate
+
+FIRST = 5  # of the ordinary tokens
+SHARES = 1.0 / np.arange(1, toy.VOCAB_SIZE - FIRST + 1)
+SHARES /= SHARES.sum()
+
+
+def zipfian(rows: int, seed: int) -> np.ndarray:
+    """Rows of tokens drawn independently, of shares that are known."""
+    tokens = np.random.default_rng(seed).choice(np.arange(FIRST, toy.VOCAB_SIZE), (rows, toy.LENGTH), p=SHARES)
+    tokens[:, 0], tokens[:, -1] = toy.SPECIAL.cls, toy.SPECIAL.sep
+    return tokens.astype(np.uint16)
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return toy.program(toy.config(train={"objective": {"evaluation_mask_fraction": 0.5}}))
+
+
+def score(program: Any, rows: int) -> Evaluation:
+    counts = np.bincount(zipfian(20_000, seed=1)[:, 1:-1].ravel(), minlength=toy.VOCAB_SIZE)
+    size, held_out = program.evaluation_batch_size, zipfian(rows, seed=2)
+    batches = []
+    for first in range(0, rows, size):
+        batch = np.full((size, toy.LENGTH), toy.SPECIAL.pad, np.uint16)
+        some = held_out[first : first + size]
+        batch[: len(some)] = some
+        batches.append({"tokens": batch})
+    params = program.initial_state().params
+    return evaluate(
+        program, params, batches, rows=rows, batch_size=size, tokens_per_character=1.0, training_counts=counts
+    )  # fmt: skip
+
+
+def test_forty_held_out_rows_give_what_a_large_holdout_gives(program: Any):
+    entropy = float(-(SHARES @ np.log(SHARES)))  # what knowing the shares and nothing else costs, by definition
+    few, many = score(program, 40), score(program, 6_400)
+    assert many.unigram_entropy == pytest.approx(entropy, rel=0.01)
+    assert few.unigram_entropy == pytest.approx(entropy, rel=0.05)
+    assert many.baseline_accuracy == pytest.approx(SHARES[0], rel=0.05)
+
+
+def test_an_untrained_model_is_at_the_unigrams(program: Any):
+    found = score(program, 64)
+    assert found.values()["at_unigrams"] == 1.0
+    assert found.loss > found.unigram_entropy
