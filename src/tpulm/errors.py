@@ -115,7 +115,7 @@ class PeerLost(TpulmError):
 
 
 class Stopped(TpulmError):
-    """Stopped on request (Ctrl-C, SIGTERM, SIGHUP) after saving; running the same command again continues."""
+    """Stopped on request (Ctrl-C, SIGTERM) after saving; running the same command again continues."""
 
     exit_code = EXIT_STOPPED
 

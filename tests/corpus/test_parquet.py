@@ -59,7 +59,8 @@ def test_a_missing_or_wrong_column(read: Callable, tmp_path: Path):
 
 def test_a_broken_file(read: Callable, tmp_path: Path):
     content = parquet(tmp_path, text=[f"{number}" * 50 for number in range(1000)])
-    for broken in (content[:-100], b"not parquet at all", content[:100] + bytes(5000) + content[5100:]):
+    named = content[:-2000] + content[-2000:].replace(b"text", b"t\xff\xfet")  # the footer is at the end
+    for broken in (content[:-100], b"not parquet at all", content[:100] + bytes(5000) + content[5100:], named):
         with pytest.raises(DataError, match="not a whole Parquet file"):
             read("a.parquet", broken)
         assert read("a.parquet", broken, on_error="skip").skipped == {"broken_file": 1}

@@ -41,10 +41,28 @@ def test_json_that_can(tmp_path: Path):
     assert math.isnan(lenient[0]) and lenient[1] == "\ud83d"
 
 
-@pytest.mark.parametrize("text", [f"a = {DEEP}", "a = " + "{a=" * 300 + "1" + "}" * 300, ".".join("a" * 2_000) + " = 1"])
-def test_nested_toml(text: str):
-    with pytest.raises(ValueError, match="nested more than 100 deep"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"a = {DEEP}", "nested more than 100 deep"),
+        ("a = " + "{a=" * 300 + "1" + "}" * 300, "nested more than 100 deep"),
+        ("a.b = 1\n" + ".".join("a" * 2_000) + " = 1", "a key has more than 100 parts"),
+        ("[" + " . ".join("a" * 100_000) + "]\nb = 1", "a key has more than 100 parts"),
+        ("x = {" + ".".join(['"a"'] * 2_000) + " = 1}", "a key has more than 100 parts"),
+        ("\n".join(f"[{'.'.join('a' * 60)}.{'.'.join('b' * 60)}]" for _ in range(2)), "a key has more than 100 parts"),
+    ],
+)
+def test_nested_toml(text: str, message: str):
+    with pytest.raises(ValueError, match=message):
         storage.parse_toml(text)
+
+
+def test_long_texts_of_toml_are_no_keys():
+    assert storage.parse_toml(f'a = "{"b." * 200}"\n[c.d]\ne = [{"1.5, " * 200}]')["c"]["d"]["e"][7] == 1.5
+
+
+def test_a_name_that_is_too_long_is_nowhere(tmp_path: Path):
+    assert storage.info(tmp_path / ("x" * 300)) is None
 
 
 def test_objects_of_files(tmp_path: Path):

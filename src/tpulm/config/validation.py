@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from tpulm.errors import ConfigError, DataError, StorageError, brief, some_of, suggest
 
 _Config = TypeVar("_Config", bound=BaseModel)
+_SHOWN = 10  # mistakes of one file
 _PLAIN = {  # what pydantic says in the words of Python
     "model_type": "Input should be a group of settings",
     "dict_type": "Input should be a table of names and values",
@@ -24,6 +25,7 @@ def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _C
         return kind.model_validate(values)
     except ValidationError as error:
         lines = [_explain(item, kind) for item in error.errors(include_url=False)]
+        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
 
 

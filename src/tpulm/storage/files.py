@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -199,8 +200,10 @@ def info(path: AnyPath) -> FileInfo | None:
         with explain("look at", source):
             try:
                 status = source.stat()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                    return None
+                raise
             return None if source.is_dir() else FileInfo(status.st_size, status.st_mtime_ns)
     found = cloud.info(source)
     return None if found is None else _of_object(found)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 _DEEPEST: Final = 100  # brackets within brackets; what walks through the values is recursive
 _TOO_DEEP: Final = f"brackets are nested more than {_DEEPEST} deep"
+_LONG_KEY: Final = re.compile(rf"""(?m)(?:^|[{{,\[])[ \t]*(?:[\w"'-]+[ \t]*\.[ \t]*){{{_DEEPEST}}}""")  # each part takes longer
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -30,6 +31,8 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
+    if _LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {_DEEPEST} parts")
     try:
         value = tomllib.loads(text)
     except RecursionError as error:
