@@ -36,7 +36,7 @@ def text_of(ids: np.ndarray) -> str:
 
 def test_what_is_done_is_told_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "_CHARACTERS_AT_ONCE", 4)
-    told: list[int] = []
+    told: list[float] = []
     encode_documents(["abcd", "한글", "xyz"], LETTERS, sentences=False, dtype=UINT16, advance=told.append)
     assert told == [4, 9]
 
