@@ -1,8 +1,8 @@
 """Learning-rate schedules and the optimiser, as optax transformations.
 
-AdamW here is the one BERT was trained with (google-research/bert, optimization.py): epsilon 1e-6 outside the square root, weight
-decay on matrices only; and, unless the settings say otherwise, Adam's bias correction, which that one lacks. The global gradient is clipped over all devices; the originals clip each
-replica's own before the mean.
+AdamW here is the one BERT was trained with (google-research/bert, optimization.py), epsilon 1e-6 outside the square root and
+weight decay on matrices only, and Adam's bias correction, which that one lacks, unless it is turned off. The global gradient is
+clipped over all devices; the originals clip each replica's own before the mean.
 """
 
 from __future__ import annotations
