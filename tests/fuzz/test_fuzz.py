@@ -31,7 +31,7 @@ from mutations import mutate
 
 from tpulm.errors import TpulmError
 
-SECONDS = 10  # for one case; it takes a hundredth
+SECONDS = 10  # of computing, for one case; it takes a hundredth
 MEMORY_BYTES = 1 << 30  # more than the process had before
 LONGEST_MESSAGE = 3_000
 _MOST_FAILURES = 10  # of a format, that are told of in full
@@ -149,14 +149,14 @@ def bounded_time() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise TookTooLong(f"more than {SECONDS} seconds")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    faulthandler.dump_traceback_later(6 * SECONDS, exit=True, file=2)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    faulthandler.dump_traceback_later(30 * SECONDS, exit=True, file=2)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
         faulthandler.cancel_dump_traceback_later()
 
 
