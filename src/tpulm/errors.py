@@ -21,6 +21,7 @@ A message says what happened, the value found and the value expected, and what t
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Iterable, Sequence
@@ -128,6 +129,8 @@ def installing(extras: str) -> str:
 def _presentable(message: str) -> str:
     """What files hold may be quoted: it must not fill the terminal, and not control it."""
     message = re.sub(r"(\S{200})\S{800,}", r"\1…", message)
+    with contextlib.suppress(UnicodeEncodeError):  # bytes of a file's name that are not UTF-8, as \xbf
+        message = message.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     if message.replace("\n", "").isprintable():
         return message
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in message)

@@ -100,6 +100,7 @@ def test_a_model_is_trained_from_records(folder: Path, user_environment: dict[st
 
     import_into("w")  # nothing to do, and nothing spoiled
     (folder / "prepared" / "corpus").mkdir(parents=True)
+    (folder / "prepared" / "corpus" / "manifest.json").write_text("{}")
     assert "holds corpus, and no imported dataset" in import_into("prepared", code=2).stderr
 
 

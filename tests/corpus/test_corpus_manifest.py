@@ -38,7 +38,7 @@ def test_another_format_version_is_refused(scattered: Callable, write: Callable)
     ("content", "message"),
     [
         ("[]", "is not a JSON object"),
-        ('{"format_version": 3, "config": {}}', "is damaged or was edited (part_bytes: Field required)"),
+        ('{"format_version": 4, "config": {}}', "is damaged or was edited (part_bytes: Field required)"),
         ("[" * 5_000, "brackets are nested"),
     ],
 )

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -286,9 +287,10 @@ def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
     ]
     page = PAGE.replace("BASES", json.dumps(bases)).replace("PLACE", PLACE).replace("BUCKET", BUCKET).replace("MARK", str(mark))
     site = Site(url.netloc, page)
-    with site.open() as port:
-        command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"http://localhost:{port}/page"]
-        environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    # A short path: Chromium's sockets lie there, whose names end at 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="tpulm-", dir="/tmp", ignore_cleanup_errors=True) as home, site.open() as port:
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={home}/profile", f"http://localhost:{port}/page"]
+        environment = {**os.environ, "HOME": home, "TMPDIR": home}
         browser = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             with site.changed:

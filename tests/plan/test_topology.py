@@ -53,5 +53,5 @@ def test_without_the_compiler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(MissingExtra, match=r"tpulm\[tpu\]"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[tpu\]'"):
         topology.devices_of(accelerators.find("v3-8"))

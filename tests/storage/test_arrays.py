@@ -4,11 +4,12 @@ import os
 
 import pytest
 
-from tpulm.storage.arrays import without_library_logs
+from tpulm.progress import held_stderr
+from tpulm.storage.arrays import LOG_LINE
 
 
 def test_log_lines_of_libraries_are_left_out_and_nothing_else(capfd: pytest.CaptureFixture[str]):
-    with without_library_logs():
+    with held_stderr(without=LOG_LINE):
         os.write(2, b"\x1b[2KTraining  1/2\rI1123 00:44:31.098986   27320 google_auth_provider.cc:136] Using a token\n")
         os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
         os.write(

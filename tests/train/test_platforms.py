@@ -41,7 +41,7 @@ def test_a_tpu_that_was_asked_for_is_missed(pci: Path):
 def test_without_libtpu_the_extra_is_named(pci: Path, monkeypatch: pytest.MonkeyPatch):
     attach(pci, "0x0063", 1)
     monkeypatch.setattr(platforms, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"tpulm\[tpu\]"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[tpu\]'"):
         check_platform("tpu")
 
 

@@ -264,7 +264,7 @@ def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
 def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
     """The tokens to which a classifier's texts were cut; None where the tokenizer says nothing of use (1e30: no limit)."""
     length = read_settings(folder, [TOKENIZER_CONFIG]).model_max_length
-    return int(length) if length is not None and LEAST_LENGTH <= length <= max_positions else None
+    return int(length) if isinstance(length, int | float) and LEAST_LENGTH <= length <= max_positions else None
 
 
 def _read_tensors(path: PurePath) -> dict[str, np.ndarray]:

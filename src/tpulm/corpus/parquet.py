@@ -146,7 +146,7 @@ def _page(data: bytes) -> _Page:
         details = next(fields[name] for name in (5, 7, 8) if name in fields)  # of data, a dictionary, data of version 2
         encoding = details[4 if 8 in fields else 2]
         return _Page(fields[1], fields[2], fields[3], details[1], encoding, size)
-    except (IndexError, KeyError, StopIteration) as error:
+    except (IndexError, KeyError, StopIteration, TypeError) as error:
         raise ValueError("the header of a page is broken") from error
 
 

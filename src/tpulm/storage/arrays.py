@@ -15,7 +15,7 @@ from tpulm.storage.paths import as_path, bucket_and_name, is_remote
 
 COMMIT = "commit_success.txt"  # Orbax's, without which it sees no checkpoint in Cloud Storage
 
-_LOG_LINE = re.compile(  # in which C++ libraries inform or warn
+LOG_LINE = re.compile(  # in which C++ libraries inform or warn
     rb"(?m)[IW]\d{4} \d\d:\d\d:\d\d\.\d+ .*\n|^WARNING: All log messages before absl.*\n"
 )
 
@@ -51,7 +51,7 @@ def _sign_in(bucket: str) -> None:
     import tensorstore
 
     impatient = tensorstore.Context({"gcs_request_retries": {"max_retries": 1}})
-    with held_stderr(without=_LOG_LINE), contextlib.suppress(Exception):  # what is wrong will be so when it matters
+    with held_stderr(without=LOG_LINE), contextlib.suppress(Exception):  # what is wrong will be so when it matters
         store = tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket}, context=impatient).result()
         store.read("tpulm").result()
 

@@ -49,7 +49,7 @@ class GivenSettings(_Given):
     word_tokenizer_type: str = "basic"
     subword_tokenizer_type: str = "wordpiece"
     mecab_kwargs: dict[str, Any] | None = None
-    model_max_length: float | None = None
+    model_max_length: Any = None
     add_prefix_space: bool | None = None
     add_bos_token: bool | None = None
     added_tokens_decoder: dict[str, GivenToken] = {}
