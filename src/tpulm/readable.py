@@ -16,9 +16,9 @@ def duration(seconds: float) -> str:
     """ "42 s", "12 min", "3.4 h", "5.2 days"."""
     if seconds < 1:
         return "less than a second" if seconds > 0 else "0 s"
-    if seconds < 120:
+    if seconds < 119.5:  # which rounds to 120
         return f"{seconds:.0f} s"
-    if seconds < 120 * 60:
+    if seconds < 119.5 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86_400:,.1f} days"
 

@@ -307,7 +307,7 @@ def test_a_broken_description_is_to_be_copied_again(make_small, tmp_path, name, 
         ("config.json", '"hidden_dropout_prob": Infinity', "config.json: not valid JSON (Infinity is no number of JSON)"),
         ("config.json", '"x": ' + "[" * 5_000 + "]" * 5_000, "config.json: not valid JSON (brackets are nested"),
         ("tokenizer_config.json", '"do_lower_case": null', "do_lower_case: Input should be a valid boolean (given: None)"),
-        ("tokenizer_config.json", '"model_max_length": "x"', "model_max_length: Input should be a valid number"),
+        ("tokenizer_config.json", '"strip_accents": "x"', "strip_accents: Input should be a valid boolean"),
         ("special_tokens_map.json", '"mask_token": {"content": 5}', "special_tokens_map.json: mask_token.content: "),
     ],
 )
