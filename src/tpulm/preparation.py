@@ -131,7 +131,7 @@ def _prepare_dataset(
 def _check_vocabulary(config: RunConfig, workdir: PurePath, text: corpus.CorpusManifest, progress: Progress) -> None:
     """Before hours of preparing: note, or raise ConfigError, where much of a sample of the text is unknown."""
     tokenizer = tokenization.load(workdir / "tokenizer")
-    found = tokenization.count_unknown(tokenizer, corpus.sample_texts(workdir, text, _VOCABULARY_SAMPLE_BYTES))
+    found = tokenization.count_unknown(tokenizer, [corpus.some_texts(workdir, text, _VOCABULARY_SAMPLE_BYTES)])
     if found.fraction < tokenization.UNKNOWN_WARNING:
         return
     path = config.tokenizer.path
