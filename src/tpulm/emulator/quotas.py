@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from tpulm import accelerators
 from tpulm.accelerators import Accelerator
 from tpulm.emulator import places
-from tpulm.emulator.rpc import RpcError
+from tpulm.emulator.rpc import recorded_refusal
 from tpulm.errors import ConfigError, suggest
 
 DEFAULT_LIMIT = 16_384  # enough for any type
@@ -68,21 +68,23 @@ class Quotas:
     def limit(self, stem: str, place: str) -> int:
         return self._limits.get((stem, place), self._default)
 
-    def check(self, wanted: Demand, held: list[Demand]) -> None:
-        """Raises RpcError where the region's or the zone's limit would be exceeded."""
+    def check(self, wanted: Demand, held: list[Demand], number: int) -> None:
+        """Raises RpcError where the region's or the zone's limit would be exceeded in the project of that number."""
         same = [demand for demand in held if demand.stem == wanted.stem]
         region = places.region_of(wanted.zone)
         in_region = sum(demand.amount for demand in same if places.region_of(demand.zone) == region)
         in_zone = sum(demand.amount for demand in same if demand.zone == wanted.zone)
         found: list[tuple[Per, str, int]] = [("Region", region, in_region), ("Zone", wanted.zone, in_zone)]
-        for per, place, used in found:
-            limit = self.limit(wanted.stem, place)
-            if used + wanted.amount > limit:
-                name = _quota_id(wanted.stem, per)
-                message = f"Quota limit '{name}' has been exceeded. Limit: {limit} in {per.lower()} {place}."
-                violation = {"subject": place, "description": message}
-                failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
-                raise RpcError(429, message, details=[failure])
+        refusals = [
+            recorded_refusal(
+                "quota", quota=_quota_id(wanted.stem, per), limit=limit, place=f"{per.lower()} {place}", number=number
+            )
+            for per, place, used in found
+            if 0 <= (limit := self.limit(wanted.stem, place)) < used + wanted.amount
+        ]
+        if refusals:  # told together
+            refusals[0].details[0]["violations"] = [refusal.details[0]["violations"][0] for refusal in refusals]
+            raise refusals[0]
 
     def infos(self, project_number: int) -> list[dict[str, Any]]:
         """As the Cloud Quotas API lists them."""

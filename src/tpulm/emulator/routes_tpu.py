@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from tpulm.emulator.answers import Answer, ApiError, json_answer
 from tpulm.emulator.calls import Call
 from tpulm.emulator.projects import Projects
 from tpulm.emulator.router import Route
-from tpulm.emulator.rpc import RpcError, bad_argument, in_these_words, not_found
+from tpulm.emulator.rpc import bad_argument, in_these_words, not_found, recorded_refusal
 
 if TYPE_CHECKING:
     from tpulm.emulator.tpu.world import World
@@ -22,6 +23,7 @@ PLACE = LOCATIONS + "/{zone}"
 NODES = PLACE + "/nodes"
 QUEUE = PLACE + "/queuedResources"
 OPERATIONS = PLACE + "/operations"
+ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z0-9]+")
 UNBILLED = ("get", "list", "delete", "stop", "cancel")
 
 
@@ -59,27 +61,54 @@ class TpuRoutes:
             ("GET location", "GET", PLACE, "tpu.locations.get", self.get_location),
         ]
         return [
-            Route(kind, method, path, permission, self._guarded(permission, do)) for kind, method, path, permission, do in table
+            Route(kind, method, path, permission, self._guarded(kind, permission, do))
+            for kind, method, path, permission, do in table
         ]
 
-    def _guarded(self, permission: str, do: Callable[..., Answer]) -> Callable[..., Answer]:
-        """Project, service, permission and zone are looked at before anything else."""
+    def _guarded(self, kind: str, permission: str, do: Callable[..., Answer]) -> Callable[..., Answer]:
+        """What was ordered is answered first; then project, service, permission and zone are looked at."""
 
         def guarded(call: Call, project: str, zone: str | None = None, **parameters: str) -> Answer:
             where = f"projects/{project}/locations/{zone}" if zone else f"projects/{project}"
-            billed = permission.rpartition(".")[2] not in UNBILLED
-            found = self._projects.permitted(project, SERVICE, permission, resource=where, billed=billed)
-            if zone is not None and zone not in places.offered():
-                raise RpcError(404, f"Location {zone} is not found or access is unauthorized.")
+            values = self._values(call, project, zone, permission, parameters)
             world = self._world()
-            location = f"projects/{found.name}/locations"
             with world.clock.lock:
+                refusal = world.orders.http(kind, zone, values)
+                if refusal is not None:
+                    raise refusal
+                billed = permission.rpartition(".")[2] not in UNBILLED
+                found = self._projects.permitted(project, SERVICE, billed=billed)
+                if permission and not found.is_granted(permission):
+                    raise recorded_refusal("iam" if "node" in parameters else "iam-in-detail", **values)
+                if zone is not None and zone not in places.offered():
+                    raise recorded_refusal("zone-without-tpus" if ZONE.fullmatch(zone) else "location-policy", **values)
+                location = f"projects/{found.name}/locations"
                 try:
                     return do(call, world, location if zone is None else f"{location}/{zone}", **parameters)
                 except ApiError as error:
                     raise in_these_words(error, permission, where) from None
 
         return guarded
+
+    def _values(
+        self, call: Call, project: str, zone: str | None, permission: str, parameters: dict[str, str]
+    ) -> dict[str, object]:
+        """What recorded answers to this request are filled with."""
+        found = self._projects.find(project)
+        kind = re.search(rb'"acceleratorType":\s*"([^"]*)"', call.body)
+        collection, resource = [*call.segments[5:7], "", ""][:2]
+        resource = resource.partition(":")[0] or call.query.get("nodeId") or call.query.get("queuedResourceId") or ""
+        values = {
+            "project": project if found is None else found.name,
+            "number": None if found is None else found.number,
+            "zone": zone,
+            "region": None if zone is None else places.region_of(zone),
+            "permission": permission,
+            "node": parameters.get("node"),
+            "resource": f"{collection}/{resource}" if resource else None,
+            "type": None if kind is None else kind[1].decode(errors="replace"),
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     # Nodes
 

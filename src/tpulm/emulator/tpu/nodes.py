@@ -95,7 +95,8 @@ class Nodes:
         made = self.prepared(name, wanted)
         self._ground.check_quota(made.project, [made.demand])
         operation = self._ground.operations.begin(name, "create")
-        failure = self._ground.plans.failure_of_create(made.zone)
+        values = {"type": made.accelerator.name, "project": made.project}
+        failure = self._ground.orders.failure("operation", "CREATE node", made.zone, **values)
         if failure is not None:
             self._fail(made, operation, failure)
         else:

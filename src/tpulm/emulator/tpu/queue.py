@@ -73,10 +73,16 @@ class Queue:
         made.resource.name = name
         made.wanted = self._wanted(name, resource)
         self._ground.check_quota(name.split("/")[1], [wanted.demand for wanted in made.wanted])
+        operation = self._ground.operations.begin(name, "create")
+        values = {"type": made.wanted[0].accelerator.name, "project": made.wanted[0].project}
+        failure = self._ground.orders.failure("operation", "CREATE queued", made.wanted[0].zone, **values)
+        if failure is not None:
+            create_seconds = self._ground.behaviour.create_seconds
+            self._ground.clock.after(create_seconds, lambda: self._ground.operations.fail(operation, failure))
+            return operation
         now = self._ground.clock.now()
         made.resource.create_time = timestamp(now)
         self._queued[name] = made
-        operation = self._ground.operations.begin(name, "create")
         self._ground.history.add("queued", name, made.wanted[0].accelerator.name)
         self._enter(made, State.CREATING)
         until = _valid_until(made.resource, now)
@@ -119,7 +125,7 @@ class Queue:
         """Provision it, if it waits and nothing holds it back."""
         zone = found.wanted[0].zone
         here = self._queued.get(found.name) is found and found.state == State.WAITING_FOR_RESOURCES
-        if not here or found.held or self._ground.plans.is_out_of_stock(zone):
+        if not here or found.held or self._ground.orders.is_out_of_stock(zone):
             return None
         self._enter(found, State.PROVISIONING)
         try:
