@@ -11,6 +11,7 @@ from google.api_core.future.polling import DEFAULT_POLLING
 from google.auth.credentials import Credentials
 from google.cloud import tpu_v2
 
+from tpulm.cloud.tpu_api import know_operations
 from tpulm.emulator import Emulator
 
 RUNTIME = {"v2": "tpu-ubuntu2204-base", "v3": "tpu-ubuntu2204-base", "v5litepod": "v2-alpha-tpuv5-lite"}
@@ -36,6 +37,7 @@ class Rig:
         self.emulator = emulator
         self.tpu = emulator.tpu
         options = ClientOptions(api_endpoint=emulator.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"])
+        know_operations()
         self.client = tpu_v2.TpuClient(transport="rest", credentials=Login(), client_options=options)
         self.place = self.at(ZONE)
 

@@ -46,6 +46,10 @@ class Project:
     def default_account(self) -> str:
         return f"{self.number}-compute@developer.gserviceaccount.com"
 
+    def numbered(self, name: str) -> str:
+        """A resource's name with the project's number, as some answers have it."""
+        return name.replace(f"projects/{self.name}/", f"projects/{self.number}/", 1)
+
     def is_granted(self, permission: str) -> bool:
         return not any(
             permission == denied or (denied.endswith(".*") and permission.startswith(denied[:-1])) for denied in self.denied
@@ -53,8 +57,11 @@ class Project:
 
 
 class Projects:
-    def __init__(self, first: str):
+    """`as_it_was` are the old behaviours that are wanted back."""
+
+    def __init__(self, first: str, as_it_was: frozenset[str] = frozenset()):
         self.default = first
+        self.as_it_was = as_it_was
         self._projects: dict[str, Project] = {}
         self.add(first)
 
@@ -65,7 +72,7 @@ class Projects:
                 "letter, and does not end with a hyphen"
             )
         number = 100_000_000_000 + zlib.crc32(name.encode())
-        return self._projects.setdefault(name, Project(name, number))
+        return self._projects.setdefault(name, Project(name, number, quotas=Quotas(self.as_it_was)))
 
     def known(self, name: str | None = None) -> Project:
         """For those who set things up; `name` None is the first project. Raises ConfigError."""

@@ -25,6 +25,7 @@ ACTIONS = (
     "deny",
     "disable_service",
     "enable_service",
+    "fail_metadata",
     "fail_queued",
     "freeze",
     "hold",

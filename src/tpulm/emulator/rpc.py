@@ -23,7 +23,12 @@ STATUS = {
 
 
 class RpcError(ApiError):
-    """`reason` is the status word, such as NOT_FOUND; `details` are what google.rpc.Status carries beside it."""
+    """`reason` is the status word, such as NOT_FOUND; `details` are what google.rpc.Status carries beside it.
+
+    `recorded` is the name of the recorded answer that it is, if it is one.
+    """
+
+    recorded = ""
 
     def __init__(self, code: int, message: str, status: str = "", details: list[dict[str, Any]] | None = None):
         super().__init__(code, message, status or STATUS.get(code, "UNKNOWN"))
@@ -45,7 +50,9 @@ def failed_precondition(message: str) -> RpcError:
 def recorded_refusal(name: str, file: str = "tpu", /, **values: object) -> RpcError:
     """In Google's words (`tpulm.emulator.recorded`)."""
     error = recorded.answer(name, file, **values)["http"]["body"]["error"]
-    return RpcError(error["code"], error["message"], error["status"], error.get("details"))
+    made = RpcError(error["code"], error["message"], error["status"], error.get("details"))
+    made.recorded = name
+    return made
 
 
 def not_found(name: str) -> RpcError:

@@ -16,21 +16,27 @@ STOCK_OUT = "stock-out"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """All in seconds of the emulator's clock."""
+    """Times in seconds of the emulator's clock."""
 
-    create_seconds: float = 0.3  # a node is CREATING
+    create_seconds: float = 0.3  # a node is CREATING, and the queued resource that it belongs to PROVISIONING
     boot_seconds: float | None = None  # after which its machines run; None: when it is READY
-    delete_seconds: float = 0.2  # a node or queued resource is DELETING
+    delete_seconds: float = 0.2  # a node or queued resource is DELETING, a queued resource SUSPENDING
     stop_seconds: float = 0.1  # a node is STOPPING or STARTING
     queue_seconds: float = 0.0  # a queued resource is WAITING_FOR_RESOURCES
+    addresses: int | None = None  # external ones that a project may use in a region, one a host; None: any number
+    tenant_project: bool = True  # what `project/project-id` says on a VM, and not the user's project
+    force_in_provisioning: bool = False  # `force` deletes a queued resource in PROVISIONING, which nobody knows of Google
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-            if not number and not (name == "boot_seconds" and value is None):
-                raise ConfigError(f"{name} is a number of seconds, 0 or more; found {value!r}")
+            if name in ("tenant_project", "force_in_provisioning"):
+                if not isinstance(value, bool):
+                    raise ConfigError(f"{name} is true or false; found {value!r}")
+            elif not number and not (name in ("boot_seconds", "addresses") and value is None):
+                raise ConfigError(f"{name} is a number, 0 or more; found {value!r}")
 
-    def changed(self, **settings: float | None) -> Behaviour:
+    def changed(self, **settings: bool | float | None) -> Behaviour:
         known = [field.name for field in dataclasses.fields(self)]
         for name in settings:
             if name not in known:
@@ -75,7 +81,7 @@ class Orders:
     def add(self, name: str, zone: str | None, count: int | None, requests: str | None = None) -> None:
         """`requests` None: as recorded, or all that create something; for errors of operations all that create a node."""
         found = recorded.answer(name)
-        usual = "CREATE node" if "operation" in found else "CREATE"
+        usual = "CREATE node" if "operation" in found else "CREATE queued" if "failed_data" in found else "CREATE"
         self._orders.append(Order(name, found.get("requests", usual) if requests is None else requests, zone, count))
 
     def take_back(self, name: str | None = None, zone: str | None = None) -> None:

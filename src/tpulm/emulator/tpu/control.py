@@ -47,8 +47,8 @@ class Tpu:
     def behaviour(self) -> Behaviour:
         return self._world.behaviour
 
-    def set(self, **settings: float | None) -> None:
-        """Change how long things take from now on; the names are those of `Behaviour`."""
+    def set(self, **settings: bool | float | None) -> None:
+        """Change how long things take and how they go from now on; the names are those of `Behaviour`."""
         with self.clock.lock:
             self._world.behaviour = self._world.behaviour.changed(**settings)
 
@@ -110,6 +110,11 @@ class Tpu:
         with self.clock.lock:
             self._world.nodes.set_state(self._node(node), mishaps.state_named(state), state.lower(), "by order")
 
+    def fail_metadata(self, node: str, worker: int = 0, count: int = 1, path: str = "") -> None:
+        """The next `count` requests to a worker's metadata server for what begins with `path` fail as recorded, 503 or 500."""
+        with self.clock.lock:
+            self.machine(node, worker).metadata.fail(count, path)
+
     # What befalls requests
 
     def answer_next(self, name: str, zone: str | None = None, count: int | None = 1, requests: str | None = None) -> None:
@@ -155,9 +160,13 @@ class Tpu:
         with self.clock.lock:
             self._world.queue.suspend(self._queued(queued))
 
-    def fail_queued(self, queued: str, message: str = "Internal error encountered.") -> None:
+    def fail_queued(self, queued: str, name: str = "failed-internal") -> None:
+        """FAILED with the `failedData` of a recorded answer; first SUSPENDING, where it is being provisioned or ACTIVE."""
         with self.clock.lock:
-            self._world.queue.fail(self._queued(queued), Failure(13, message))
+            found = self._queued(queued)
+            slice_ = found.wanted[0]
+            values = {"zone": slice_.zone, "region": places.region_of(slice_.zone), "project": slice_.project}
+            self._world.queue.fail(found, Failure.recorded(name, type=slice_.accelerator.name, **values))
 
     # Projects: None is the one that the emulator began with
 

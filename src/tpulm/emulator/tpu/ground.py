@@ -25,11 +25,13 @@ class Ground:
         self.clock = Clock()
         self.projects = projects
         self.faults = faults
-        self.behaviour = Behaviour()
+        self.behaviour = Behaviour(
+            tenant_project="metadata" not in projects.as_it_was, force_in_provisioning="deletion" in projects.as_it_was
+        )
         self.orders = Orders()
         self.history = History(self.clock)
         self.operations = Operations(self.clock)
-        self.machines = Machines(projects, settings, environment)
+        self.machines = Machines(projects, settings, environment, lambda: self.behaviour)
         self.watchers: list[Callable[[Slice], None]] = []
         self.holders: list[Callable[[str], list[Demand]]] = []
 
