@@ -119,6 +119,7 @@ def test_hours_of_waiting_and_no_deletion_while_it_is_provisioned(rig: Rig):
     rig.tpu.set(queue_seconds=7 * 3600, create_seconds=5400, delete_seconds=120)
     rig.queue()
     rig.tpu.advance(6.9 * 3600)
+    rig.tpu.restock()
     assert rig.queued_state() == "WAITING_FOR_RESOURCES" and rig.tpu.nodes() == {}
     rig.tpu.advance(0.2 * 3600)
     assert rig.queued_state() == "PROVISIONING" and rig.tpu.nodes() == {"run-q1-node": "CREATING"}
