@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from tpulm import interrupt, tokenization
+from tpulm import interrupt, tokenization, watchdog
 from tpulm.config import HardwareConfig, Phase, RunConfig
 from tpulm.memory import keep_between_steps
 from tpulm.progress import Progress
@@ -52,6 +52,7 @@ class Programs:
     def _wait(self, phase: Phase) -> Program:
         future = self._compiling[phase.number]
         if not future.done():
+            watchdog.report("compile")
             self._progress.start("Compiling")
         while not future.done():
             concurrent.futures.wait([future], timeout=0.2)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from tpulm import interrupt
+from tpulm import interrupt, watchdog
 from tpulm.config import TrainConfig
 from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.hosts import ALONE, Hosts
@@ -90,6 +90,7 @@ def train(
             Checkpoints(workdir / "checkpoints", config.checkpoint, hosts=hosts, progress=progress)
         )
         if checkpoints.last_step is not None:
+            watchdog.report("restore")
             progress.start("Loading the checkpoint")
         start = _restore(program, checkpoints, identity)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
@@ -113,6 +114,7 @@ def train(
         progress.advance(step)
 
         while step < last_step:
+            watchdog.report("train", step)
             cursor, batch = next(batches)
             if not in_flight:
                 meter.resume()
@@ -157,6 +159,7 @@ def train(
             if (_every(step, evaluate_every) or step == tenth) and not last:
                 jax.block_until_ready(loss)  # or the steps under way would count as evaluation
                 meter.pause()
+                watchdog.report("evaluate")
                 scores = evaluate(state.params).values()
                 log.write("evaluation", step, scores)
                 if step == tenth and scores["at_unigrams"]:
@@ -164,6 +167,7 @@ def train(
                 meter.resume()
             if save_due:
                 meter.pause()
+                watchdog.report("save", step)
                 log.sync()
                 metadata = {
                     "step": step,
