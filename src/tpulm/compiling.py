@@ -66,7 +66,7 @@ class Programs:
 
         def work() -> None:
             try:
-                future.set_result(_program(phase.config, vocabulary, looking=self._looking))
+                future.set_result(_program(phase.config, vocabulary, self._workdir, looking=self._looking))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -74,14 +74,14 @@ class Programs:
         self._compiling[phase.number] = future
 
 
-def _program(config: RunConfig, vocabulary: Vocabulary, *, looking: bool) -> Program:
+def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, looking: bool) -> Program:
     import jax
 
     from tpulm.objectives import SpecialIds
     from tpulm.train.compile_cache import keep_compiled
     from tpulm.train.program import Program
 
-    keep_compiled()
+    keep_compiled(None if looking else workdir)
     devices = jax.local_devices()[:1] if looking else None
     if looking:
         config = config.model_copy(update={"hardware": HardwareConfig()})

@@ -78,7 +78,7 @@ class Google(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    server: Google
+    server: Google  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()

@@ -113,8 +113,8 @@ def test_signs_of_life_count_while_there_are_no_steps(tmp_path: Path):
     for _ in range(3):  # rows that are read, say, without a step
         trainer.clock.now += 250
         trainer.says("train", 3)
-        found = trainer.watch.look()
-    assert found == 750.0
+        assert (trainer.watch.look() or 0.0) in (0.0, 750.0)
+    assert trainer.watch.look() == 750.0
 
 
 def test_evaluating_and_saving_are_measured_apart(tmp_path: Path):

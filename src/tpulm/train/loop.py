@@ -17,6 +17,7 @@ from tpulm.config import TrainConfig
 from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import Progress
+from tpulm.train import compile_cache
 from tpulm.train.checkpoint import Checkpoints
 from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.evaluate import Evaluation
@@ -124,6 +125,7 @@ def train(
             in_flight.append(loss)
             if len(in_flight) > _IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
+                log.started(_start_values())
             meter.count(config.batch_size)
             progress.advance(1)
 
@@ -223,6 +225,11 @@ def _restore(program: Program, checkpoints: Checkpoints, identity: dict[str, Any
 def _finite(value: float) -> float | None:
     """The value as JSON has it."""
     return value if math.isfinite(value) else None
+
+
+def _start_values() -> dict[str, float]:
+    compiling = compile_cache.compiling()
+    return {"compile_seconds": round(compiling.seconds, 2), "compiled": compiling.programs, "found": compiling.found}
 
 
 class _Bad(NamedTuple):

@@ -20,6 +20,9 @@ from tpulm.train.board import Board
 VOLATILE = ("time", "tokens_per_second", "mfu", "seconds")
 
 
+START = ".start.json"  # beside an attempt's log: {"time", "compile_seconds", "compiled", "found"} of its first step
+
+
 class Record(NamedTuple):
     """One line: `kind` is "train" or "evaluation"; `values` are scalars by name."""
 
@@ -37,6 +40,7 @@ class MetricsLog:
     def __init__(self, workdir: PurePath, *, first_step: int):
         storage.make_folder(workdir / "metrics")
         self.attempt = _claim_attempt(workdir / "metrics")
+        self._started = False
         self._mirror = storage.Mirror(workdir)
         self._path = self._mirror.folder / "metrics" / f"{self.attempt:04d}.jsonl"
         board = self._mirror.folder / "tensorboard"
@@ -67,6 +71,15 @@ class MetricsLog:
             for name, value in values.items():
                 self._board.add(f"{kind}/{name}", value, step)
 
+    def started(self, values: Mapping[str, float]) -> None:
+        """After the first step: when it was, and what it took until then. In a file of its own; later calls do nothing."""
+        if self._started:
+            return
+        self._started = True
+        path = self._path.with_suffix(START)
+        with storage.explain("write", path):
+            path.write_text(json.dumps({"time": round(time.time(), 3), **values}))
+
     def sync(self) -> None:
         """Make all that was written durable: called before a checkpoint, so that no step is ever past its metrics."""
         with storage.explain("write", self._path):
@@ -82,6 +95,9 @@ class NoMetrics:
     attempt = 0
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def started(self, values: Mapping[str, float]) -> None:
         pass
 
     def sync(self) -> None:
