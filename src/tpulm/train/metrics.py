@@ -113,6 +113,12 @@ def _claim_attempt(folder: PurePath) -> int:
             return number
 
 
+def read_starts(workdir: str | PurePath) -> list[dict[str, float]]:
+    """What was noted at the first step of each attempt that came so far, in order of time."""
+    paths = [path for path in storage.list_folder(storage.as_path(workdir) / "metrics") if path.name.endswith(START)]
+    return sorted((storage.read_json(path) for path in paths), key=lambda start: start["time"])
+
+
 def read_metrics(workdir: str | PurePath) -> list[Record]:
     """All records of all attempts, each (kind, step) once, the latest attempt's, by kind and step.
 
