@@ -11,6 +11,7 @@ PATHS = {
     "IAM": "_iam",
     "CLOUDQUOTAS": "_cloudquotas",
     "SECRETMANAGER": "_secretmanager",
+    "COMPUTE": "_compute",
 }
 PREFIXES = frozenset(filter(None, PATHS.values()))
 

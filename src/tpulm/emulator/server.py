@@ -26,6 +26,7 @@ from tpulm.emulator.service import Service
 from tpulm.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tpulm.emulator.compute import Compute
     from tpulm.emulator.tpu import Tpu
 
 HOST = "127.0.0.1"  # never reachable from elsewhere
@@ -147,6 +148,11 @@ class Emulator:
     def tpu(self) -> Tpu:
         """Orders to the emulated TPU service: what befalls nodes, what fails, how long things take, what time it is."""
         return self._service.tpu()
+
+    @property
+    def compute(self) -> Compute:
+        """Orders to the emulated Compute Engine; it has the clock of `tpu`."""
+        return self._service.world().compute
 
     @property
     def url(self) -> str:

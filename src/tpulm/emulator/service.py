@@ -20,6 +20,7 @@ from tpulm.emulator.machines.machine import MachineSettings
 from tpulm.emulator.projects import Projects
 from tpulm.emulator.router import Match, Router
 from tpulm.emulator.routes_buckets import BucketRoutes
+from tpulm.emulator.routes_compute import ComputeRoutes
 from tpulm.emulator.routes_downloads import KIND as DOWNLOAD
 from tpulm.emulator.routes_downloads import DownloadRoutes
 from tpulm.emulator.routes_identity import IdentityRoutes
@@ -75,6 +76,7 @@ class Service:
                 *BatchRoutes(self._inner).routes(),
                 *TpuControlRoutes(self.tpu).routes(),
                 *TpuRoutes(self.projects, self.world).routes(),
+                *ComputeRoutes(self.projects, lambda: self.world().compute).routes(),
                 *ServiceRoutes(self.projects).routes(),
                 *IdentityRoutes(self.projects).routes(),
                 *RoleRoutes(self.projects).routes(),
@@ -84,7 +86,7 @@ class Service:
         )
 
     def world(self) -> World:
-        """The TPU API's state, made when it is first asked for: its types take a while to load."""
+        """The state of the TPU API and of Compute Engine, made when it is first asked for: its types take a while to load."""
         with self._world_lock:
             if self._closed:
                 raise RuntimeError("this emulator was stopped")

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from tpulm.emulator.machines.addresses import Addresses
 from tpulm.emulator.machines.machine import Machine, MachineSettings
-from tpulm.emulator.machines.metadata import Metadata
+from tpulm.emulator.machines.metadata import Metadata, Tree
 from tpulm.emulator.machines.metadata_server import MetadataServers
 from tpulm.emulator.projects import Projects
 from tpulm.emulator.tpu.behaviour import Behaviour
@@ -53,8 +54,8 @@ class Machines:
 
     def _make(self, found: Slice) -> None:
         project = self._projects.known(found.project)
-        sockets = [self._addresses.take() for _ in range(found.accelerator.hosts)]
-        found.addresses = [socket.getsockname()[0] for socket in sockets]
+        listeners = [self._addresses.take() for _ in range(found.accelerator.hosts)]
+        found.addresses = [listener.getsockname()[0] for listener in listeners]
         outside = found.node.network_config.enable_external_ips
         found.node.network_endpoints = [
             types.NetworkEndpoint(
@@ -64,22 +65,42 @@ class Machines:
             )
             for number, address in enumerate(found.addresses)
         ]
-        node_id = found.name.rpartition("/")[2]
+        folder = self._new_folder(found.name.rpartition("/")[2])
+        for worker, listener in enumerate(listeners):
+            tree = metadata_tree(found, project, worker, self._behaviour().tenant_project)
+            machine = self._machine(folder / f"worker-{worker}", listener, tree, found.addresses, machine_name(found, worker))
+            found.machines.append(machine)
+
+    def start(self, name: str, tree_of: Callable[[str], Tree], script: str) -> Machine:
+        """One machine by itself, as Compute Engine has them; `tree_of` gives the metadata of one with that address."""
+        listener = self._addresses.take()
+        address = listener.getsockname()[0]
+        machine = self._machine(self._new_folder(name) / "worker-0", listener, tree_of(address), [address], name)
+        machine.boot(script)
+        return machine
+
+    def end(self, machine: Machine) -> None:
+        machine.power_off()
+        if machine in self._closers:
+            self._closers.pop(machine)()
+        machine.remove()
+        shutil.rmtree(machine.folder.parent, ignore_errors=True)
+
+    def _new_folder(self, name: str) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"tpulm-{os.getpid()}-", suffix=".tmp"))
             self._lock = os.open(self._folder, os.O_RDONLY)  # named and locked as `tpulm.storage.scratch` wants it, which
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # removes it should the guardians be killed as well
-        folder = self._folder / f"{node_id}-{uuid.uuid4().hex[:6]}"
-        for worker, socket in enumerate(sockets):
-            tree = metadata_tree(found, project, worker, self._behaviour().tenant_project)
-            metadata = Metadata(tree, guest_attributes="guest-attributes" not in self._projects.as_it_was)
-            address, port = socket.getsockname()
-            environment = machine_environment(self._environment(), f"{address}:{port}", found.addresses)
-            environment["HOSTNAME"] = machine_name(found, worker)
-            mark = f"{self._mark}/{folder.name}/{worker}"
-            machine = Machine(mark, folder / f"worker-{worker}", environment, metadata, self._settings)
-            found.machines.append(machine)
-            self._closers[machine] = self._servers.open(socket, metadata)
+        return self._folder / f"{name}-{uuid.uuid4().hex[:6]}"
+
+    def _machine(self, folder: Path, listener: socket.socket, tree: Tree, addresses: list[str], hostname: str) -> Machine:
+        metadata = Metadata(tree, guest_attributes="guest-attributes" not in self._projects.as_it_was)
+        address, port = listener.getsockname()
+        environment = machine_environment(self._environment(), f"{address}:{port}", addresses)
+        environment["HOSTNAME"] = hostname
+        machine = Machine(f"{self._mark}/{folder.parent.name}/{folder.name}", folder, environment, metadata, self._settings)
+        self._closers[machine] = self._servers.open(listener, metadata)
+        return machine
 
     def signal(self, found: Slice, number: signal.Signals) -> None:
         for machine in found.machines:
@@ -95,12 +116,7 @@ class Machines:
 
     def remove(self, found: Slice) -> None:
         for machine in found.machines:
-            machine.power_off()
-            if machine in self._closers:
-                self._closers.pop(machine)()
-            machine.remove()
-        if found.machines:
-            shutil.rmtree(found.machines[0].folder.parent, ignore_errors=True)
+            self.end(machine)
 
     def close(self) -> None:
         """After all were removed."""

@@ -34,7 +34,7 @@ def metadata_tree(found: Slice, project: Project, worker: int, tenant: bool) -> 
             "machine-type": f"projects/{number}/machineTypes/n1-standard-96",
             "network-interfaces": {"0": {"ip": found.addresses[worker], "network": f"projects/{number}/networks/default"}},
             "scheduling": {"automatic-restart": "FALSE" if found.spot else "TRUE", "on-host-maintenance": "TERMINATE"},
-            "service-accounts": {"default": _account(email), email: _account(email)},
+            "service-accounts": {"default": service_account(email), email: service_account(email)},
             "tags": json.dumps(list(node.tags)),
             "zone": f"projects/{number}/zones/{found.zone}",
         },
@@ -100,7 +100,7 @@ def _recorded(found: Slice, project: Project, worker: int, home: str) -> dict[st
     return {**own, "instance/name": machine_name(found, worker)}
 
 
-def _account(email: str) -> dict[str, str]:
+def service_account(email: str) -> dict[str, str]:
     token = {"access_token": "emulated", "expires_in": TOKEN_SECONDS, "token_type": "Bearer"}
     return {
         "aliases": "default\n",

@@ -1,9 +1,10 @@
-"""All of the TPU API's state in one place."""
+"""All of the TPU API's state in one place, and Compute Engine's, which has the same clock and machines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tpulm.emulator.compute import Compute
 from tpulm.emulator.faults import Faults
 from tpulm.emulator.machines.machine import MachineSettings
 from tpulm.emulator.projects import Projects
@@ -21,6 +22,7 @@ class World(Ground):
         super().__init__(projects, faults, settings, environment)
         self.nodes = Nodes(self)
         self.queue = Queue(self, self.nodes)
+        self.compute = Compute(self)
 
     def close(self) -> None:
         """No process of any node is left when this returns."""
@@ -28,4 +30,5 @@ class World(Ground):
         with self.clock.lock:
             for found in self.nodes.all():
                 self.machines.remove(found)
+            self.compute.close()
         self.machines.close()
