@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpulm.cloud.audit import Audit, Finding
+    from tpulm.cloud.supervisor_vm import Watch
 
 _VERDICTS = {"live": "live", "going": "going", "orphan": "ORPHAN", "unknown": "not known"}
 
@@ -34,7 +35,8 @@ def audit(
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """Does anything bill that no run needs? Looks at all zones of the project for TPUs that runs have left behind.
+    """Does anything bill that no run needs? Looks at all zones of the project for what runs have left behind:
+    TPUs, and VMs of supervisors.
 
         tpulm cloud audit
 
@@ -47,12 +49,12 @@ def audit(
     """
     from tpulm.cloud.audit import audit as look
     from tpulm.cloud.audit import delete as remove
-    from tpulm.cloud.tpu_api import TpuApi
+    from tpulm.cloud.compute import AllResources
 
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")
     settings = cloud_settings(cloud, project=project)
-    api = TpuApi(settings.project)
+    api = AllResources(settings.project)
     with drawn_progress() as progress:
         found = look(api, progress=progress)
     _show(settings.project, found)
@@ -106,7 +108,7 @@ def _show(project: str, found: Audit) -> None:
         resource, age = item.resource, item.age(now)
         told = (
             f"{'spot ' * resource.spot}{resource.accelerator}",
-            f"{resource.state}{', queued' * (resource.kind != 'node')}",
+            f"{resource.state}{', queued' * (resource.kind == 'queued resource')}",
             "of unknown age" if age is None else f"{duration(age)} old",
             f"{dollars(item.dollars_per_hour)} an hour",
         )
@@ -160,6 +162,8 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     """
     from dataclasses import asdict
 
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
     from tpulm.cloud.cost import cost as reckon
     from tpulm.cloud.standing import launched_with, total_steps
@@ -170,6 +174,7 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
         newest = max(newest_step(workdir), job.newest_step)
         left = seconds_left(job, pace(workdir), total_steps(workdir), newest)
         found = reckon(job, workdir, now=time.time(), newest_step=newest, seconds_left=left)
+        watch = supervisor_vm.watch(control, ComputeApi(job.project) if job.project else None)
     budget = launched_with(control).get("budget")
     rows = [
         (
@@ -193,10 +198,21 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
             "so far": dollars(found.dollars) + ("" if budget is None else f" of {dollars(budget)}"),
             "now": f"{dollars(found.dollars_per_hour)} an hour" if found.runs else "no TPU is billed",
             "at the end": at_end,
+            **({} if watch is None else {"supervisor": _supervisor(watch)}),
             "work folder": f"{found.stored.bytes / 1e9:,.2f} GB in {found.stored.objects:,} objects, "
             f"{dollars(found.stored.dollars_per_month)} a month in {found.stored.region} "
             f"(prices of {found.stored.prices_as_of})",
         },
     )
     if as_json:
-        print_json({**asdict(found), "budget": budget})
+        of_vm = {} if watch is None else {"supervisor": {"hours": watch.hours, "dollars": watch.dollars}}
+        print_json({**asdict(found), "budget": budget, **of_vm})
+
+
+def _supervisor(watch: Watch) -> str:
+    from tpulm.cloud.supervisor_vm import DOLLARS_PER_HOUR
+
+    return (
+        f"{dollars(watch.dollars)} more for {duration(watch.hours * 3600)} of {watch.vm.name}, "
+        f"an {watch.vm.machine_type} at ${DOLLARS_PER_HOUR} an hour, without its disk and address"
+    )

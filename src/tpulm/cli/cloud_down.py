@@ -89,10 +89,12 @@ def _job_of(workdir: PurePath) -> tuple[Job | None, str]:
 def _stop_run(workdir: PurePath, project: str, *, run: str | None) -> None:
     """Raises TpulmError unless nothing of it bills."""
     from tpulm import interrupt
-    from tpulm.cloud import teardown
-    from tpulm.cloud.tpu_api import TpuApi
+    from tpulm.cloud import supervisor_vm, teardown
+    from tpulm.cloud.compute import AllResources, ComputeApi
+    from tpulm.cloud.control import Control
 
-    api = TpuApi(project)
+    compute = ComputeApi(project)
+    api = AllResources(project, compute)
     if run is not None:
         with interrupt.handled():
             job = teardown.stop(
@@ -102,6 +104,7 @@ def _stop_run(workdir: PurePath, project: str, *, run: str | None) -> None:
                 tell=lambda line: console.print(escape(line), soft_wrap=True),
             )
         console.print(f"{job.run} is over: {escape(job.message or job.status)}", soft_wrap=True)
+    supervisor_vm.end(Control(workdir), compute, tell=lambda line: console.print(escape(line), soft_wrap=True))
     with drawn_progress() as progress:
         seen = teardown.left(api, workdir, run, progress=progress)
     if seen.resources:
@@ -109,7 +112,7 @@ def _stop_run(workdir: PurePath, project: str, *, run: str | None) -> None:
         raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
     if seen.silent:
         raise TpulmError(f"{some_of(seen.silent)} could not be looked at, so something of {workdir} may be left there")
-    console.print(f"[bold green]nothing is left that bills[/]: no TPU of it in {seen.zones} zones of {escape(project)}")
+    console.print(f"[bold green]nothing is left that bills[/]: no TPU or VM of it in {seen.zones} zones of {escape(project)}")
 
 
 def _to_delete(workdir: PurePath, *, work: bool, data: bool) -> list[Files]:

@@ -19,6 +19,7 @@ from tpulm.cli.cloud_options import (
     Project,
     ServiceAccount,
     Spot,
+    Supervise,
     Zones,
     cloud_settings,
 )
@@ -59,6 +60,7 @@ def launch(
     spot: Spot = None,
     budget: Budget = None,
     service_account: ServiceAccount = None,
+    supervise: Supervise = None,
     plan: Annotated[bool, typer.Option(help="Compile for the TPU first: does it fit, how long, what does it cost?")] = True,
     check: Annotated[bool, typer.Option(help="Look first at what 'tpulm cloud doctor' looks at.")] = True,
     prepare_on_tpu: Annotated[
@@ -80,6 +82,9 @@ def launch(
 
     Ctrl-C leaves the run as it is, without anybody who replaces a VM: 'tpulm cloud attach' watches over it again, from any
     machine. 'tpulm cloud stop' ends it. Launching a run that was stopped, or that failed, goes on with it.
+
+    --supervise cloud puts whoever watches over it on a small VM of Compute Engine, which deletes itself at the end: this
+    machine may be switched off.
     """
     config = load_run(reference, overrides, init)
     settings = cloud_settings(
@@ -92,6 +97,7 @@ def launch(
         spot=spot,
         budget=budget,
         service_account=service_account,
+        supervise=supervise,
     )
     from tpulm.cloud import launch as launching
     from tpulm.cloud.control import Control
@@ -99,8 +105,13 @@ def launch(
 
     folder = workdir or as_path(f"gs://{settings.bucket}/{config.name}")
     launching.check_folder(folder)
+    in_cloud = settings.supervise == "cloud"
     if check:
         _check(settings)
+        if in_cloud:
+            from tpulm.cloud import supervisor_vm
+
+            supervisor_vm.check(settings)
     control = Control(folder)
     job = found[0] if (found := control.read()) else None
     if job is not None and control.is_complete() and job.is_over:
@@ -120,33 +131,43 @@ def launch(
             prepare(staged, folder)
         with drawn_progress() as progress:
             launching.launch(staged, folder, settings, dollars_per_hour=price, python=python, progress=progress)
-    if detach:
+    if in_cloud:
+        _supervise_in_cloud(folder, settings, follow=not detach, as_json=as_json)
+    elif detach:
         _detach(folder, as_json)
-        return
-    _end(_watch(folder, settings), folder, as_json)
+    else:
+        _end(_watch(folder, settings), folder, as_json)
 
 
-def attach(workdir: WorkDir, as_json: AsJson = False) -> None:
-    """Watch over a run that was launched, from here or from another machine: until it ends, or Ctrl-C."""
+def attach(
+    workdir: WorkDir,
+    here: Annotated[bool, typer.Option("--here", help="Not to look for a VM that supervises the run.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Watch over a run that was launched, from here or from another machine: until it ends, or Ctrl-C.
+
+    Where a VM supervises it (launch --supervise cloud), this shows what that says, and takes over when the VM is gone.
+    """
     from tpulm.cloud.launch import settings_of
 
-    _end(_watch(workdir, settings_of(workdir)), workdir, as_json)
+    settings = settings_of(workdir)
+    job = None if here else _follow(workdir, settings.project)
+    _end(job or _watch(workdir, settings), workdir, as_json)
 
 
 def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
     """Have a run save and stop, and its VM deleted. 'tpulm cloud launch' with the same run goes on."""
     from tpulm import interrupt
-    from tpulm.cloud import teardown
+    from tpulm.cloud import supervisor_vm, teardown
+    from tpulm.cloud.compute import ComputeApi
+    from tpulm.cloud.control import Control
     from tpulm.cloud.launch import settings_of
     from tpulm.cloud.tpu_api import TpuApi
 
+    project = settings_of(workdir).project
     with interrupt.handled():
-        job = teardown.stop(
-            workdir,
-            TpuApi(settings_of(workdir).project),
-            newest_step=lambda: newest_step(workdir),
-            tell=_tell,
-        )
+        job = teardown.stop(workdir, TpuApi(project), newest_step=lambda: newest_step(workdir), tell=_tell)
+        supervisor_vm.end(Control(workdir), ComputeApi(project), tell=_tell)
     _show(job, workdir)
     if as_json:
         print_json(job.model_dump(mode="json"))
@@ -247,6 +268,43 @@ def _watch(folder: PurePath, settings: CloudSettings) -> Job:
     )
     with interrupt.handled():
         return supervisor.run()
+
+
+def _supervise_in_cloud(folder: PurePath, settings: CloudSettings, *, follow: bool, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
+
+    vm = supervisor_vm.start(folder, settings, compute=ComputeApi(settings.project), tell=_tell)
+    console.print(f"{vm} supervises the run: this machine may be switched off.", soft_wrap=True)
+    console.print(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.", soft_wrap=True)
+    if follow:
+        _end(_follow(folder, settings.project) or _watch(folder, settings), folder, as_json)
+    elif as_json:
+        print_json({"workdir": str(folder), "supervisor": asdict(vm)})
+
+
+def _follow(folder: PurePath, project: str) -> Job | None:
+    """What the VM says that supervises a run, to the end of the run; None where no VM does, or not any more."""
+    from tpulm import interrupt
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
+    from tpulm.cloud.control import Control
+
+    control = Control(folder)
+    if supervisor_vm.recorded(control) is None:
+        return None
+    with interrupt.handled():
+        job = supervisor_vm.follow(control, ComputeApi(project), write=_write, tell=_tell)
+    if job is None:
+        _tell("its VM is gone: the run is supervised from here")
+    return job
+
+
+def _write(content: bytes) -> None:
+    sys.stderr.write(content.decode("utf-8", "replace"))
+    sys.stderr.flush()
 
 
 def _tell(line: str) -> None:

@@ -52,6 +52,14 @@ Spot = Annotated[
     typer.Option("--spot/--on-demand", help="Spot is cheaper and can be taken away at any time.", rich_help_panel=_PANEL),
 ]
 Budget = Annotated[float | None, typer.Option(metavar="DOLLARS", help="What a run may cost.", rich_help_panel=_PANEL)]
+Supervise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="here|cloud",
+        help="Who watches over the run: this machine, or a small VM that outlives it. Default: here.",
+        rich_help_panel=_PANEL,
+    ),
+]
 ServiceAccount = Annotated[
     str | None,
     typer.Option(

@@ -20,8 +20,10 @@ from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
     from tpulm.cli.cloud_shared import Pace
+    from tpulm.cloud.control import Control
     from tpulm.cloud.job import Job
     from tpulm.cloud.standing import Standing
+    from tpulm.cloud.supervisor_vm import Watch
 
 Worker = Annotated[int, typer.Option(min=0, metavar="I", help="The worker, of several hosts; 0 is the first.")]
 
@@ -33,24 +35,29 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
 
     From any machine that may read the bucket; it changes nothing. Says so when the run goes on but nothing looks after it.
     """
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
+    from tpulm.cloud.control import Control
     from tpulm.cloud.standing import standing
 
     with console.status(f"Looking at {workdir} …"):
-        found = standing(workdir, api_of(workdir, project), newest_step=lambda: newest_step(workdir))
+        api = api_of(workdir, project)
+        found = standing(workdir, api, newest_step=lambda: newest_step(workdir))
+        watch = supervisor_vm.watch(Control(workdir), ComputeApi(api.project) if api else None)
         speed = pace(workdir)
-    _show(workdir, found, speed)
+    _show(workdir, found, watch, speed)
     if as_json:
-        print_json(_as_values(found, speed))
+        print_json(_as_values(found, watch, speed))
 
 
-def _show(workdir: PurePath, found: Standing, speed: Pace | None) -> None:
+def _show(workdir: PurePath, found: Standing, watch: Watch | None, speed: Pace | None) -> None:
     job, now = found.job, time.time()
     step = step_of(job, speed, found.newest_step)
     percent = f" ({step / found.steps:.0%})" if found.steps else ""
     rows = {
         "run": f"{job.run}: {job.status}" + (", to be stopped" if job.status == "active" and job.wanted == "stopped" else ""),
         "message": job.message,
-        "supervisor": found.supervisor or ("none" if found.needs_supervisor else ""),
+        "supervisor": _supervisor(found, watch),
         "TPU": f"{'spot ' * job.spot}{job.accelerator}"
         + (f", {job.node.name} in {job.node.zone}" if job.node else ", none now"),
         "state": _state(found),
@@ -65,12 +72,24 @@ def _show(workdir: PurePath, found: Standing, speed: Pace | None) -> None:
     }
     print_table(f"{workdir}", {name: value for name, value in rows.items() if value})
     _show_attempts(job, found.newest_step, now)
-    if found.needs_supervisor:
+    if _needs_supervisor(found, watch):
         console.print(
             f"\n[bold yellow]nothing supervises this run[/]: what is preempted stays so, and nobody watches the budget. "
             f"Take it up with:\n    tpulm cloud attach --workdir {escape(str(workdir))}",
             soft_wrap=True,
         )
+
+
+def _supervisor(found: Standing, watch: Watch | None) -> str:
+    from tpulm.cloud.supervisor_vm import in_words
+
+    if watch is not None and not (found.job.is_over and watch.state is None) and (watch.is_of_use or not found.supervisor):
+        return in_words(watch)
+    return found.supervisor or ("none" if found.needs_supervisor else "")
+
+
+def _needs_supervisor(found: Standing, watch: Watch | None) -> bool:
+    return found.needs_supervisor and not (watch is not None and watch.is_beginning)
 
 
 def _state(found: Standing) -> str:
@@ -113,7 +132,9 @@ def _show_attempts(job: Job, newest: int, now: float) -> None:
         console.print(f"the last one ended because: {escape(job.attempts[-1].detail)}", soft_wrap=True)
 
 
-def _as_values(found: Standing, speed: Pace | None) -> dict[str, Any]:
+def _as_values(found: Standing, watch: Watch | None, speed: Pace | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
     from tpulm.cloud.cost import spent
 
     job, now = found.job, time.time()
@@ -122,7 +143,8 @@ def _as_values(found: Standing, speed: Pace | None) -> dict[str, Any]:
         "attempts": [item.model_dump(mode="json") for item in job.attempts],
         "running": [vars(item) for item in spent(job, now=now, newest_step=found.newest_step) if not item.ending],
         "supervisor": found.supervisor,
-        "needs_supervisor": found.needs_supervisor,
+        "needs_supervisor": _needs_supervisor(found, watch),
+        "supervisor_vm": None if watch is None else asdict(watch),
         "state": found.sight.state if found.sight else None,
         "state_unknown_because": found.unseen or None,
         "workers": [
@@ -142,6 +164,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, across attempts, until the run is over.")] = False,
     attempt: Annotated[int | None, typer.Option(min=1, metavar="N", help="This attempt. Default: the newest.")] = None,
     worker: Worker = 0,
+    supervisor: Annotated[bool, typer.Option("--supervisor", help="What the VM says that supervises the run.")] = False,
 ) -> None:
     """What the trainer prints, as it lies in the bucket: the last 4 MiB of each attempt and worker.
 
@@ -154,6 +177,9 @@ def logs(
     from tpulm.cloud.control import Control
 
     control = Control(workdir)
+    if supervisor:
+        _supervisor_log(control, follow=follow)
+        return
     if follow:
         gaps = reading.follow(control, worker, attempt=attempt, write=_write, tell=_tell)
         if gaps:
@@ -164,6 +190,23 @@ def logs(
     if storage.info(path) is None:
         raise TpulmError(f"worker {worker} of attempt {number} has sent no log: there is no {path}")
     _tell(f"attempt {number}, worker {worker}")
+    _write(storage.read_bytes(path))
+
+
+def _supervisor_log(control: Control, *, follow: bool) -> None:
+    from tpulm import storage
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
+
+    vm, path = supervisor_vm.recorded(control), supervisor_vm.log_path(control)
+    if vm is None:
+        raise TpulmError("no VM supervises this run; 'tpulm cloud launch --supervise cloud' has one do it")
+    if follow:
+        if supervisor_vm.follow(control, ComputeApi(vm.project), write=_write, tell=_tell) is None:
+            _tell("its VM is gone: nobody supervises this run; 'tpulm cloud attach' does")
+        return
+    if storage.info(path) is None:
+        raise TpulmError(f"{vm} has sent no log yet: there is no {path}")
     _write(storage.read_bytes(path))
 
 

@@ -18,6 +18,7 @@ from tpulm.cli.cloud_options import (
     Project,
     ServiceAccount,
     Spot,
+    Supervise,
     Zones,
     cloud_settings,
 )
@@ -105,6 +106,7 @@ def setup(
     bucket: Bucket = None,
     accelerator: AcceleratorType = None,
     service_account: ServiceAccount = None,
+    supervise: Supervise = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +117,7 @@ def setup(
     The bucket is made in the region of the first zone, private, and without soft delete. The VMs get an account of their own,
     without a key, which may read and write the bucket and delete TPUs, and nothing else. What is there already stays as it is,
     grants of others included; run again, it goes on where it stopped. Billing and quota are Google's to give: see 'tpulm cloud
-    doctor'.
+    doctor'. With --supervise cloud, or supervise = "cloud" in cloud.toml, also the account of the supervisor's VM.
     """
     from tpulm.cloud.setup import apply, steps
 
@@ -127,6 +129,7 @@ def setup(
         bucket=bucket,
         accelerator=accelerator,
         service_account=service_account,
+        supervise=supervise,
     )
     with console.status(f"Looking at {settings.project} …"):
         found = steps(settings)

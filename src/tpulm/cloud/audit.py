@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from tpulm import accelerators, storage
+from tpulm.cloud.compute import KIND as SUPERVISOR
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Provider, Resource
+from tpulm.cloud.supervisor_vm import DOLLARS_PER_HOUR as SUPERVISOR_DOLLARS_PER_HOUR
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
@@ -48,6 +50,8 @@ class Finding:
         """By the catalogue's price; None: not known."""
         if self.resource.state in _FREE:
             return 0.0
+        if self.resource.kind == SUPERVISOR:
+            return SUPERVISOR_DOLLARS_PER_HOUR
         if self.resource.kind != "node" and self.resource.state != "ACTIVE":
             return 0.0
         if self.resource.kind != "node":  # its node is listed itself
@@ -147,7 +151,9 @@ def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Ver
         return "orphan", f"{resource.workdir} has no run in the cloud"
     if job.status != "active":
         return "orphan", f"the run in {resource.workdir} is over ({job.status})"
-    if job.node is None or (job.node.name, job.node.zone) != (resource.name, resource.zone):
+    if resource.kind == SUPERVISOR:
+        pass  # of a run that goes on
+    elif job.node is None or (job.node.name, job.node.zone) != (resource.name, resource.zone):
         now_at = f"is at {job.node.name} in {job.node.zone}" if job.node else "has no node now"
         return "orphan", f"the run in {resource.workdir} {now_at}"
     until = resource.labels.get(UNTIL_LABEL, "")

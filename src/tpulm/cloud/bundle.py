@@ -1,8 +1,9 @@
 """What a VM needs to run tpulm, as one archive named by its own SHA-256: the same sources give the same bytes.
 
-agent.py and others   what boot.sh starts
+agent.py and others   what boot.sh starts: agent.py, or supervise.py on a supervisor's VM
 bundle.json           which tpulm this is, and how it is installed where a VM does not have it
 tpulm-….whl, pins.txt tpulm itself, and the versions of all that it needs, as they are on the launching machine
+supervisor.txt        the same for a supervisor's VM, which has neither JAX nor the memory for it
 uv                    the installer
 wheels, interpreter   for VMs that reach no package index: what pins.txt names, and a CPython
 """
@@ -22,14 +23,32 @@ import zipfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from tpulm import storage
 from tpulm.cloud import packages
 from tpulm.cloud.vm.digest import digest
 from tpulm.progress import SILENT, Progress
 
-PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "services.py")
-_EXTRAS = ("gcs",)  # of tpulm, on a VM
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "services.py", "supervise.py")
+_EXTRAS = ("gcs",)  # of tpulm, on a TPU VM
+# What of tpulm[cloud] supervising imports.
+_SUPERVISION = frozenset(
+    [
+        "etils",
+        "google-auth",
+        "google-cloud-storage",
+        "google-cloud-tpu",
+        "google-crc32c",
+        "protobuf",
+        "pydantic",
+        "rich",
+        "typer",
+    ]
+)
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own
 
 
@@ -68,17 +87,18 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
         "python_version": f"{sys.version_info.major}.{sys.version_info.minor}",
         "wheel": wheel[0],
     }
-    needed = pins()
+    needed, supervisors = pins(), supervisor_pins()
     with storage.explain("write to", folder):
         files: dict[str, bytes | Path] = {
             **{name: source_folder() / "cloud" / "vm" / name for name in PROGRAMS},
             "bundle.json": (json.dumps(described, indent=2, sort_keys=True) + "\n").encode(),
             "pins.txt": ("\n".join(needed) + "\n").encode(),
+            "supervisor.txt": ("\n".join(supervisors) + "\n").encode(),
             wheel[0]: wheel[1],
             "uv": packages.uv(folder),
         }
         if offline:
-            files |= {f"wheels/{path.name}": path for path in packages.wheels(needed, folder / "wheels")}
+            files |= {f"wheels/{path.name}": path for path in packages.wheels([*needed, *supervisors], folder / "wheels")}
             interpreter = packages.interpreter(folder / "python")
             files |= {
                 f"interpreter/{path.relative_to(interpreter)}": path
@@ -93,10 +113,27 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
 def pins() -> list[str]:
     """ "name==version" of everything that tpulm and jax[tpu] need on a VM, as installed here; what is not comes by itself."""
     from packaging.requirements import Requirement
+
+    needed = _installed([Requirement(f"tpulm[{','.join(_EXTRAS)}]"), Requirement("jax[tpu]")])
+    return [f"jax[tpu]=={metadata.version('jax')}", *needed]
+
+
+def supervisor_pins() -> list[str]:
+    """The same of what supervising a run needs."""
+    from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    found: dict[str, str] = {"jax[tpu]": metadata.version("jax")}
-    waiting = [Requirement(f"tpulm[{','.join(_EXTRAS)}]"), Requirement("jax[tpu]")]
+    named = [Requirement(text) for text in metadata.requires("tpulm") or ()]
+    wanted = [one for one in named if one.marker is None or one.marker.evaluate({**packages.MARKERS, "extra": "cloud"})]
+    return _installed([one for one in wanted if canonicalize_name(one.name) in _SUPERVISION])
+
+
+def _installed(waiting: list[Requirement]) -> list[str]:
+    """ "name==version" of all that these need, but for tpulm and JAX themselves."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    found: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     while waiting:
         wanted = waiting.pop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -68,8 +69,9 @@ class GoogleError(Exception):
 
     @property
     def permission(self) -> str:
-        """The one that is missing, if the service says which."""
-        return self.details.get("permission", "")
+        """The one that is missing, if the service says which; Compute Engine does so in its message alone."""
+        found = re.match(r"Required '([\w.]+)' permission for ", self.message)
+        return self.details.get("permission", found[1] if found else "")
 
 
 class GoogleRest:

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +20,7 @@ from tpulm.errors import ConfigError, suggest
 
 FILE = "cloud.toml"  # in the current folder, where no other is named
 WORKER = "tpulm-worker"  # the VMs' account, where no other is named
+SUPERVISOR = "tpulm-supervisor"  # that of a VM that supervises runs
 
 _PROJECT = re.compile(r"([a-z0-9.-]+\.[a-z]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|\*)")
@@ -56,6 +57,8 @@ class CloudSettings(Settings):
     dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of the catalogue's price
     service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
     network: str | None = None  # None: "default"
+    subnetwork: str | None = None  # of networks in custom mode, in the region of each zone
+    supervise: Literal["here", "cloud"] = "here"  # "cloud": by a small VM of its own, which outlives this machine
     external_addresses: bool = True  # without them VMs reach Google's services only, by Private Google Access
     secrets: dict[str, str] = Field(default_factory=dict)  # variable -> a secret of Secret Manager, or a gs:// object
 
@@ -66,8 +69,7 @@ class CloudSettings(Settings):
             return values
         values = dict(values)
         if not values.get("service_account") and isinstance(project := values.get("project"), str):
-            domain, _, name = project.rpartition(":")
-            values["service_account"] = f"{WORKER}@{name}{'.' + domain if domain else ''}.iam.gserviceaccount.com"
+            values["service_account"] = _account(WORKER, project)
         if not values.get("zones") and isinstance(kind := values.get("accelerator"), str) and kind:
             with contextlib.suppress(ConfigError):  # told of below
                 values["zones"] = accelerators.find(kind).zones
@@ -146,6 +148,10 @@ class CloudSettings(Settings):
         return value
 
     @property
+    def supervisor_account(self) -> str:
+        return _account(SUPERVISOR, self.project)
+
+    @property
     def kind(self) -> Accelerator:
         """The accelerator's entry in the catalogue. Raises ConfigError where none is named."""
         return accelerators.find(self.accelerator)
@@ -185,6 +191,11 @@ class CloudSettings(Settings):
                 raise ConfigError(f"zones: no zone with TPUs begins with '{zone[:-1]}'.{suggest(zone, known)}")
             found += named
         return self.model_copy(update={"zones": tuple(dict.fromkeys(found))})
+
+
+def _account(name: str, project: str) -> str:
+    domain, _, rest = project.rpartition(":")
+    return f"{name}@{rest}{'.' + domain if domain else ''}.iam.gserviceaccount.com"
 
 
 def region_of(zone: str) -> str:

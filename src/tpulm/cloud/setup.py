@@ -14,12 +14,45 @@ from tpulm.cloud.checks_project import OBJECTS
 from tpulm.cloud.checks_worker import ACCESS, SELF_DELETION, how_to_make
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.look import Check, Look
-from tpulm.cloud.settings import CloudSettings, region_of
+from tpulm.cloud.settings import SUPERVISOR, CloudSettings, region_of
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
 
-ROLE = "tpulmWorker"  # of the project's own, by its id
 OBJECT_ADMIN, SECRET_ACCESSOR = "roles/storage.objectAdmin", "roles/secretmanager.secretAccessor"
+TPU_ADMIN, ACCOUNT_USER = "roles/tpu.admin", "roles/iam.serviceAccountUser"
+# Of a supervisor's VM: to delete itself, and to have its requests counted against the project (`quota_project_id`).
+SUPERVISION = ("compute.instances.delete", "compute.instances.get", "serviceusage.services.use")
+NODES = ("tpu.nodes.create", *SELF_DELETION)
 _UPLOAD_DAYS = 7
+
+
+@dataclass(frozen=True)
+class _Role:
+    """Of the project's own."""
+
+    name: str
+    title: str
+    description: str
+    permissions: tuple[str, ...]
+    reason: str
+
+    def path(self, look: Look) -> str:
+        return f"projects/{look.project}/roles/{self.name}"
+
+
+_WORKER_ROLE = _Role(
+    "tpulmWorker",
+    "tpulm worker",
+    "Lets a TPU VM of tpulm delete its own TPU",
+    SELF_DELETION,
+    "what a VM needs to delete its TPU; roles/tpu.admin could also create some",
+)
+_SUPERVISOR_ROLE = _Role(
+    "tpulmSupervisor",
+    "tpulm supervisor",
+    "Lets a VM that supervises runs of tpulm delete itself",
+    SUPERVISION,
+    "what a supervisor needs to delete its own VM",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +75,8 @@ def steps(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[St
         found += _making_buckets(look)
         found += _making_account(look)
         found += _granting(look)
+        if settings.supervise == "cloud":
+            found += _supervisor(look)
     except GoogleError as error:
         raise refusal("look at what is there", error) from error
     return found
@@ -137,7 +172,6 @@ def _there(see: Callable[[], object], name: str) -> bool:
 
 def _making_account(look: Look) -> Iterator[Step]:
     email = look.settings.service_account
-    name = email.partition("@")[0]
     foreign = not policies.account_path(email).startswith(f"v1/projects/{look.project}/")
     try:
         if _there(look.account, email):
@@ -148,11 +182,17 @@ def _making_account(look: Look) -> Iterator[Step]:
         raise
     if foreign:
         raise CloudRefused(f"there is no account {email}: correct service_account in cloud.toml, or make it in its own project")
-    yield Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", lambda: _make_account(look, name))
+    yield _account_step(look, email, "worker", "What tpulm's TPU VMs run as")
 
 
-def _make_account(look: Look, name: str) -> None:
-    described = {"displayName": "tpulm worker", "description": "What tpulm's TPU VMs run as"}
+def _account_step(look: Look, email: str, title: str, description: str) -> Step:
+    def act() -> None:
+        _make_account(look, email.partition("@")[0], {"displayName": f"tpulm {title}", "description": description})
+
+    return Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", act)
+
+
+def _make_account(look: Look, name: str, described: dict[str, str]) -> None:
     body = {"accountId": name, "serviceAccount": described}
     try:
         look.rest.post("iam", f"v1/projects/{look.project}/serviceAccounts", body)
@@ -168,75 +208,99 @@ def _granting(look: Look) -> Iterator[Step]:
     project = policies.project(look.rest)
     of_project = _may(look, project)
     if not of_project.issuperset(SELF_DELETION):
-        role = f"projects/{look.project}/roles/{ROLE}"
-        if not _role_is_whole(look, role):
-            yield Step(
-                f"make the role {ROLE}",
-                f"{', '.join(SELF_DELETION)}: what a VM needs to delete its TPU; roles/tpu.admin could also create some",
-                lambda: _make_role(look, role),
-            )
-        yield _grant(look, project, role)
+        yield from _making_role(look, _WORKER_ROLE)
+        yield _grant(project, _WORKER_ROLE.path(look), look.worker)
     for bucket in look.settings.buckets:
         place = policies.bucket(look.rest, bucket)
         if not (of_project | _may(look, place)).issuperset(OBJECTS):
-            yield _grant(look, place, OBJECT_ADMIN)
+            yield _grant(place, OBJECT_ADMIN, look.worker)
     for secret in look.settings.secret_names:
         place = policies.secret(look.rest, secret)
         if ACCESS not in of_project | _may(look, place):
-            yield _grant(look, place, SECRET_ACCESSOR)
+            yield _grant(place, SECRET_ACCESSOR, look.worker)
 
 
-def _may(look: Look, place: policies.Place) -> frozenset[str]:
-    """What the place itself permits the VMs' account; nothing where it is not there yet."""
+def _supervisor(look: Look) -> Iterator[Step]:
+    """The account of supervisors' VMs: it creates and deletes TPUs, and its own VM."""
+    email = look.settings.supervisor_account
+    if not _there(lambda: look.rest.get("iam", policies.account_path(email)), email):
+        yield _account_step(look, email, "supervisor", "What the VMs run as that supervise runs of tpulm")
+    member = f"serviceAccount:{email}"
+    project = policies.project(look.rest)
+    of_project = _may(look, project, member)
+    if not of_project.issuperset(SUPERVISION):
+        yield from _making_role(look, _SUPERVISOR_ROLE)
+        yield _grant(project, _SUPERVISOR_ROLE.path(look), member)
+    if not of_project.issuperset(NODES):
+        yield _grant(project, TPU_ADMIN, member)
+    for place, permissions, role in (
+        *((policies.bucket(look.rest, bucket), OBJECTS, OBJECT_ADMIN) for bucket in look.settings.buckets),
+        (policies.account(look.rest, look.settings.service_account), ("iam.serviceAccounts.actAs",), ACCOUNT_USER),
+    ):
+        if not (of_project | _may(look, place, member)).issuperset(permissions):
+            yield _grant(place, role, member)
+
+
+def _may(look: Look, place: policies.Place, member: str | None = None) -> frozenset[str]:
+    """What the place itself permits an account, the worker's by default; nothing where it is not there yet."""
     try:
-        return look.worker_may(place.read())
+        return look.roles.of(policies.roles_of(place.read(), member or look.worker))
     except GoogleError as error:
         if error.missing or error.is_off:
             return frozenset()
         raise
 
 
-def _grant(look: Look, place: policies.Place, role: str) -> Step:
+def _grant(place: policies.Place, role: str, member: str) -> Step:
     def act() -> None:
         try:
-            policies.grant(place, role, look.worker)
+            policies.grant(place, role, member)
         except GoogleError as error:
             if not (error.missing and place.service == "secretmanager"):
                 raise
             secret = place.path.rpartition("/")[2]
             raise CloudRefused(
-                f"there is no secret {secret}; make it, then run this again: {how_to_make(secret, look.project)}"
+                f"there is no secret {secret}; make it, then run this again: {how_to_make(secret, place.rest.project)}"
             ) from error
 
     shown = role.rpartition("/")[2] if role.startswith("projects/") else role
-    return Step(f"grant the VMs {shown} on {place.name}", "beside whatever others have there", act)
+    whose = "the supervisor" if member.startswith(f"serviceAccount:{SUPERVISOR}@") else "the VMs"
+    return Step(f"grant {whose} {shown} on {place.name}", "beside whatever others have there", act)
 
 
-def _role_is_whole(look: Look, role: str) -> bool:
+def _making_role(look: Look, role: _Role) -> Iterator[Step]:
+    if not _role_is_whole(look, role):
+        yield Step(
+            f"make the role {role.name}", f"{', '.join(role.permissions)}: {role.reason}", lambda: _make_role(look, role)
+        )
+
+
+def _role_is_whole(look: Look, role: _Role) -> bool:
     try:
-        return look.roles.permissions(role).issuperset(SELF_DELETION)
+        return look.roles.permissions(role.path(look)).issuperset(role.permissions)
     except GoogleError as error:
         if error.missing or error.is_off:
             return False
         raise
 
 
-def _make_role(look: Look, role: str) -> None:
+def _make_role(look: Look, role: _Role) -> None:
     body = {
-        "title": "tpulm worker",
-        "description": "Lets a TPU VM of tpulm delete its own TPU",
-        "includedPermissions": list(SELF_DELETION),
+        "title": role.title,
+        "description": role.description,
+        "includedPermissions": list(role.permissions),
         "stage": "GA",
     }
+    path = role.path(look)
     try:
-        look.rest.post("iam", f"v1/projects/{look.project}/roles", {"roleId": ROLE, "role": body})
+        look.rest.post("iam", f"v1/projects/{look.project}/roles", {"roleId": role.name, "role": body})
         return
     except GoogleError as error:
         if error.status != 409:
             raise
-    found = look.rest.get("iam", f"v1/{role}")
+    found = look.rest.get("iam", f"v1/{path}")
     if found.get("deleted"):  # which can be taken back for a week, and keeps the name
-        look.rest.post("iam", f"v1/{role}:undelete", {})
-    permissions = sorted({*found.get("includedPermissions", ()), *SELF_DELETION})
+        look.rest.post("iam", f"v1/{path}:undelete", {})
+    permissions = sorted({*found.get("includedPermissions", ()), *role.permissions})
     changed = {"includedPermissions": permissions}
-    look.rest.request("PATCH", "iam", f"v1/{role}", body=changed, query={"updateMask": "includedPermissions"})
+    look.rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})

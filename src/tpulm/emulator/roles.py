@@ -11,7 +11,18 @@ _LOOKING = [
 _OBJECTS = [f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list", "update")]
 _PROJECT = ["resourcemanager.projects.get"]
 _BUCKETS = [f"storage.buckets.{verb}" for verb in ("create", "delete", "get", "getIamPolicy", "list", "setIamPolicy", "update")]
-_EDITOR = [*_PROJECT, *_NODES, *_LOOKING, *_OBJECTS, "storage.buckets.create", "storage.buckets.get", "storage.buckets.list"]
+_INSTANCES = [f"compute.instances.{verb}" for verb in ("create", "delete", "get", "list")]
+_EDITOR = [
+    *_PROJECT,
+    "serviceusage.services.use",
+    *_INSTANCES,
+    *_NODES,
+    *_LOOKING,
+    *_OBJECTS,
+    "storage.buckets.create",
+    "storage.buckets.get",
+    "storage.buckets.list",
+]
 
 PREDEFINED: dict[str, list[str]] = {
     "roles/owner": sorted(
@@ -34,6 +45,8 @@ PREDEFINED: dict[str, list[str]] = {
     "roles/storage.objectCreator": sorted({*_PROJECT, "storage.objects.create"}),
     "roles/storage.objectViewer": sorted({*_PROJECT, "storage.objects.get", "storage.objects.list"}),
     "roles/iam.serviceAccountUser": sorted({*_PROJECT, "iam.serviceAccounts.actAs", "iam.serviceAccounts.get"}),
+    "roles/compute.instanceAdmin.v1": sorted({*_PROJECT, *_INSTANCES}),
+    "roles/serviceusage.serviceUsageConsumer": ["serviceusage.services.use"],
     "roles/logging.logWriter": ["logging.logEntries.create"],
     "roles/secretmanager.secretAccessor": sorted({*_PROJECT, "secretmanager.versions.access"}),
 }

@@ -110,7 +110,9 @@ class ComputeRoutes:
         service = self._service()
         with service.clock.lock:
             quotas = service.quotas(found, region)
-        return json_answer({"kind": "compute#region", "name": region, "status": "UP", "quotas": quotas})
+        where = f"{compute.URL}/projects/{found.name}/zones"
+        zones = [f"{where}/{zone}" for zone in places.offered() if places.region_of(zone) == region]
+        return json_answer({"kind": "compute#region", "name": region, "status": "UP", "zones": zones, "quotas": quotas})
 
     def network(self, call: Call, project: str, network: str) -> Answer:
         found = self._permitted(project, "compute.networks.get", f"global/networks/{network}")

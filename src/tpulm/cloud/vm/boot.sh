@@ -1,11 +1,12 @@
 #!/bin/bash
-# The startup script of a TPU VM: fetches the bundle that the VM's metadata names, compares its SHA-256 with its name, and keeps the
-# agent in it running. After a reboot the local copy is used. Nothing but bash, curl, sed, tar and sha256sum is needed until then.
-# A VM that cannot get its bundle deletes its node, as the agent does at the end.
+# The startup script of a TPU VM and of a supervisor's VM: fetches the bundle that the VM's metadata names, compares its SHA-256 with
+# its name, and keeps the agent, or the program that the metadata names, running. After a reboot the local copy is used. Nothing but
+# bash, curl, sed, tar and sha256sum is needed until then. A VM that cannot get its bundle deletes itself, as its program does at the end.
 set -u
 metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1"
 storage="${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}"
 tpu="${CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU:-https://tpu.googleapis.com}"
+compute="${CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE:-https://compute.googleapis.com}"
 give_up="${TPULM_BOOT_SECONDS:-1800}"
 export HOME="${HOME:-/root}"
 home="$HOME/tpulm"
@@ -21,6 +22,7 @@ failed() { echo "tpulm: $1"; tell "failed: $1"; return 1; }
 
 # b/BUCKET/o/NAME of Cloud Storage's API, the name percent-encoded
 bundle="$(ask instance/attributes/tpulm-bundle)" || failed "the metadata names no bundle"
+program="$(ask instance/attributes/tpulm-program)" || program=agent
 sum="$(basename "${bundle##*%2F}" .tar.gz)"
 here="$home/bundles/$sum"
 
@@ -40,8 +42,15 @@ known() {
   echo "${value##*/}"
 }
 
-delete_node() {
+delete_self() {
   local place name what
+  if [ "$program" = supervise ]; then  # on Compute Engine a VM lies in the user's project, under its own name
+    name="$(ask instance/name)"; place="$(ask instance/zone)"
+    echo "tpulm: no supervisor within $give_up s: deleting $name"
+    signed -sf --max-time 60 -X DELETE \
+      "${compute%/}/compute/v1/projects/$(ask project/project-id)/zones/${place##*/}/instances/$name"
+    return
+  fi
   place="projects/$(known tpulm-project CONSUMER_PROJECT_ID project/project-id)"
   place="$place/locations/$(known tpulm-zone ZONE instance/zone)"
   name="$(known tpulm-node NODE_ID)"
@@ -52,13 +61,13 @@ delete_node() {
 }
 
 wait=1
-[ -f "$here/agent.py" ] || tell fetching
-until [ -f "$here/agent.py" ] || fetch; do
-  [ "$SECONDS" -lt "$give_up" ] || { delete_node; sleep 60; }
+[ -f "$here/$program.py" ] || tell fetching
+until [ -f "$here/$program.py" ] || fetch; do
+  [ "$SECONDS" -lt "$give_up" ] || { delete_self; sleep 60; }
   sleep "$wait"; wait=$((wait < 60 ? wait * 2 : 60))
 done
 while true; do
-  python3 "$here/agent.py"
-  failed "the agent has ended with exit code $?; it is started again"
+  python3 "$here/$program.py"
+  failed "the $program has ended with exit code $?; it is started again"
   sleep 5
 done

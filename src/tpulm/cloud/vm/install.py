@@ -15,7 +15,7 @@ STEP_SECONDS = 1800.0  # that one step may take
 ALIVE_SECONDS = 10.0  # between signs of life
 
 
-def environment(alive):
+def environment(alive, pins="pins.txt"):
     """Its path: the VM's own, if that has it, else one made from the bundle. Raises RuntimeError, OSError, SubprocessError."""
     bundle = json.loads((HERE / "bundle.json").read_text())
     own = HERE / "env" / "bin" / "python"
@@ -29,7 +29,7 @@ def environment(alive):
         source = ["--offline", "--no-index", "--find-links", str(HERE / "wheels")]
     install = [str(HERE / "uv"), "pip", "install", "--quiet", "--python", str(own)]
     run([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")], alive)
-    run([*install, *source, "-r", str(HERE / "pins.txt")], alive)
+    run([*install, *source, "-r", str(HERE / pins)], alive)
     run([*install, *source[:1], "--no-deps", str(HERE / bundle["wheel"])], alive)
     if digest_of(own) != bundle["digest"]:
         raise RuntimeError("what was installed is not the tpulm that was launched")

@@ -1,0 +1,229 @@
+"""Compute Engine's instances, as far as the VM of a supervisor needs them: inserted, looked at, listed and deleted.
+
+Through `GoogleRest`: google-cloud-compute 1.57 is 910 files and 34 MB for five plain requests, and would not spare the reading
+of its errors. Requests and fields: https://cloud.google.com/compute/docs/reference/rest/v1/instances
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpulm.cloud.decide import Refusal
+from tpulm.cloud.google_rest import GoogleError, GoogleRest
+from tpulm.cloud.provider import LABEL, WORKDIR, Refused, Resource, Sight
+from tpulm.cloud.tpu_api import TpuApi
+from tpulm.errors import CloudRefused, TpulmError, Unavailable
+
+KIND = "supervisor VM"  # of a `Resource`
+ALIVE = frozenset(["PROVISIONING", "STAGING", "RUNNING", "REPAIRING"])
+_OPERATION_SECONDS = 600.0
+_POLL_SECONDS = 1.0
+_QUOTA = frozenset(["quotaExceeded", "QUOTA_EXCEEDED", "limitExceeded", "LIMIT_EXCEEDED"])
+_BUSY = ("ZONE_RESOURCE_POOL_EXHAUSTED", "RESOURCE_POOL_EXHAUSTED", "RESOURCE_NOT_READY", "UNSUPPORTED_OPERATION")
+_RATE = frozenset(["rateLimitExceeded", "RATE_LIMIT_EXCEEDED"])
+
+
+@dataclass(frozen=True)
+class Instance:
+    name: str
+    zone: str
+    state: str  # "RUNNING"
+    labels: Mapping[str, str]
+    metadata: Mapping[str, str]
+    machine_type: str
+    created_at: float | None  # seconds since 1970
+    ends_at: float | None  # when Compute Engine deletes it
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in ALIVE
+
+
+class ComputeApi:
+    """Raises CloudRefused for what is refused, and Unavailable where nobody answers; `insert` raises `Refused`."""
+
+    def __init__(self, project: str, rest: GoogleRest | None = None, *, poll_seconds: float = _POLL_SECONDS):
+        self.project = project
+        self.rest = rest or GoogleRest(project)
+        self._poll_seconds = poll_seconds
+
+    def insert(self, zone: str, body: Mapping[str, Any]) -> bool:
+        """Returns when it runs; False where there is one of that name. Raises Refused."""
+        with _explained():
+            try:
+                operation = self.rest.post("compute", f"{self._zone(zone)}/instances", body)
+            except GoogleError as error:
+                if error.status == 409:
+                    return False
+                if 400 <= error.status < 500 and error.status not in (401, 408, 429) and error.reason not in _RATE:
+                    raise Refused(_kind(error), str(error)) from error
+                raise
+            self._settled(zone, operation)
+            return True
+
+    def find(self, name: str, zone: str) -> Instance | None:
+        with _explained():
+            try:
+                return _instance(self.rest.get("compute", f"{self._zone(zone)}/instances/{name}"))
+            except GoogleError as error:
+                if error.missing:
+                    return None
+                raise
+
+    def delete(self, name: str, zone: str) -> None:
+        """Returns when it is gone."""
+        with _explained():
+            try:
+                operation = self.rest.request("DELETE", "compute", f"{self._zone(zone)}/instances/{name}")
+                with contextlib.suppress(Refused):
+                    self._settled(zone, operation)
+            except GoogleError as error:
+                if not error.missing:
+                    raise
+
+    def instances(self, run: str | None = None) -> list[Instance]:
+        """Those of runs, or of one, in all zones; none where Compute Engine is off."""
+        found: list[Instance] = []
+        query = {"filter": f"labels.{LABEL}:*" if run is None else f"labels.{LABEL}={run}", "returnPartialSuccess": "true"}
+        with _explained():
+            while True:
+                try:
+                    page = self.rest.get("compute", f"{self._project}/aggregated/instances", **query)
+                except GoogleError as error:
+                    if error.is_off:
+                        return []
+                    raise
+                for zone, scope in page.get("items", {}).items():
+                    if scope.get("warning", {}).get("code") == "UNREACHABLE":
+                        raise Unavailable(f"Compute Engine does not say what there is in {zone.rpartition('/')[2]}")
+                    found += [_instance(item) for item in scope.get("instances", ())]
+                if unreachable := page.get("unreachables"):
+                    raise Unavailable(f"Compute Engine does not say what there is in {', '.join(unreachable)}")
+                if not page.get("nextPageToken"):
+                    return found
+                query["pageToken"] = page["nextPageToken"]
+
+    def zones(self, region: str) -> list[str]:
+        """Of a region; none where there is no such region for this project."""
+        with _explained():
+            try:
+                found = self.rest.get("compute", f"{self._project}/regions/{region}")
+            except GoogleError as error:
+                if error.missing:
+                    return []
+                raise
+        return sorted(_last(url) for url in found.get("zones", ()))
+
+    def _settled(self, zone: str, operation: dict[str, Any]) -> None:
+        """Raises Refused with the operation's error."""
+        give_up_at = time.monotonic() + _OPERATION_SECONDS
+        while operation.get("status") != "DONE":
+            if time.monotonic() > give_up_at:
+                raise Unavailable(f"Compute Engine has not ended {operation['name']} in {_OPERATION_SECONDS / 60:.0f} minutes")
+            time.sleep(self._poll_seconds)
+            operation = self.rest.get("compute", f"{self._zone(zone)}/operations/{operation['name']}")
+        for error in operation.get("error", {}).get("errors", ()):
+            code = str(error.get("code", ""))
+            kind: Refusal = "stock-out" if code.startswith(_BUSY) else "quota" if code in _QUOTA else "cloud"
+            if kind == "cloud" and 400 <= operation.get("httpErrorStatusCode", 0) < 500:
+                kind = "invalid"
+            raise Refused(kind, str(error.get("message") or code))
+
+    @property
+    def _project(self) -> str:
+        return f"compute/v1/projects/{self.project}"
+
+    def _zone(self, zone: str) -> str:
+        return f"{self._project}/zones/{zone}"
+
+
+class AllResources(TpuApi):
+    """The TPUs of all zones and the VMs of supervisors: what is looked through for what may bill."""
+
+    def __init__(self, project: str, compute: ComputeApi | None = None):
+        super().__init__(project)
+        self._compute = compute or ComputeApi(project)
+        self._vms: dict[tuple[str, str], Instance] = {}
+        self._unseen: TpulmError | None = None
+
+    def zones(self) -> list[str]:
+        try:
+            self._vms = {(item.name, item.zone): item for item in self._compute.instances()}
+        except (CloudRefused, Unavailable) as error:
+            self._unseen = error
+        found = {*super().zones(), *(zone for _, zone in self._vms)}
+        return [*sorted(found), *(["Compute Engine"] if self._unseen else [])]
+
+    def resources(self, zone: str) -> Iterator[Resource]:
+        if zone == "Compute Engine" and self._unseen is not None:
+            raise self._unseen
+        yield from super().resources(zone)
+        yield from (_resource(item) for item in self._vms.values() if item.zone == zone)
+
+    def look(self, name: str, zone: str) -> Sight:
+        if (name, zone) not in self._vms:
+            return super().look(name, zone)
+        found = self._compute.find(name, zone)
+        return Sight(None) if found is None else Sight(found.state, found.labels)
+
+    def delete(self, name: str, zone: str) -> None:
+        if (name, zone) in self._vms:
+            self._compute.delete(name, zone)
+        else:
+            super().delete(name, zone)
+
+
+def _resource(found: Instance) -> Resource:
+    state = "DELETING" if found.state == "STOPPING" else found.state
+    workdir = found.metadata.get(WORKDIR, "")
+    return Resource(KIND, found.name, found.zone, state, found.labels, found.machine_type, workdir, created_at=found.created_at)
+
+
+def _instance(found: Mapping[str, Any]) -> Instance:
+    ends = found.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
+    return Instance(
+        found["name"],
+        _last(found["zone"]),
+        str(found.get("status", "")),
+        dict(found.get("labels", {})),
+        {item["key"]: item.get("value", "") for item in found.get("metadata", {}).get("items", ())},
+        _last(found.get("machineType", "")),
+        _moment(found.get("creationTimestamp")),
+        _moment(ends),
+    )
+
+
+def _moment(text: str | None) -> float | None:
+    """Of "2026-11-23T04:05:06.789-08:00"."""
+    with contextlib.suppress(ValueError, TypeError):
+        return datetime.datetime.fromisoformat(text or "").timestamp()
+    return None
+
+
+def _last(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def _kind(error: GoogleError) -> Refusal:
+    """Of an answer to an insertion. A zone, or a machine type in it, that is not there: another zone may have it."""
+    if error.reason in _QUOTA:
+        return "quota"
+    if error.missing or "does not exist in zone" in error.message:
+        return "stock-out"
+    denied = error.refused or "does not have access to service account" in error.message
+    return "denied" if denied else "invalid"
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except GoogleError as error:
+        if 400 <= error.status < 500 and error.status not in (408, 409, 429) and error.reason not in _RATE:
+            raise CloudRefused(f"Compute Engine refused: {error}") from error
+        raise Unavailable(f"Compute Engine failed: {error}; try again later") from error

@@ -1,0 +1,317 @@
+"""A supervisor that outlives the laptop: `tpulm cloud attach` on the smallest VM there is, kept running by vm/supervise.py.
+
+W/cloud/supervisor/vm.json     which VM, written before it is asked for
+W/cloud/supervisor/beat.json   its newest sign of life: {"time", "state", "process"}
+W/cloud/supervisor/log.txt     what it has said
+
+It ends in three ways: by itself when the run is over, by `stop`, `down` and `audit`, and by Compute Engine when its
+maxRunDuration is over, whoever is alive then. Two supervisors are kept apart by the lease on W/cloud alone, as everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from tpulm import interrupt, storage
+from tpulm.cloud import bundle, policies
+from tpulm.cloud.compute import ComputeApi, Instance
+from tpulm.cloud.control import Control
+from tpulm.cloud.google_rest import GoogleError, GoogleRest
+from tpulm.cloud.job import Job
+from tpulm.cloud.logs import Tail
+from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused
+from tpulm.cloud.settings import CloudSettings, region_of
+from tpulm.config import listed
+from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
+from tpulm.storage.lease import LEASE
+from tpulm.storage.paths import bucket_and_name
+
+MACHINE_TYPE = "e2-micro"  # 1 GB of memory; a supervisor takes 0.1 GB
+# A quarter of a vCPU and 1 GiB of E2 in the Americas ($0.0218116 and $0.0029235 an hour, Cloud Billing Catalog, 2026-06),
+# without its disk and its address.
+DOLLARS_PER_HOUR = 0.0084
+_IMAGE = "projects/debian-cloud/global/images/family/debian-12"  # of Google's own: it has curl and Python 3.11
+_DISK_GB = "10"  # the least of that image
+_OFFLINE_DISK_GB = "20"  # the bundle holds all packages
+_LONGEST_SECONDS = 30 * 86_400  # without a deadline; Compute Engine allows 120 days
+_AFTER_DEADLINE_SECONDS = 3600  # for deleting what is left
+_BEGINS_SECONDS = 900.0  # from its creation until it supervises, at the most
+_LOOK_SECONDS = 30.0
+INSERTING = ("compute.instances.create", "compute.instances.get", "compute.instances.list", "compute.instances.delete")
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Vm:
+    """As written in the bucket."""
+
+    name: str
+    zone: str
+    project: str
+    machine_type: str
+    created_at: float  # seconds since 1970
+    ended_at: float | None = None  # when it was deleted from elsewhere
+
+    def __str__(self) -> str:
+        return f"the VM {self.name} in {self.zone}"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a VM does for a run. `state` None: it is gone, or `unseen` says why that is not known."""
+
+    vm: Vm
+    state: str | None
+    unseen: str
+    does: str  # "installing", "supervising", "over"; "" where it was not heard
+    heard_at: float | None
+    holds_lease: bool
+    lease_age: float | None  # seconds since the lease was renewed, whoever holds it
+
+    @property
+    def is_beginning(self) -> bool:
+        return self.state is not None and not self.holds_lease and time.time() - self.vm.created_at < _BEGINS_SECONDS
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether the run is, or soon will be, supervised by it."""
+        return self.holds_lease or self.is_beginning
+
+    @property
+    def hours(self) -> float:
+        """That are billed: until it was deleted, or was last heard if it is gone."""
+        ended = self.vm.ended_at
+        if ended is None and (self.does == "over" or (self.state is None and not self.unseen)):
+            ended = self.heard_at or self.vm.created_at
+        return max(0.0, (ended or time.time()) - self.vm.created_at) / 3600
+
+    @property
+    def dollars(self) -> float:
+        return self.hours * DOLLARS_PER_HOUR
+
+
+def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:
+    """Raises CloudRefused, before anything is made, where a VM could not be made or could not do its work."""
+    rest = rest or GoogleRest(settings.project, patience_seconds=20.0)
+    email = settings.supervisor_account
+    remedy = "'tpulm cloud setup --supervise cloud' makes and grants what is missing; --supervise here needs none of it"
+    try:
+        rest.get("iam", policies.account_path(email))
+    except GoogleError as error:
+        if error.missing:
+            raise CloudRefused(f"--supervise cloud: there is no account {email}; {remedy}") from error
+        if not error.refused:
+            raise CloudRefused(f"--supervise cloud: {error}") from error
+    wanted = ((policies.project(rest), INSERTING), (policies.account(rest, email), ("iam.serviceAccounts.actAs",)))
+    for place, permissions in wanted:
+        try:
+            lacking = [each for each in permissions if each not in place.tested(permissions)]
+        except GoogleError as error:
+            if error.refused:  # the insertion itself says it
+                continue
+            raise CloudRefused(f"--supervise cloud: {error}") from error
+        if lacking:
+            raise CloudRefused(
+                f"--supervise cloud: you lack {', '.join(lacking)} on {place.name}; have roles/compute.instanceAdmin.v1 and "
+                "roles/iam.serviceAccountUser granted to you, or leave --supervise out"
+            )
+
+
+def start(workdir: PurePath, settings: CloudSettings, *, compute: ComputeApi, tell: Tell = lambda line: None) -> Vm:
+    """A VM that supervises the job of a work folder from now on, in one of the run's zones, else in their regions.
+
+    One that does already is left as it is. Raises CloudRefused where none can be had, and then none is left.
+    """
+    control = Control(workdir)
+    job = control.job()
+    path = str(storage.parse_json(storage.read_bytes(control.settings_file))["bundle"])
+    mine = compute.instances(job.run)
+    if (found := watch(control, compute)) is not None and found.holds_lease and found.state is not None:
+        return found.vm
+    for old in mine:
+        tell(f"deleting the VM {old.name} in {old.zone} of an earlier launch")
+        compute.delete(old.name, old.zone)
+    refusals: list[str] = []
+    for zone in _zones(job, compute):
+        vm = Vm(f"supervisor-{job.run}", zone, settings.project, MACHINE_TYPE, time.time())
+        storage.write_json(_file(control, "vm.json"), asdict(vm))
+        tell(f"creating the {MACHINE_TYPE} {vm.name} in {zone}, which supervises the run")
+        try:
+            made = compute.insert(zone, body(vm, job, settings, workdir, path))
+        except Unavailable as error:
+            raise Unavailable(f"{error}; {vm} may be there: launch the run again, or 'tpulm cloud down' deletes it") from error
+        except Refused as refused:
+            refusals.append(f"{zone}: {refused}")
+            if refused.kind in ("denied", "invalid"):
+                break
+            continue
+        there = None if made else compute.find(vm.name, zone)
+        if made or (there is not None and there.labels.get(LABEL) == job.run and _bundle(there) == _object(path)):
+            return vm
+        refusals.append(f"{zone}: an instance {vm.name} is there that is not of this run")
+        break
+    storage.remove(_file(control, "vm.json"))
+    bills = f"{job.node.name} in {job.node.zone} bills" if job.node else "The run is recorded, and nothing of it bills"
+    raise CloudRefused(
+        f"no VM can be had for the supervisor:\n{listed(refusals)}\n{bills}. 'tpulm cloud attach --workdir {workdir}' "
+        "supervises it from this machine, as long as that is up"
+    )
+
+
+def body(vm: Vm, job: Job, settings: CloudSettings, workdir: PurePath, bundle_path: str) -> dict[str, Any]:
+    """What is asked of instances.insert. Its metadata holds no secrets."""
+    seconds = _LONGEST_SECONDS
+    if settings.deadline_hours is not None:
+        left = job.created_at + settings.deadline_hours * 3600 + _AFTER_DEADLINE_SECONDS - vm.created_at
+        seconds = round(min(_LONGEST_SECONDS, max(_AFTER_DEADLINE_SECONDS, left)))
+    interface: dict[str, Any] = {"network": _named(settings.network or "default", "global/networks")}
+    if settings.subnetwork is not None:
+        interface["subnetwork"] = _named(settings.subnetwork, f"regions/{region_of(vm.zone)}/subnetworks")
+    if settings.external_addresses:
+        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    metadata = {
+        "startup-script": bundle.boot_script(),
+        "enable-guest-attributes": "TRUE",
+        "tpulm-program": "supervise",
+        "tpulm-bundle": _object(bundle_path),
+        WORKDIR: str(workdir),
+    }
+    disk = {"sourceImage": _IMAGE, "diskSizeGb": _DISK_GB if settings.external_addresses else _OFFLINE_DISK_GB}
+    return {
+        "name": vm.name,
+        "description": "supervises a run of tpulm, and deletes itself when that is over",
+        "machineType": f"zones/{vm.zone}/machineTypes/{vm.machine_type}",
+        "labels": {LABEL: job.run, UNTIL_LABEL: str(round(vm.created_at) + seconds)},
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        "networkInterfaces": [interface],
+        "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
+        "serviceAccounts": [
+            {"email": settings.supervisor_account, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
+        ],
+        "scheduling": {"maxRunDuration": {"seconds": str(seconds)}, "instanceTerminationAction": "DELETE"},
+    }
+
+
+def watch(control: Control, compute: ComputeApi | None) -> Watch | None:
+    """What is known of a run's VM; None where it never had one. A cloud that does not answer is told in `unseen`."""
+    if (vm := recorded(control)) is None:
+        return None
+    state, unseen = None, ""
+    try:
+        found = None if compute is None else compute.find(vm.name, vm.zone)
+        state = found.state if found is not None and found.is_alive else None
+        unseen = "the project is not known" if compute is None else ""
+    except TpulmError as error:
+        unseen = str(error)
+    beat = _read(_file(control, "beat.json"))
+    heard = beat.get("time")
+    heard = float(heard) if isinstance(heard, int | float) and heard >= vm.created_at else None
+    does = str(beat.get("state", "")) if heard is not None else ""
+    holder = storage.holder(control.folder)
+    process = beat.get("process") if heard is not None else None
+    holds = holder is not None and process is not None and holder.startswith(f"process {process} on ")
+    lease = storage.info(control.folder / LEASE)
+    age = None if lease is None or holder is None else max(0.0, time.time() - lease.modified_ns / 1e9)
+    return Watch(vm, state, unseen, does, heard, holds, age)
+
+
+def follow(
+    control: Control, compute: ComputeApi, *, write: Callable[[bytes], None], tell: Tell, pause_seconds: float = 3.0
+) -> Job | None:
+    """What a run's VM says, until the run is over; None once nothing supervises it any more. Raises Stopped."""
+    tail = Tail(log_path(control))
+    looked_at, said = 0.0, ""
+    while True:
+        job = control.job()
+        write(tail.more()[0])
+        if job.is_over:
+            return job
+        if time.monotonic() - looked_at > _LOOK_SECONDS or not said:
+            looked_at, found = time.monotonic(), watch(control, compute)
+            if found is None or (found.state is None and storage.holder(control.folder) is None):
+                return None
+            line = in_words(found)
+            if line.partition(";")[0] != said:
+                said = line.partition(";")[0]
+                tell(line)
+        interrupt.check("the run and its supervisor go on in the cloud")
+        _sleep(pause_seconds)
+
+
+def end(control: Control, compute: ComputeApi, *, tell: Tell = lambda line: None) -> None:
+    """Delete the VM, if there is one; a cloud that refuses is told of, for the VM of a run that is over deletes itself."""
+    if (vm := recorded(control)) is None or vm.ended_at is not None:
+        return
+    try:
+        compute.delete(vm.name, vm.zone)
+    except TpulmError as error:
+        tell(f"{vm} was not deleted from here ({error}); it deletes itself, and 'tpulm cloud audit' shows it until then")
+        return
+    with contextlib.suppress(StorageError):
+        storage.write_json(_file(control, "vm.json"), asdict(replace(vm, ended_at=time.time())))
+
+
+def in_words(found: Watch) -> str:
+    """ "the VM supervisor-run in us-central1-a (RUNNING) supervises; its lease was renewed 9 s ago"."""
+    state = found.unseen or found.state or "gone"
+    if found.holds_lease:
+        age = "" if found.lease_age is None else f"; its lease was renewed {found.lease_age:.0f} s ago"
+        return f"{found.vm} ({state}) supervises{age}"
+    if found.is_beginning:
+        return f"{found.vm} ({state}) is to supervise, and is {found.does or 'starting'}"
+    return f"{found.vm} ({state}) does not supervise"
+
+
+def recorded(control: Control) -> Vm | None:
+    found = _read(_file(control, "vm.json"))
+    with contextlib.suppress(TypeError):
+        return Vm(**found)
+    return None
+
+
+def log_path(control: Control) -> PurePath:
+    return _file(control, "log.txt")
+
+
+def _zones(job: Job, compute: ComputeApi) -> list[str]:
+    regions = dict.fromkeys(region_of(zone) for zone in job.zones)
+    return list(dict.fromkeys([*job.zones, *(zone for region in regions for zone in compute.zones(region))]))
+
+
+def _file(control: Control, name: str) -> PurePath:
+    return control.folder / "supervisor" / name
+
+
+def _read(path: PurePath) -> dict[str, Any]:
+    try:
+        found = storage.parse_json(storage.read_bytes(path)) if storage.exists(path) else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _object(path: str) -> str:
+    """As boot.sh fetches it."""
+    bucket, name = bucket_and_name(path)
+    return f"b/{bucket}/o/{quote(name, safe='')}"
+
+
+def _bundle(found: Instance) -> str:
+    return found.metadata.get("tpulm-bundle", "")
+
+
+def _named(text: str, folder: str) -> str:
+    return text if "/" in text else f"{folder}/{text}"
+
+
+def _sleep(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not interrupt.requested() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.2))
