@@ -24,11 +24,14 @@ def test_from_waiting_to_gone(rig: Rig):
     assert rig.queued_state() == "ACTIVE"
     node = rig.get("run-q1-node")
     assert node.state.name == "READY" and node.scheduling_config.spot
-    assert node.queued_resource == f"{rig.place}/queuedResources/run-q1"
-    assert [found.name for found in rig.client.list_queued_resources(parent=rig.place)] == [node.queued_resource]
+    number = f"projects/{rig.tpu.projects.known().number}/locations/us-central1-a"
+    assert node.queued_resource == f"{number}/queuedResources/run-q1"
+    listed = list(rig.client.list_queued_resources(parent=rig.place))
+    assert [found.name for found in listed] == [f"{rig.place}/queuedResources/run-q1"]
+    assert listed[0].tpu.node_spec[0].parent == number and listed[0].tpu.node_spec[0].node_id == "run-q1-node"
     with pytest.raises(refusals.BadRequest, match="delete the queued resource instead"):
         rig.client.delete_node(name=node.name)
-    with pytest.raises(refusals.BadRequest, match="ACTIVE and cannot be deleted; delete it with force"):
+    with pytest.raises(refusals.BadRequest, match="is not supported when state is ACTIVE"):
         removed(rig, force=False)
     removed(rig)
     with pytest.raises(refusals.NotFound):
@@ -97,6 +100,7 @@ def test_orders(rig: Rig):
     rig.queue("run-q2")
     eventually(lambda: rig.queued_state("run-q2") == "ACTIVE")
     rig.tpu.fail_queued("run-q2")
+    eventually(lambda: rig.queued_state("run-q2") == "FAILED")
     assert rig.tpu.queued_resources() == {"run-q1": "SUSPENDED", "run-q2": "FAILED"}
 
 
