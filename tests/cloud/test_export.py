@@ -188,8 +188,15 @@ def test_gpus_of_a_node():
     pod = pod_of(manifest)
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb", "cloud.google.com/gke-spot": "true"}
     assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    assert "jax[cuda12]" in pod["containers"][0]["command"][2]
-    assert "nodeSelector" in pod and "gke-spot" not in str(jobset("nvidia-l4", spot=False))
+    assert "gke-spot" not in str(jobset("nvidia-l4", spot=False))
+
+
+def test_what_is_installed_for_gpus(tmp_path: Path):
+    script = pod_of(jobset("nvidia-l4"))["containers"][0]["command"][2]
+    (tmp_path / "pins.txt").write_text("jax[tpu]==0.10.2\njaxlib==0.10.2\nlibtpu==0.0.40\n")
+    (line,) = (line for line in script.splitlines() if line.startswith("sed "))
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+    assert (tmp_path / "pins.txt").read_text() == "jax[cuda12]==0.10.2\njaxlib==0.10.2\n"
 
 
 def test_accelerators():
@@ -205,7 +212,7 @@ def test_accelerators():
 
 @pytest.fixture
 def metadata_server() -> Iterator[str]:
-    """Of Workload Identity: what it answers is of no use before some requests."""
+    """That of a pod with Workload Identity."""
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
