@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from compute_answers import REGIONS, network_of, region_of, subnetwork_of
 
 from tpulm.cloud import checks_network, checks_tpu
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
@@ -16,42 +17,6 @@ from tpulm.cloud.identity import Identity
 from tpulm.cloud.look import Check, Look
 from tpulm.cloud.settings import CloudSettings
 from tpulm.emulator.recorded import answer
-
-URL = "https://www.googleapis.com/compute/v1/projects/my-project"
-REGIONS = ("us-central1", "us-east1")
-
-
-def network_of(name: str = "default", *, auto: bool = True) -> dict[str, Any]:
-    return {
-        "kind": "compute#network",
-        "id": "5750285369311501464",
-        "name": name,
-        "selfLink": f"{URL}/global/networks/{name}",
-        "autoCreateSubnetworks": auto,
-        "subnetworks": [f"{URL}/regions/{region}/subnetworks/{name if auto else 'tpus'}" for region in REGIONS],
-        "routingConfig": {"routingMode": "REGIONAL"},
-    }
-
-
-def subnetwork_of(name: str, region: str, *, of: str = "default", private: bool = False) -> dict[str, Any]:
-    return {
-        "kind": "compute#subnetwork",
-        "name": name,
-        "network": f"{URL}/global/networks/{of}",
-        "ipCidrRange": "10.128.0.0/20",
-        "region": f"{URL}/regions/{region}",
-        "privateIpGoogleAccess": private,
-        "purpose": "PRIVATE",
-        "stackType": "IPV4_ONLY",
-    }
-
-
-def region_of(name: str, limit: float, usage: float) -> dict[str, Any]:
-    quotas = [
-        {"metric": "CPUS", "limit": 24.0, "usage": 0.0},
-        {"metric": "IN_USE_ADDRESSES", "limit": limit, "usage": usage},
-    ]
-    return {"kind": "compute#region", "name": name, "status": "UP", "quotas": quotas}
 
 
 class Answers(GoogleRest):
