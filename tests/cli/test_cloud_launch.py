@@ -228,11 +228,15 @@ def fetchable_interpreter(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) -> None:
-    done = tpulm("cloud", "rehearse", "toy.toml", "--preempt", "3", "--to", "rehearsed", "--json")
+    steps = ("--set", "train.steps=600")  # a longer run would be shortened to so many
+    done = tpulm("cloud", "rehearse", "toy.toml", *steps, "--preempt", "3", "--to", "rehearsed", "--json")
     assert done.returncode == 0, done.stderr
     end = told(done)
     assert (end["status"], end["interruptions"], end["left"]) == ("done", 3, {"nodes": 0, "queued_resources": 0})
     assert end["endings"][-1] == "done" and end["attempts"] == 4
-    assert tpulm("run", "toy.toml", "--workdir", "w").returncode == 0
+    first, second, *_ = end["first_steps"]
+    assert (first["attempt"], second["attempt"]) == (1, 2) and first["found"] == 0 < first["compiled"]
+    assert (second["compiled"], second["found"]) == (0, first["compiled"]), "what the first VM compiled is in the bucket"
+    assert tpulm("run", "toy.toml", *steps, "--workdir", "w").returncode == 0
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (place / "rehearsed" / name).read_bytes() == (place / "w" / "export" / name).read_bytes(), name

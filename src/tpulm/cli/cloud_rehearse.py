@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _BUCKET = "rehearsal"
 _MOST_STEPS = 600  # a longer run is shortened to so many
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _shortened(config: RunConfig, preempt: int) -> RunConfig:
     warmup = train.optimizer.warmup_steps
     if warmup is not None and steps < train.steps:
         warmup = min(warmup, steps // 10)
-    often = max(1, min(int(train.checkpoint.every_steps or steps), steps // (2 * (preempt + 1))))
+    often = max(1, min(int(train.checkpoint.every_steps or steps), steps // (3 * (preempt + 1))))
     changes = {
         "steps": steps,
         "optimizer": train.optimizer.model_copy(update={"warmup_steps": warmup}),
