@@ -14,7 +14,8 @@ from google.cloud import tpu_v2
 from tpulm.cloud.tpu_api import know_operations
 from tpulm.emulator import Emulator
 
-RUNTIME = {"v2": "tpu-ubuntu2204-base", "v3": "tpu-ubuntu2204-base", "v5litepod": "v2-alpha-tpuv5-lite"}
+RUNTIME = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
+OLD_RUNTIME = "tpu-ubuntu2204-base"  # of v2 to v4
 POLL = DEFAULT_POLLING.with_delay(initial=0.03, maximum=0.05)  # seconds; its own begins with a whole one
 ZONE = "us-central1-a"
 
@@ -46,7 +47,7 @@ class Rig:
 
     def node(self, kind: str = "v3-8", script: str = "", spot: bool = True, **fields: Any) -> tpu_v2.Node:
         metadata = {"startup-script": script} if script else {}
-        fields = {"runtime_version": RUNTIME[kind.partition("-")[0]], "metadata": metadata, **fields}
+        fields = {"runtime_version": RUNTIME.get(kind.partition("-")[0], OLD_RUNTIME), "metadata": metadata, **fields}
         return tpu_v2.Node(accelerator_type=kind, scheduling_config=tpu_v2.SchedulingConfig(spot=spot), **fields)
 
     def begin(self, name: str = "run-a1", kind: str = "v3-8", zone: str = ZONE, **fields: Any) -> Any:

@@ -12,6 +12,8 @@ from google.cloud import tpu_v2
 from google.protobuf.field_mask_pb2 import FieldMask
 from rig import POLL, Rig
 
+from tpulm.emulator import recorded
+
 
 def test_from_creation_to_gone(rig: Rig):
     rig.tpu.set(create_seconds=60, delete_seconds=30)
@@ -145,6 +147,29 @@ def test_quota(rig: Rig, quota: dict[str, str], spot: bool, message: str):
         rig.begin("run-a2", spot=spot)
     rig.delete()
     rig.create("run-a2", spot=spot)
+
+
+def test_quota_of_small_v5e(rig: Rig):
+    """As published: with the default of 4 a v5litepod-8 is refused and a v5litepod-4 accepted."""
+    rig.tpu.set_quota("v5litepod-4", 4)
+    with pytest.raises(refusals.TooManyRequests) as caught:
+        rig.begin(kind="v5litepod-8", spot=False)
+    number = rig.tpu.projects.known().number
+    stem = "TPUV5sLitepodServingPerProjectPer"
+    region, zone = (
+        recorded.answer("quota", quota=f"{stem}{per}ForTPUAPI", limit=4, place=place, number=number)["http"]["body"]
+        for per, place in (("Region", "region us-central1"), ("Zone", "zone us-central1-a"))
+    )
+    told = caught.value.response
+    assert told is not None and told.json() == region
+    rig.tpu.set_quota("v5litepod-4", 4, location="us-central1-a")
+    with pytest.raises(refusals.TooManyRequests) as caught:
+        rig.begin(kind="v5litepod-8", spot=False)
+    told = caught.value.response
+    violations = [body["error"]["details"][0]["violations"][0] for body in (region, zone)]
+    assert told is not None and told.json()["error"]["details"][0]["violations"] == violations
+    rig.create(kind="v5litepod-4", spot=False)
+    rig.create("large", kind="v5litepod-16", zone="us-central1-a", spot=False)  # of another quota
 
 
 def test_what_there_is_where(rig: Rig):

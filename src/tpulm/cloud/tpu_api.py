@@ -254,7 +254,7 @@ def know_operations() -> None:
     """Make Google's client able to read operations of the TPU API over REST.
 
     Their metadata has a type of google-cloud-common, which google-cloud-tpu neither has nor asks for. Without it the
-    client raises ParseError at the answer to a creation, when the node is already there (k8s-config-connector, mocktpu/testdata).
+    client raises ParseError at the answer to a creation, when the node is already there (k8s-config-connector, mocktpu).
     """
     from google.protobuf import descriptor_pool, timestamp_pb2
 

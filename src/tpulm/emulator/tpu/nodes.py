@@ -86,11 +86,13 @@ class Nodes:
         node.scheduling_config.spot = spot and not node.scheduling_config.preemptible
         if not node.service_account.email:
             node.service_account = types.ServiceAccount(email=project.default_account, scope=SCOPES)
-        if not node.network_config.network:
-            path = f"projects/{project.name}"
-            region = places.region_of(name.split("/")[3])
-            node.network_config.network = f"{path}/global/networks/default"
-            node.network_config.subnetwork = f"{path}/regions/{region}/subnetworks/default"
+        network, home = node.network_config, f"projects/{project.name}"
+        if "/" not in network.network:
+            network.network = f"{home}/global/networks/{network.network or 'default'}"
+        if "/" not in network.subnetwork:
+            region, name_of_it = places.region_of(name.split("/")[3]), network.subnetwork or network.network.rpartition("/")[2]
+            network.subnetwork = f"{home}/regions/{region}/subnetworks/{name_of_it}"
+        node.cidr_block = node.cidr_block or "10.20.30.0/24"
         return node
 
     def create(self, name: str, wanted: types.Node) -> Operation:

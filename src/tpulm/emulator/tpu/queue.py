@@ -32,6 +32,7 @@ class Queued:
     resource: types.QueuedResource
     wanted: list[Slice] = field(default_factory=list)
     held: bool = False  # by an order to the emulator, until it is released
+    not_before: float = 0.0  # seconds since 1970 by the emulator's clock
 
     @property
     def name(self) -> str:
@@ -126,13 +127,15 @@ class Queue:
     def _wait(self, found: Queued) -> None:
         self._enter(found, State.ACCEPTED)
         self._enter(found, State.WAITING_FOR_RESOURCES)
-        self._ground.clock.after(self._ground.behaviour.queue_seconds, lambda: self.retry(found))
+        queue_seconds = self._ground.behaviour.queue_seconds
+        found.not_before = self._ground.clock.now() + queue_seconds
+        self._ground.clock.after(queue_seconds, lambda: self.retry(found))
 
     def retry(self, found: Queued) -> None:
         """Provision it, if it waits and nothing holds it back."""
         zone = found.wanted[0].zone
         here = self._queued.get(found.name) is found and found.state == State.WAITING_FOR_RESOURCES
-        if not here or found.held or self._ground.orders.is_out_of_stock(zone):
+        if not here or found.held or self._ground.clock.now() < found.not_before or self._ground.orders.is_out_of_stock(zone):
             return None
         self._enter(found, State.PROVISIONING)
         try:
