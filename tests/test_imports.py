@@ -30,6 +30,7 @@ BASE = {
     "workers",
     "beam",
     "hosts",
+    "watchdog",
 }
 TEXT = {"corpus", "tokenization", "dataset", "labelled"}
 MODEL = {"nn", "models", "objectives"}
@@ -41,6 +42,7 @@ PURE = BASE - {
     "workers",
     "beam",
     "hosts",
+    "watchdog",
 }  # the model's side does no input or output
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),

@@ -21,6 +21,8 @@ from tpulm.storage import parse_toml
 _PRICES = ("on_demand", "spot")
 ComputeType = Literal["bfloat16", "float16", "float32"]
 
+_FLAT = ("v2", "v3", "v5e", "v6e")  # generations whose chips are linked in two dimensions; the others' in three
+
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
@@ -45,6 +47,18 @@ class Accelerator:
     prices_as_of: str
     prices_source: str
     own_prices: frozenset[str] = frozenset()  # "on_demand", "spot": from the user's file, for every region
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How the chips lie: as near to a square, or a cube, as their number allows; (2, 4) for eight chips of a v5e."""
+        if self.generation in _FLAT:
+            return _near_equal(self.chips, 2)
+        return (2, 2, 1) if self.chips == 4 else _near_equal(self.chips, 3)  # the former: one host's
+
+    @property
+    def topology(self) -> str:
+        """The shape as Google writes it: "2x4"."""
+        return "x".join(map(str, self.shape))
 
     @property
     def hbm_bytes_per_device(self) -> int:
@@ -111,6 +125,15 @@ def _gpu_tflops(entry: dict[str, Any], compute_type: ComputeType) -> float:
         "float32": float32,
     }
     return by_type[compute_type]
+
+
+def _near_equal(number: int, axes: int) -> tuple[int, ...]:
+    """Factors in ascending order, as near to each other as can be."""
+    if axes == 1:
+        return (number,)
+    root = round(number ** (1 / axes) + 1e-6)
+    first = max(size for size in range(1, root + 1) if number % size == 0)
+    return tuple(sorted((first, *_near_equal(number // first, axes - 1))))
 
 
 def _exists(entry: dict[str, Any], number: int) -> bool:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from tpulm import interrupt, tokenization
+from tpulm import interrupt, tokenization, watchdog
 from tpulm.config import HardwareConfig, Phase, RunConfig
 from tpulm.memory import keep_between_steps
 from tpulm.progress import Progress
@@ -52,6 +52,7 @@ class Programs:
     def _wait(self, phase: Phase) -> Program:
         future = self._compiling[phase.number]
         if not future.done():
+            watchdog.report("compile")
             self._progress.start("Compiling")
         while not future.done():
             concurrent.futures.wait([future], timeout=0.2)
@@ -65,7 +66,7 @@ class Programs:
 
         def work() -> None:
             try:
-                future.set_result(_program(phase.config, vocabulary, looking=self._looking))
+                future.set_result(_program(phase.config, vocabulary, self._workdir, looking=self._looking))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -73,14 +74,14 @@ class Programs:
         self._compiling[phase.number] = future
 
 
-def _program(config: RunConfig, vocabulary: Vocabulary, *, looking: bool) -> Program:
+def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, looking: bool) -> Program:
     import jax
 
     from tpulm.objectives import SpecialIds
     from tpulm.train.compile_cache import keep_compiled
     from tpulm.train.program import Program
 
-    keep_compiled()
+    keep_compiled(None if looking else workdir)
     devices = jax.local_devices()[:1] if looking else None
     if looking:
         config = config.model_copy(update={"hardware": HardwareConfig()})

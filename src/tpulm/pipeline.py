@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from tpulm import corpus, dataset, storage, tokenization
+from tpulm import corpus, dataset, storage, tokenization, watchdog
 from tpulm.compiling import Programs
 from tpulm.config import Phase, RunConfig, SourceConfig, phase_at, phases_of
 from tpulm.errors import ConfigError, DataError
@@ -181,6 +181,7 @@ class _Run:
 
     def _prepare(self) -> None:
         def stage(name: str, done: bool, prepare: Callable[..., Any]) -> None:
+            watchdog.report(name)
             prepare(self.config, self.workdir, hosts=self.hosts, progress=self.progress)
             self.stages[name] = "skipped" if done else "done"
             self._programs.check()
@@ -290,6 +291,7 @@ class _Run:
         if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
             self.stages["evaluate"] = "skipped"
             return done
+        watchdog.report("evaluate")
         step, params = self.parameters()
         phase = phase_at(self.phases, step)
         if self._looking:
@@ -333,6 +335,7 @@ class _Run:
             return folder
         from tpulm.facts import gather
 
+        watchdog.report("export")
         step, params = self.parameters()
         params = self._programs.get(phase_at(self.phases, step)).gathered(params)
         self.hosts.barrier("export begun")
@@ -425,6 +428,7 @@ class _Run:
             hosts = {"host_index": self.hosts.index, "num_hosts": self.hosts.count}
             for batch in dataset.evaluation_batches(folder, batch_size=size, max_rows=max_rows, **hosts):
                 yield batch
+                watchdog.report()
                 advance(size)
 
         return score(

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, Protocol
 
+from tpulm import watchdog
+
 _BYTES: Final = ("byte", "bytes", "B")
 _stderr_lock: Final = threading.RLock()  # there is one stderr
 
@@ -85,10 +87,12 @@ class PrintedProgress:
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
         self._description, self._total, self._unit, self._status = description, total, unit, ""
         self._completed, self._begun_at = 0.0, time.monotonic()
+        watchdog.report()
         self._say()
 
     def advance(self, amount: float) -> None:
         self._completed += amount
+        watchdog.report()
         self._say_if_due()
 
     def status(self, text: str) -> None:

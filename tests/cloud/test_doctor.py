@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from compute_answers import API_OFF, REFUSED, served, usual
 
 from tpulm.cloud.doctor import Check, examine
 from tpulm.cloud.google_rest import GoogleRest
@@ -18,7 +20,16 @@ SETTINGS = CloudSettings(project=PROJECT, accelerator="v3-8", zones=("us-central
 
 
 @pytest.fixture
-def whole(gcs: Emulator) -> Emulator:
+def compute(gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """Compute Engine: it answers as for a new project, or whatever the test puts into the list."""
+    instead: list[dict[str, Any]] = []
+    with served(lambda path: instead[0] if instead else usual(path)) as address:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", address)
+        yield instead
+
+
+@pytest.fixture
+def whole(gcs: Emulator, compute: list[dict[str, Any]]) -> Emulator:
     """A project that was set up."""
     apply(steps(SETTINGS))
     return gcs
@@ -212,6 +223,29 @@ def test_secrets(whole: Emulator):
     whole.tpu.add_secret("hub", "x")
     found = checks(secrets=named)
     assert found["secret TOKEN"].ok is False and "secretmanager.versions.access" in found["secret TOKEN"].found
+
+
+def test_networks_and_addresses(whole: Emulator):
+    found = checks(accelerator="v3-32", budget=None)
+    assert found["network"].found == "default" and found["subnetwork"].found == "default in us-central1"
+    assert found["external addresses"].found == "4 needed; 8 of 8 free in us-central1"
+    assert "Private Google Access" not in found
+    found = checks(accelerator="v3-128", budget=None)["external addresses"]
+    assert found.ok is False and "takes 16: 8 of 8 free in us-central1" in found.found and "Cloud NAT" in found.remedy
+    found = checks(external_addresses=False)
+    assert found["Private Google Access"].ok is False and "external addresses" not in found
+    assert checks(network="projects/host/global/networks/lab", subnetwork="tpus")["subnetwork"].ok is False
+
+
+def test_compute_engine_may_not_be_seen(whole: Emulator, compute: list[dict[str, Any]]):
+    compute.append(API_OFF)
+    found = checks()
+    said = "not checked, because the API compute.googleapis.com is off"
+    assert found["network"] == Check("network", None, said, "tpulm cloud setup")
+    assert found["external addresses"].ok is None and found["subnetwork"].ok is None
+    compute[:] = [REFUSED]
+    found = checks()
+    assert all(found[name].ok is None and "roles/compute.viewer" in found[name].remedy for name in ("network", "subnetwork"))
 
 
 def test_prices(whole: Emulator):

@@ -81,7 +81,7 @@ def test_a_stock_out_is_told_by_the_operation(api: TpuApi, gcs: Emulator):
 
 
 def test_a_failed_operation_is_the_clouds_fault(api: TpuApi, gcs: Emulator):
-    gcs.tpu.fail_next_create()
+    gcs.tpu.answer_next("internal")
     operation = api.create(REQUEST)
     until(lambda: api.progress(operation).refused)
     refused = api.progress(operation).refused

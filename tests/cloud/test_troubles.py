@@ -47,7 +47,7 @@ def test_no_quota(cloud: Cloud) -> None:
 
 
 def test_an_operation_that_fails(cloud: Cloud) -> None:
-    cloud.tpu.fail_next_create()
+    cloud.tpu.answer_next("internal")
     cloud.launch()
     assert endings(cloud.begin()()) == ["cloud", "done"]
 

@@ -6,6 +6,7 @@ trainer.py -m tpulm run RUN --workdir W
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import runpy
@@ -22,10 +23,11 @@ def main() -> None:
         sys.argv = sys.argv[1:]
         runpy.run_path(sys.argv[0], run_name="__main__")
         return
-    from tpulm import storage
+    from tpulm import storage, watchdog
     from tpulm.errors import ConfigError
     from tpulm.failures import record_failure
 
+    watchdog.begin()
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     workdir = storage.as_path(sys.argv[sys.argv.index("--workdir") + 1])
@@ -40,6 +42,9 @@ def main() -> None:
     if first_host():
         step = max(storage.committed_steps(workdir / "checkpoints"), default=0)
         while step < STEPS:
+            watchdog.report("train", step)
+            if step == plan.get("hangs_at"):
+                hang()
             time.sleep(plan.get("seconds", SECONDS))
             step += 1
             storage.write_atomic(workdir / "checkpoints" / str(step) / storage.COMMIT, "")
@@ -52,6 +57,12 @@ def main() -> None:
     while not asked and not storage.exists(workdir / "results" / "export.json"):
         time.sleep(SECONDS)
     sys.exit(75 if asked else 0)
+
+
+def hang() -> None:
+    """For ever, in C, with Python's lock held."""
+    while True:
+        ctypes.PyDLL(None).pause()
 
 
 def first_host() -> bool:

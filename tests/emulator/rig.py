@@ -8,14 +8,27 @@ from typing import Any
 
 from google.api_core.client_options import ClientOptions
 from google.api_core.future.polling import DEFAULT_POLLING
-from google.auth.credentials import AnonymousCredentials
+from google.auth.credentials import Credentials
 from google.cloud import tpu_v2
 
+from tpulm.cloud.tpu_api import know_operations
 from tpulm.emulator import Emulator
 
-RUNTIME = {"v2": "tpu-ubuntu2204-base", "v3": "tpu-ubuntu2204-base", "v5litepod": "v2-alpha-tpuv5-lite"}
+RUNTIME = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
+OLD_RUNTIME = "tpu-ubuntu2204-base"  # of v2 to v4
 POLL = DEFAULT_POLLING.with_delay(initial=0.03, maximum=0.05)  # seconds; its own begins with a whole one
 ZONE = "us-central1-a"
+
+
+class Login(Credentials):
+    """As a real one: a 401 makes the client refresh it, twice, and ask again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refreshed = 0
+
+    def refresh(self, request: Any) -> None:
+        self.token, self.refreshed = "emulated", self.refreshed + 1
 
 
 class Rig:
@@ -25,7 +38,8 @@ class Rig:
         self.emulator = emulator
         self.tpu = emulator.tpu
         options = ClientOptions(api_endpoint=emulator.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"])
-        self.client = tpu_v2.TpuClient(transport="rest", credentials=AnonymousCredentials(), client_options=options)
+        know_operations()
+        self.client = tpu_v2.TpuClient(transport="rest", credentials=Login(), client_options=options)
         self.place = self.at(ZONE)
 
     def at(self, zone: str) -> str:
@@ -33,7 +47,7 @@ class Rig:
 
     def node(self, kind: str = "v3-8", script: str = "", spot: bool = True, **fields: Any) -> tpu_v2.Node:
         metadata = {"startup-script": script} if script else {}
-        fields = {"runtime_version": RUNTIME[kind.partition("-")[0]], "metadata": metadata, **fields}
+        fields = {"runtime_version": RUNTIME.get(kind.partition("-")[0], OLD_RUNTIME), "metadata": metadata, **fields}
         return tpu_v2.Node(accelerator_type=kind, scheduling_config=tpu_v2.SchedulingConfig(spot=spot), **fields)
 
     def begin(self, name: str = "run-a1", kind: str = "v3-8", zone: str = ZONE, **fields: Any) -> Any:
@@ -52,13 +66,15 @@ class Rig:
     def delete(self, name: str = "run-a1") -> None:
         self.client.delete_node(name=f"{self.place}/nodes/{name}", timeout=20).result(timeout=20, polling=POLL)
 
-    def queue(self, name: str = "run-q1", node: tpu_v2.Node | None = None, **fields: Any) -> Any:
+    def begin_queued(self, name: str = "run-q1", node: tpu_v2.Node | None = None, **fields: Any) -> Any:
         spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=self.place, node_id=f"{name}-node", node=node or self.node(spot=False))
         resource = tpu_v2.QueuedResource(tpu={"node_spec": [spec]}, **fields)
-        made = self.client.create_queued_resource(
+        return self.client.create_queued_resource(
             parent=self.place, queued_resource_id=name, queued_resource=resource, timeout=20
         )
-        return made.result(timeout=20, polling=POLL)
+
+    def queue(self, name: str = "run-q1", node: tpu_v2.Node | None = None, **fields: Any) -> Any:
+        return self.begin_queued(name, node, **fields).result(timeout=20, polling=POLL)
 
     def queued_state(self, name: str = "run-q1") -> str:
         found = self.client.get_queued_resource(name=f"{self.place}/queuedResources/{name}", timeout=20)

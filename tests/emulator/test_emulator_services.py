@@ -135,8 +135,14 @@ def test_quotas(api: Api, rig: Rig):
     infos = {info["quotaId"]: info for info in api("GET", "CLOUDQUOTAS", path)["quotaInfos"]}
     info = infos["TPUV5sPreemptibleLitepodPerProjectPerRegionForTPUAPI"]
     first, rest = info["dimensionsInfos"]
-    assert first == {"dimensions": {"region": "us-west4"}, "details": {"value": "0"}, "applicableLocations": ["us-west4"]}
+    assert first == {"dimensions": {"region": "us-west4"}, "details": {}, "applicableLocations": ["us-west4"]}, "zero"
     assert int(rest["details"]["value"]) > 1000 and "us-west4" not in rest["applicableLocations"]
+    assert "dimensions" not in rest, "the default of these locations"
+    serving = infos["TPUV5sPreemptibleLitepodServingPerProjectPerRegionForTPUAPI"]
+    assert serving["dimensionsInfos"][0] == first
+    rig.tpu.set_quota("v5litepod-8", -1, location="us-west4-a", spot=False)
+    serving = api("GET", "CLOUDQUOTAS", f"{path}/TPUV5sLitepodServingPerProjectPerZoneForTPUAPI")
+    assert serving["dimensionsInfos"][0]["details"] == {"value": "-1"}
     assert "TPUV3sPodPerProjectPerZoneForTPUAPI" in infos
     assert api("GET", "CLOUDQUOTAS", f"{path}/{info['quotaId']}") == info
     api("GET", "CLOUDQUOTAS", f"{path}/none", 404)

@@ -130,8 +130,8 @@ def test_stock_out(rig: Rig):
 
 
 def test_an_operation_that_fails(rig: Rig):
-    rig.tpu.fail_next_create()
-    with pytest.raises(refusals.InternalServerError, match="Internal error encountered"):
+    rig.tpu.answer_next("internal")
+    with pytest.raises(refusals.InternalServerError, match="an internal error has occurred"):
         rig.create()
     rig.create()
 

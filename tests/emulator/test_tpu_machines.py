@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import requests
 from google.auth.transport.requests import Request
+from google.cloud import tpu_v2
 from rig import Rig, eventually
 
 from tpulm.emulator import Emulator, MachineSettings
@@ -32,6 +34,7 @@ if os.fork() == 0:
 echo up
 wait
 """
+TENANT = "[a-z][0-9a-f]{16}-tp"
 HIDDEN = 6  # at least: the script, and what it started
 
 
@@ -48,6 +51,7 @@ def test_the_environment_of_a_startup_script(rig: Rig, monkeypatch: pytest.Monke
     rig.create(script="#!/bin/sh\nenv\npwd\necho TPULM'='x; exit 3")
     said = rig.said("exit status 3")
     machine = rig.tpu.machine("run-a1")
+    assert f"HOSTNAME={machine.metadata.get('instance/name')}" in said
     found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     assert found["HOME"] == str(machine.home) and str(machine.home) in said.splitlines()
     assert found["STORAGE_EMULATOR_HOST"] == rig.emulator.url and found["JAX_PLATFORMS"] == "cpu"
@@ -120,7 +124,8 @@ print("took", "long" if time.monotonic() - started > 10 else "little")
         script=f"#!/bin/bash\npython3 - <<'END'\n{program}\nEND", service_account={"email": "vm@x.iam.gserviceaccount.com"}
     )
     said = rig.said("took")
-    assert "google.auth.compute_engine.credentials tpulm-emulator emulated vm@x.iam.gserviceaccount.com googleapis.com" in said
+    project = rig.tpu.machine("run-a1").metadata.get("project/project-id")
+    assert f"google.auth.compute_engine.credentials {project} emulated vm@x.iam.gserviceaccount.com googleapis.com" in said
     assert "took little" in said
 
 
@@ -201,7 +206,7 @@ def test_google_auths_own_questions(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", host)
     monkeypatch.setenv("GCE_METADATA_IP", host)
     request = Request()
-    assert _metadata.ping(request) and _metadata.get_project_id(request) == "tpulm-emulator"
+    assert _metadata.ping(request) and re.fullmatch(TENANT, str(_metadata.get_project_id(request)))
     account: Any = _metadata.get_service_account_info(request)
     assert account["email"].endswith("-compute@developer.gserviceaccount.com")
     assert account["scopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
@@ -219,11 +224,14 @@ def test_the_protocol_of_the_metadata_server(rig: Rig):
 
     assert requests.get(f"{root}/instance/id", timeout=20).status_code == 403
     assert ask("instance/zone").text.endswith("/zones/us-central1-a") and ask("instance/id").text.isdecimal()
-    assert ask("instance/name").text.endswith("-w-0") and ask("project/project-id").text == "tpulm-emulator"
+    assert re.fullmatch("t1v-n-[0-9a-f]{8}-w-0", ask("instance/name").text)
+    assert re.fullmatch(TENANT, ask("project/project-id").text)
     assert ask("instance/attributes/accelerator-type").text == "v3-8" and ask("instance/attributes/word").text == "mine"
-    assert ask("instance/attributes/instance-id").text == "run-a1" and ask("instance/attributes/none").status_code == 404
+    assert ask("instance/attributes/none").status_code == 404
     lines = ask("instance/attributes/tpu-env").text.splitlines()
-    assert "ACCELERATOR_TYPE: 'v3-8'" in lines and "ZONE: 'us-central1-a'" in lines
+    told = ["ACCELERATOR_TYPE: 'v3-8'", "CONSUMER_PROJECT_ID: 'tpulm-emulator'", "NODE_ID: 'run-a1'", "ZONE: 'us-central1-a'"]
+    assert {*told, "WORKER_ID: '0'", "TOPOLOGY: '2x2'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'", "PREEMPTIBLE: 'true'"} <= set(lines)
+    assert lines == sorted(lines), "as recorded"
     assert "attributes/" in ask("instance/").text.split() and ask("instance").status_code == 301
     everything = ask("instance/", recursive="true").json()
     assert everything["attributes"]["startup-script"] == "true" and everything["maintenanceEvent"] == "NONE"
@@ -252,21 +260,66 @@ def test_waiting_for_a_preemption(rig: Rig):
         assert waiting.result(timeout=20).text == "TRUE"
 
 
-def test_an_agent_deletes_its_own_node(rig: Rig):
-    rig.tpu.set(delete_seconds=0.3)
+@pytest.mark.parametrize("tenant", [True, False])
+def test_an_agent_deletes_its_own_node(rig: Rig, tenant: bool):
+    """As MaxText's does, by what tpu-env says; the project of the VM itself is one of Google's."""
+    rig.tpu.set(delete_seconds=0.3, tenant_project=tenant)
     program = """
-import os
-from google.api_core.client_options import ClientOptions
-from google.cloud import tpu_v2
-options = ClientOptions(api_endpoint=os.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"])
-client = tpu_v2.TpuClient(transport="rest", client_options=options)
-client.delete_node(name="projects/tpulm-emulator/locations/us-central1-a/nodes/run-a1")
-print("deleted itself", flush=True)
-import time
+import os, time
+import google.auth
+from google.auth.transport.requests import AuthorizedSession
+from google.auth.compute_engine import _metadata
+credentials, project = google.auth.default()
+http = AuthorizedSession(credentials)
+lines = _metadata.get(google.auth.transport.requests.Request(), "instance/attributes/tpu-env").splitlines()
+env = {line.split(": ")[0]: line.split(": ")[1].strip("'") for line in lines}
+root = os.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] + "v2/projects/{}/locations/{ZONE}/nodes/{NODE_ID}"
+print("the project of the VM:", http.get(root.format(project, **env)).status_code, flush=True)
+print("deleted itself:", http.delete(root.format(env["CONSUMER_PROJECT_ID"], **env)).status_code, flush=True)
 time.sleep(1000)
 """
     rig.create(script=f"#!/bin/bash\npython3 - <<'END'\n{program}\nEND")
     machine = rig.tpu.machine("run-a1")
-    rig.said("deleted itself")
+    said = rig.said("deleted itself: 200")
+    assert f"the project of the VM: {403 if tenant else 200}" in said
     eventually(lambda: rig.tpu.nodes() == {})
     assert not machine.is_on
+
+
+def test_guest_attributes(rig: Rig):
+    """Written as on Compute Engine: cloud.google.com/compute/docs/metadata/manage-guest-attributes; read by the TPU API."""
+    script = """#!/bin/bash
+root="http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes"
+put() { curl -sS -X PUT --data "$2" -H "Metadata-Flavor: Google" "$root/$1"; }
+put tpulm/boot "installing $HOSTNAME"
+put tpulm/other x
+put elsewhere/boot y
+echo "written $(curl -sS -o /dev/null -w '%{http_code}' -X PUT -d x $root/a/b)"
+"""
+    rig.create(kind="v5litepod-16", zone="us-west4-a", script=script)
+    for worker in range(4):
+        assert "written 403" in rig.said("written", worker=worker), "without the header"
+    name = f"{rig.at('us-west4-a')}/nodes/run-a1"
+
+    def ask(path: str, *workers: str) -> list[list[tuple[str, str, str]]]:
+        request = tpu_v2.GetGuestAttributesRequest(name=name, query_path=path, worker_ids=workers)
+        found = rig.client.get_guest_attributes(request=request, timeout=20).guest_attributes
+        return [[(item.namespace, item.key, item.value) for item in each.query_value.items] for each in found]
+
+    machines = [rig.tpu.machine("run-a1", worker) for worker in range(4)]
+    boot = [[("tpulm", "boot", f"installing {machine.metadata.get('instance/name')}")] for machine in machines]
+    assert ask("tpulm/boot") == boot and ask("/tpulm/boot", "2") == [boot[2]]
+    assert len(ask("tpulm/", "0")[0]) == 2 and len(ask("", "0")[0]) == 3 and ask("none/", "0") == [[]]
+
+
+def test_a_metadata_server_that_fails_once(rig: Rig):
+    rig.create()
+    root = f"http://{rig.get().network_endpoints[0].ip_address}:8479/computeMetadata/v1"
+
+    def ask(path: str) -> int:
+        return requests.get(f"{root}/{path}", headers={"Metadata-Flavor": "Google"}, timeout=20).status_code
+
+    rig.tpu.fail_metadata("run-a1", count=2, path="instance/attributes")
+    rig.tpu.fail_metadata("run-a1", path="instance/service-accounts")
+    assert [ask("instance/attributes/agent-worker-number") for _ in range(3)] == [503, 503, 200]
+    assert [ask("instance/service-accounts/default/token") for _ in range(2)] == [500, 200]

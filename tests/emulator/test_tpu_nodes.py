@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import google.api_core.exceptions as refusals
@@ -11,12 +12,22 @@ from google.cloud import tpu_v2
 from google.protobuf.field_mask_pb2 import FieldMask
 from rig import POLL, Rig
 
+from tpulm.emulator import recorded
+
 
 def test_from_creation_to_gone(rig: Rig):
     rig.tpu.set(create_seconds=60, delete_seconds=30)
     creation = rig.begin("run-a1", "v5litepod-16", "us-west4-a", labels={"run": "abc"})
     name = f"{rig.at('us-west4-a')}/nodes/run-a1"
-    assert not creation.done() and creation.metadata.verb == "create" and creation.metadata.target == name
+    told = requests.get(f"{rig.emulator.url}/v2/{creation.operation.name}", timeout=20).json()
+    assert re.fullmatch(r".*/operations/operation-\d{13}-[0-9a-f]{13}-[0-9a-f]{8}-[0-9a-f]{8}", told["name"])
+    assert told["metadata"].pop("createTime") and told["metadata"] == {
+        "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
+        "apiVersion": "v2",
+        "target": name,
+        "verb": "create",
+    }
+    assert not creation.done() and "done" not in told
     assert rig.client.get_node(name=name).state.name == "CREATING"
     rig.tpu.advance(61)
     node = creation.result(timeout=20, polling=POLL)
@@ -63,8 +74,9 @@ def test_spot_nodes_are_not_stopped(rig: Rig):
 @pytest.mark.parametrize(
     ("arguments", "fields", "refusal", "message"),
     [
-        (("run-a1", "v3-8", "moon-a"), {}, refusals.NotFound, "Location moon-a"),
-        (("run-a1", "v3-8", "us-west4-a"), {}, refusals.NotFound, "accelerator v3-8 was not found in zone us-west4-a"),
+        (("run-a1", "v3-8", "moon-a"), {}, refusals.Forbidden, "Permission denied on 'locations/moon-a'"),
+        (("run-a1", "v3-8", "us-west3-a"), {}, refusals.BadRequest, 'The requested zone "us-west3-a" is not supported'),
+        (("run-a1", "v3-8", "us-west4-a"), {}, refusals.BadRequest, "accelerator v3-8 was not found in zone us-west4-a"),
         (("run-a1", "v3-9"), {}, refusals.BadRequest, 'accelerator type "v3-9" is invalid'),
         (("run-a1", "v3-8"), {"runtime_version": "tpu-vm-9"}, refusals.BadRequest, 'runtime version "tpu-vm-9"'),
         (("Run_1", "v3-8"), {}, refusals.BadRequest, 'node id "Run_1" is invalid'),
@@ -109,7 +121,7 @@ def test_the_project_and_what_it_lacks(rig: Rig):
         rig.begin()
     rig.tpu.set_billing(True)
     rig.tpu.disable_service("tpu.googleapis.com")
-    with pytest.raises(refusals.Forbidden, match="has not been used in project tpulm-emulator before") as caught:
+    with pytest.raises(refusals.Forbidden, match=r"has not been used in project \d+ before") as caught:
         rig.begin()
     assert caught.value.reason == "SERVICE_DISABLED"
     rig.tpu.enable_service("tpu.googleapis.com")
@@ -137,9 +149,41 @@ def test_quota(rig: Rig, quota: dict[str, str], spot: bool, message: str):
     rig.create("run-a2", spot=spot)
 
 
+def test_quota_of_small_v5e(rig: Rig):
+    """As published: with the default of 4 a v5litepod-8 is refused and a v5litepod-4 accepted."""
+    rig.tpu.set_quota("v5litepod-4", 4)
+    with pytest.raises(refusals.TooManyRequests) as caught:
+        rig.begin(kind="v5litepod-8", spot=False)
+    number = rig.tpu.projects.known().number
+    stem = "TPUV5sLitepodServingPerProjectPer"
+    region, zone = (
+        recorded.answer("quota", quota=f"{stem}{per}ForTPUAPI", limit=4, place=place, number=number)["http"]["body"]
+        for per, place in (("Region", "region us-central1"), ("Zone", "zone us-central1-a"))
+    )
+    told = caught.value.response
+    assert told is not None and told.json() == region
+    rig.tpu.set_quota("v5litepod-4", 4, location="us-central1-a")
+    with pytest.raises(refusals.TooManyRequests) as caught:
+        rig.begin(kind="v5litepod-8", spot=False)
+    told = caught.value.response
+    violations = [body["error"]["details"][0]["violations"][0] for body in (region, zone)]
+    assert told is not None and told.json()["error"]["details"][0]["violations"] == violations
+    rig.create(kind="v5litepod-4", spot=False)
+    rig.create("large", kind="v5litepod-16", zone="us-central1-a", spot=False)  # of another quota
+
+
 def test_what_there_is_where(rig: Rig):
-    zones = [place.location_id for place in rig.client.list_locations({"name": "projects/tpulm-emulator"}).locations]
-    assert "us-central1-a" in zones and "us-east5-b" in zones
+    zones: list[str] = []
+    request = {"name": "projects/tpulm-emulator"}
+    while True:
+        page = rig.client.list_locations(request)
+        zones += [place.location_id for place in page.locations]
+        if not page.next_page_token:
+            break
+        request["page_token"] = page.next_page_token
+    assert {"us-central1-a", "us-east5-b", "us-south1-ai1b"} < set(zones) and len(zones) == len(set(zones)) > len(
+        page.locations
+    )
     types = {found.type_: found for found in rig.client.list_accelerator_types(parent=rig.at("us-east5-b"))}
     assert "v5litepod-8" in types and "v3-8" not in types
     assert types["v5litepod-8"].accelerator_configs[0].topology == "2x4"

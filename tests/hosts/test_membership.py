@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from importlib import resources
 
 import pytest
 
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, TpulmError
 from tpulm.hosts import Membership, membership
 
 VARIABLES = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "TPU_SKIP_MDS_QUERY", "GCE_METADATA_HOST")
@@ -22,12 +25,28 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """No time passes between attempts; how long it would have."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    return slept
+
+
+@pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Makes a metadata server answer with these attributes."""
+    """Makes a metadata server answer with these attributes, after some failures."""
     attributes: dict[str, str] = {}
+    failing = {"times": 0}
+    failure = json.loads((resources.files("tpulm.emulator") / "recorded" / "metadata.json").read_text())["failures"]["read"]
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if failing["times"]:
+                failing["times"] -= 1
+                self.send_response(failure["status"])
+                self.end_headers()
+                self.wfile.write(failure["body"].encode())
+                return
             value = attributes.get(self.path.removeprefix("/computeMetadata/v1/instance/attributes/"))
             known = value is not None and self.headers["Metadata-Flavor"] == "Google"
             self.send_response(200 if known else 404)
@@ -37,7 +56,8 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    def serve(number: str | None, endpoints: str | None) -> None:
+    def serve(number: str | None, endpoints: str | None, fails: int = 0) -> None:
+        failing["times"] = fails
         for name, value in (("agent-worker-number", number), ("worker-network-endpoints", endpoints)):
             if value is not None:
                 attributes[name] = value
@@ -135,6 +155,23 @@ class TestVirtualMachine:
         monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
         assert membership() is None
 
-    def test_nobody_answers(self, monkeypatch: pytest.MonkeyPatch):
+    @pytest.mark.parametrize("fails", [1, 5])
+    def test_a_server_that_fails_for_a_moment(self, metadata: Callable[..., None], quick: list[float], fails: int):
+        metadata("1", "10.0.0.1,10.0.0.2", fails)
+        assert membership() == Membership("10.0.0.1:8476", 2, 1)
+
+    def test_a_server_that_fails_is_no_sign_of_being_alone(self, metadata: Callable[..., None], quick: list[float]):
+        metadata("1", "10.0.0.1,10.0.0.2", 100)
+        with pytest.raises(TpulmError, match=r"did not say agent-worker-number, asked 6 times \(HTTP 503\)") as caught:
+            membership()
+        assert caught.value.exit_code == 1, "another attempt may succeed"
+
+    def test_nobody_listens(self, monkeypatch: pytest.MonkeyPatch, quick: list[float]):
         monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+        with pytest.raises(TpulmError, match="so this host does not know whether"):
+            membership()
+
+    def test_there_is_no_such_server(self, monkeypatch: pytest.MonkeyPatch):
+        """A machine with a device that only looks like a TPU's."""
+        monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
         assert membership() is None

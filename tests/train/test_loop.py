@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import toy
 
-from tpulm import interrupt
+from tpulm import interrupt, storage, watchdog
 from tpulm.config import RunConfig
 from tpulm.errors import CheckpointError, Stopped, TrainingDiverged
 from tpulm.progress import Silent
@@ -94,6 +94,18 @@ def test_logs_evaluates_and_saves_when_due(whole: tuple[TrainResult, Path]) -> N
     assert sorted(int(path.name) for path in (folder / "checkpoints").iterdir()) == [5, 10, 12]
     assert result.steps == 12
     assert math.isclose(result.train_loss, read_metrics(folder)[-1].values["loss"])
+
+
+def test_a_watchdog_is_told_of_every_step(program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int | None]] = []
+    monkeypatch.setattr(watchdog, "report", lambda stage="", step=None: told.append((stage, step)))
+    toy.run(program, SETTINGS, tmp_path)
+    expected: list[tuple[str, int | None]] = [("train", step) for step in range(12)]
+    for at, stage in ((12, ("save", 12)), (10, ("save", 10)), (6, ("evaluate", None)), (5, ("save", 5))):
+        expected.insert(at, stage)
+    assert told == expected
+    (start,) = (tmp_path / "metrics").glob("*.start.json")
+    assert {"time", "compile_seconds", "compiled", "found"} == set(storage.read_json(start))
 
 
 @pytest.mark.parametrize("at", [0, 4, 6, 10])

@@ -15,6 +15,7 @@ from typing import Final
 
 import typer
 
+from tpulm import watchdog
 from tpulm.attached import nvidia_driver, tpu_chips
 from tpulm.cli import cloud, dataset, devices, finetune, importing, plan, recipes, run, settings, stages, tokenizer, use
 from tpulm.cli.commands import Commands
@@ -71,6 +72,7 @@ def _version(
 
 def main() -> None:
     """The console script."""
+    watchdog.begin()
     signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     named = any(name.startswith("TPU_") for name in os.environ)  # a container may hide the chips, and say so like this

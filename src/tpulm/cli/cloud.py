@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tpulm.cli import cloud_costs, cloud_down, cloud_launch, cloud_rehearse, cloud_runs, cloud_setup
+from tpulm.cli import cloud_costs, cloud_down, cloud_export, cloud_launch, cloud_rehearse, cloud_runs, cloud_setup
 from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, print_json
@@ -31,6 +31,7 @@ app.command()(cloud_costs.cost)
 app.command()(cloud_costs.audit)
 app.command()(cloud_down.down)
 app.command()(cloud_runs.ssh)
+app.add_typer(cloud_export.app, name="export")
 
 
 @app.command()

@@ -8,19 +8,20 @@ from tpulm import readable
 from tpulm.accelerators import Accelerator
 from tpulm.cloud import prices
 from tpulm.cloud.checks_project import CONSOLE
-from tpulm.cloud.look import Check, Look
+from tpulm.cloud.look import Check, Look, toml
 from tpulm.cloud.settings import region_of
 from tpulm.errors import ConfigError, suggest
 
 UNNAMED = "not checked, because no accelerator is named"
 NAME_ONE = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
 
-# What the quota of a generation is called; the parts in braces are empty, or Preemptible for spot, and Pod for several hosts.
+# What the quota of a generation is called; the parts in braces are empty, or Preemptible for spot, Pod for several hosts, and
+# Serving for one host: v5litepod-1, -4 and -8 have a quota of their own, which Google's refusals name.
 _QUOTAS = {
     "v2": "TPUV2s{spot}{pod}",
     "v3": "TPUV3s{spot}{pod}",
     "v4": "TPUV4s{spot}Pod",
-    "v5e": "TPUV5s{spot}Litepod",
+    "v5e": "TPUV5s{spot}Litepod{serving}",
     "v5p": "TPUV5P{spot}",
     "v6e": "TPUV6E{spot}",
 }
@@ -33,7 +34,7 @@ def zones(look: Look) -> Check:
     try:
         wanted = look.zones
     except ConfigError as error:
-        return Check("zones", False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
+        return Check("zones", False, str(error), f"zones = {toml(kind.zones)} in cloud.toml")
     known = look.known_zones
     missing = [zone for zone in wanted if zone not in known]
     without = [zone for zone in wanted if zone in known and kind.name not in look.types(zone)]
@@ -42,13 +43,9 @@ def zones(look: Look) -> Check:
     said += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
     if said:
         return Check(
-            "zones", False, "; ".join(said), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator"
+            "zones", False, "; ".join(said), f"zones = {toml(good or kind.zones)} in cloud.toml, or another accelerator"
         )
     return Check("zones", True, f"{kind.name} is offered in {', '.join(good)}")
-
-
-def _toml(zones: list[str] | tuple[str, ...]) -> str:
-    return "[" + ", ".join(f'"{zone}"' for zone in zones) + "]"
 
 
 def quota(look: Look) -> Check:
@@ -56,7 +53,7 @@ def quota(look: Look) -> Check:
     if not look.settings.accelerator:
         return Check("quota", None, UNNAMED, NAME_ONE)
     kind, spot = look.settings.kind, look.settings.spot
-    stem = _QUOTAS[kind.generation].format(spot="Preemptible" if spot else "", pod="Pod" if kind.hosts > 1 else "")
+    stem = _stem(kind, spot)
     names = {place: f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone")}
     infos = {info["quotaId"]: info for info in _infos(look) if info.get("quotaId") in names.values()}
     page = f"{CONSOLE}/iam-admin/quotas?project={look.project}"
@@ -83,13 +80,19 @@ def quota(look: Look) -> Check:
     form = "spot" if spot else "on demand"
     if short:
         said = "; ".join(f"{name}: {limit}" for name, limit in asked.items())
-        instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
+        instead = f", or zones = {toml(enough)} in cloud.toml" if enough else ""
         return Check(
             "quota", False, f"too little for a {kind.name}, {form}: {said}", f"ask for {needed} of it at {page}{instead}"
         )
     if not enough:
         return Check("quota", None, f"Google lists no limit for {', '.join(look.zones)}", page)
     return Check("quota", True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
+
+
+def _stem(kind: Accelerator, spot: bool) -> str:
+    several = kind.hosts > 1
+    parts = {"spot": "Preemptible" if spot else "", "pod": "Pod" if several else "", "serving": "" if several else "Serving"}
+    return _QUOTAS[kind.generation].format(**parts)
 
 
 def _infos(look: Look) -> list[dict[str, Any]]:
@@ -105,11 +108,14 @@ def _infos(look: Look) -> list[dict[str, Any]]:
 
 
 def _limit(info: dict[str, Any], place: str) -> int | None:
-    """Of a region or zone; -1: none. None: it is not told."""
-    for item in info.get("dimensionsInfos", ()):
-        if place in item.get("dimensions", {}).values() or place in item.get("applicableLocations", ()):
-            return int(item.get("details", {}).get("value", 0))
-    return None
+    """Of a region or zone; -1: none. None: it is not told.
+
+    An entry of the place itself goes before one without dimensions, the default of many places; in either, no value is zero.
+    """
+    items = info.get("dimensionsInfos", ())
+    own = [item for item in items if place in item.get("dimensions", {}).values()]
+    default = [item for item in items if not item.get("dimensions") and place in item.get("applicableLocations", [place])]
+    return next((int(item.get("details", {}).get("value", 0)) for item in (*own, *default)), None)
 
 
 def _amount(kind: Accelerator) -> tuple[int, str]:

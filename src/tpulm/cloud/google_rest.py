@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from requests import Response, Session
 
 Service = Literal[
-    "serviceusage", "cloudresourcemanager", "cloudbilling", "iam", "cloudquotas", "secretmanager", "storage", "openidconnect"
+    "serviceusage",
+    "cloudresourcemanager",
+    "cloudbilling",
+    "iam",
+    "cloudquotas",
+    "secretmanager",
+    "storage",
+    "openidconnect",
+    "compute",
 ]
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and between two bytes of an answer

@@ -56,6 +56,7 @@ class CloudSettings(Settings):
     dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of those of `prices`
     service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
     network: str | None = None  # None: "default"
+    subnetwork: str | None = None  # None: the network's own in auto mode
     external_addresses: bool = True  # without them VMs reach Google's services only, by Private Google Access
     secrets: dict[str, str] = Field(default_factory=dict)  # variable -> a secret of Secret Manager, or a gs:// object
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tpulm import protos
 from tpulm.cloud.decide import Refusal
 from tpulm.cloud.google_rest import needing_extra
 from tpulm.cloud.provider import WORKDIR, Creation, Refused, Request, Resource, Sight
@@ -137,6 +138,7 @@ class TpuApi:
             from google.api_core.client_options import ClientOptions
             from google.auth.credentials import AnonymousCredentials
             from google.cloud import tpu_v2
+        know_operations()
         endpoint = os.environ.get(ENDPOINT, "").rstrip("/")
         options = ClientOptions(api_endpoint=endpoint) if endpoint else ClientOptions(quota_project_id=self.project)
         # Over plain HTTP, as to an emulator, no credentials are sent.
@@ -246,6 +248,30 @@ def _is_rate_limit(error: BaseException) -> bool:
     return isinstance(error, exceptions.TooManyRequests) and any(
         sign in str(error).lower() for sign in ("per minute", "per_minute", "perminute", "rate_limit", "rate limit")
     )
+
+
+def know_operations() -> None:
+    """Make Google's client able to read operations of the TPU API over REST.
+
+    Their metadata has a type of google-cloud-common, which google-cloud-tpu neither has nor asks for. Without it the
+    client raises ParseError at the answer to a creation, when the node is already there (k8s-config-connector, mocktpu).
+    """
+    from google.protobuf import descriptor_pool, timestamp_pb2
+
+    pool = descriptor_pool.Default()
+    with contextlib.suppress(KeyError):
+        pool.FindMessageTypeByName("google.cloud.common.OperationMetadata")
+        return
+    file = protos.new_file("google.cloud.common")
+    file.name, kind = "google/cloud/common/operation_metadata.proto", protos.KIND
+    file.dependency.append(timestamp_pb2.DESCRIPTOR.name)
+    message = file.message_type.add(name="OperationMetadata")
+    for number, name in enumerate(("create_time", "end_time"), 1):
+        message.field.append(protos.field(name, number, "Timestamp", package="google.protobuf"))
+    for number, name in enumerate(("target", "verb", "status_detail", "cancel_requested", "api_version"), 3):
+        scalar = kind.TYPE_BOOL if name == "cancel_requested" else kind.TYPE_STRING
+        message.field.append(protos.field(name, number, scalar))
+    pool.Add(file)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from tpulm.accelerators import Accelerator
 from tpulm.errors import ConfigError
 
 LETTERS = "abc"  # the zones that "us-east5-*" stands for
+AI_ZONES = {"us-south1-ai1b": "v6e"}  # beyond the catalogue, for the form of their names
 
 # The catalogue's generations as AcceleratorConfig.Type has them.
 CONFIG_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
@@ -22,7 +23,7 @@ def zones_of(accelerator: Accelerator) -> tuple[str, ...]:
     found: list[str] = []
     for zone in accelerator.zones:
         found += [zone[:-1] + letter for letter in LETTERS] if zone.endswith("*") else [zone]
-    return tuple(found)
+    return (*found, *(zone for zone, generation in AI_ZONES.items() if generation == accelerator.generation))
 
 
 @functools.cache

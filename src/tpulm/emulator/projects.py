@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpulm.emulator.quotas import Quotas
-from tpulm.emulator.rpc import RpcError, error_info, permission_denied
+from tpulm.emulator.rpc import RpcError, error_info, permission_denied, recorded_refusal
 from tpulm.errors import ConfigError
 
 SERVICES = {
@@ -46,6 +46,10 @@ class Project:
     def default_account(self) -> str:
         return f"{self.number}-compute@developer.gserviceaccount.com"
 
+    def numbered(self, name: str) -> str:
+        """A resource's name with the project's number, as some answers have it."""
+        return name.replace(f"projects/{self.name}/", f"projects/{self.number}/", 1)
+
     def is_granted(self, permission: str) -> bool:
         return not any(
             permission == denied or (denied.endswith(".*") and permission.startswith(denied[:-1])) for denied in self.denied
@@ -53,8 +57,11 @@ class Project:
 
 
 class Projects:
-    def __init__(self, first: str):
+    """`as_it_was` are the old behaviours that are wanted back."""
+
+    def __init__(self, first: str, as_it_was: frozenset[str] = frozenset()):
         self.default = first
+        self.as_it_was = as_it_was
         self._projects: dict[str, Project] = {}
         self.add(first)
 
@@ -65,7 +72,7 @@ class Projects:
                 "letter, and does not end with a hyphen"
             )
         number = 100_000_000_000 + zlib.crc32(name.encode())
-        return self._projects.setdefault(name, Project(name, number))
+        return self._projects.setdefault(name, Project(name, number, quotas=Quotas(self.as_it_was)))
 
     def known(self, name: str | None = None) -> Project:
         """For those who set things up; `name` None is the first project. Raises ConfigError."""
@@ -84,33 +91,10 @@ class Projects:
             details = [error_info("CONSUMER_INVALID", {"consumer": f"projects/{name}", "service": service})]
             raise RpcError(403, f"Permission denied on resource project {name}.", details=details)
         if service not in project.services:
-            raise _disabled(project, service)
+            title = SERVICES.get(service, service)
+            raise recorded_refusal("api-off", number=project.number, service=service, title=title)
         if billed and not project.billing:
-            raise _no_billing(project, service)
+            raise recorded_refusal("billing-off", project=project.name, number=project.number, service=service)
         if permission and not project.is_granted(permission):
             raise permission_denied(permission, resource or f"projects/{project.name}")
         return project
-
-
-def _disabled(project: Project, service: str) -> RpcError:
-    title = SERVICES.get(service, service)
-    where = f"https://console.developers.google.com/apis/api/{service}/overview?project={project.name}"
-    message = (
-        f"{title} has not been used in project {project.name} before or it is disabled. Enable it by visiting {where} then "
-        "retry. If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry."
-    )
-    info = error_info(
-        "SERVICE_DISABLED", {"service": service, "consumer": f"projects/{project.number}", "activationUrl": where}
-    )
-    return RpcError(403, message, details=[info])
-
-
-def _no_billing(project: Project, service: str) -> RpcError:
-    where = f"https://console.developers.google.com/billing/enable?project={project.name}"
-    message = (
-        f"This API method requires billing to be enabled. Please enable billing on project #{project.name} by visiting {where} "
-        "then retry. If you enabled billing for this project recently, wait a few minutes for the action to propagate to our "
-        "systems and retry."
-    )
-    info = error_info("BILLING_DISABLED", {"service": service, "consumer": f"projects/{project.number}"})
-    return RpcError(403, message, details=[info])

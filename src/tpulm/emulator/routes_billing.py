@@ -27,7 +27,7 @@ class BillingRoutes:
     def list_skus(self, call: Call, service: str) -> Answer:
         """Open to every login; the API must be on in the caller's project."""
         self._projects.permitted(self._projects.default, "cloudbilling.googleapis.com")
-        if service not in _services():
+        if service not in _services() or "prices" in self._projects.as_it_was:
             raise not_found(f"services/{service}")
         skus, token = _services()[service], call.query.get("pageToken", "")
         if token and not token.isdecimal():

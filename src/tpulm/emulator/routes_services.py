@@ -102,7 +102,7 @@ class ServiceRoutes:
 
     def get_operation(self, call: Call, operation: str) -> Answer:
         if f"operations/{operation}" not in self._operations:
-            raise not_found(f"operations/{operation}")
+            raise RpcError(404, f"Operation operations/{operation} not found.")
         return json_answer(self._operations[f"operations/{operation}"])
 
     # Cloud Billing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from tpulm.emulator.answers import Answer, ApiError, json_answer
 from tpulm.emulator.calls import Call
 from tpulm.emulator.projects import Projects
 from tpulm.emulator.router import Route
-from tpulm.emulator.rpc import RpcError, bad_argument, in_these_words, not_found
+from tpulm.emulator.rpc import RpcError, bad_argument, in_these_words, not_found, recorded_refusal
 
 if TYPE_CHECKING:
     from tpulm.emulator.tpu.world import World
@@ -22,6 +23,9 @@ PLACE = LOCATIONS + "/{zone}"
 NODES = PLACE + "/nodes"
 QUEUE = PLACE + "/queuedResources"
 OPERATIONS = PLACE + "/operations"
+ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z0-9]+")
+LOCATIONS_ON_A_PAGE = 5  # unless asked for more; Google does not say how many
+OF_PLACES = ("location-policy", "location-unauthorized", "type-not-in-zone", "type-not-permitted", "zone-without-tpus")
 UNBILLED = ("get", "list", "delete", "stop", "cancel")
 
 
@@ -38,6 +42,7 @@ class TpuRoutes:
             ("CREATE node", "POST", NODES, "tpu.nodes.create", self.create_node),
             ("STOP node", "POST", NODES + "/{node}:stop", "tpu.nodes.stop", self.stop_node),
             ("START node", "POST", NODES + "/{node}:start", "tpu.nodes.start", self.start_node),
+            ("GET guest attributes", "POST", NODES + "/{node}:getGuestAttributes", "tpu.nodes.get", self.guest_attributes),
             ("GET node", "GET", NODES + "/{node}", "tpu.nodes.get", self.get_node),
             ("DELETE node", "DELETE", NODES + "/{node}", "tpu.nodes.delete", self.delete_node),
             ("PATCH node", "PATCH", NODES + "/{node}", "tpu.nodes.update", self.patch_node),
@@ -59,27 +64,64 @@ class TpuRoutes:
             ("GET location", "GET", PLACE, "tpu.locations.get", self.get_location),
         ]
         return [
-            Route(kind, method, path, permission, self._guarded(permission, do)) for kind, method, path, permission, do in table
+            Route(kind, method, path, permission, self._guarded(kind, permission, do))
+            for kind, method, path, permission, do in table
         ]
 
-    def _guarded(self, permission: str, do: Callable[..., Answer]) -> Callable[..., Answer]:
-        """Project, service, permission and zone are looked at before anything else."""
+    def _guarded(self, kind: str, permission: str, do: Callable[..., Answer]) -> Callable[..., Answer]:
+        """What was ordered is answered first; then project, service, permission and zone are looked at."""
 
         def guarded(call: Call, project: str, zone: str | None = None, **parameters: str) -> Answer:
             where = f"projects/{project}/locations/{zone}" if zone else f"projects/{project}"
-            billed = permission.rpartition(".")[2] not in UNBILLED
-            found = self._projects.permitted(project, SERVICE, permission, resource=where, billed=billed)
-            if zone is not None and zone not in places.offered():
-                raise RpcError(404, f"Location {zone} is not found or access is unauthorized.")
+            values = self._values(call, project, zone, permission, parameters)
             world = self._world()
-            location = f"projects/{found.name}/locations"
-            with world.clock.lock:
-                try:
-                    return do(call, world, location if zone is None else f"{location}/{zone}", **parameters)
-                except ApiError as error:
-                    raise in_these_words(error, permission, where) from None
+            try:
+                with world.clock.lock:
+                    if (ordered := world.orders.http(kind, zone, values)) is not None:
+                        raise ordered
+                    billed = permission.rpartition(".")[2] not in UNBILLED
+                    found = self._projects.permitted(project, SERVICE, billed=billed)
+                    if permission and not found.is_granted(permission):
+                        raise recorded_refusal("iam" if "node" in parameters else "iam-in-detail", **values)
+                    if zone is not None and zone not in self._zones():
+                        raise recorded_refusal("zone-without-tpus" if ZONE.fullmatch(zone) else "location-policy", **values)
+                    location = f"projects/{found.name}/locations"
+                    answer = do(call, world, location if zone is None else f"{location}/{zone}", **parameters)
+            except ApiError as error:
+                if self._was("refusals") and isinstance(error, RpcError) and error.recorded in OF_PLACES:
+                    raise RpcError(404, f"Location {zone} is not found or access is unauthorized.") from None
+                raise in_these_words(error, permission, where) from None
+            if isinstance(answer.body, bytes) and not self._was("operations"):
+                answer.body = answer.body.replace(b"google.cloud.tpu.v2.Op", b"google.cloud.common.Op")  # type of metadata
+            return answer
 
         return guarded
+
+    def _zones(self) -> list[str]:
+        return [zone for zone in places.offered() if zone not in places.AI_ZONES or not self._was("zones")]
+
+    def _was(self, old: str) -> bool:
+        return old in self._projects.as_it_was
+
+    def _values(
+        self, call: Call, project: str, zone: str | None, permission: str, parameters: dict[str, str]
+    ) -> dict[str, object]:
+        """What recorded answers to this request are filled with."""
+        found = self._projects.find(project)
+        kind = re.search(rb'"acceleratorType":\s*"([^"]*)"', call.body)
+        collection, resource = [*call.segments[5:7], "", ""][:2]
+        resource = resource.partition(":")[0] or call.query.get("nodeId") or call.query.get("queuedResourceId") or ""
+        values = {
+            "project": project if found is None else found.name,
+            "number": None if found is None else found.number,
+            "zone": zone,
+            "region": None if zone is None else places.region_of(zone),
+            "permission": permission,
+            "node": parameters.get("node"),
+            "resource": f"{collection}/{resource}" if resource else None,
+            "type": None if kind is None else kind[1].decode(errors="replace"),
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     # Nodes
 
@@ -110,6 +152,29 @@ class TpuRoutes:
             raise bad_argument("The update mask is required.")
         changes = messages.parsed(messages.types.Node, call.json())
         return messages.answer(world.nodes.patch(f"{place}/nodes/{node}", changes, mask), call)
+
+    def guest_attributes(self, call: Call, world: World, place: str, node: str) -> Answer:
+        """By worker, in order: those of a namespace, or of one key in it, or all."""
+        messages = _messages()
+        wanted = messages.parsed(messages.types.GetGuestAttributesRequest, call.json())
+        machines = world.nodes.get(f"{place}/nodes/{node}").machines
+        if self._was("guest-attributes"):
+            raise RpcError(405, "The API has no guest attributes.")
+        workers = [int(worker) for worker in wanted.worker_ids if worker.isdecimal()] or range(len(machines))
+        if any(worker >= len(machines) for worker in workers):
+            raise bad_argument(f"{place}/nodes/{node} has {len(machines)} workers.")
+        namespace, _, key = wanted.query_path.strip("/").partition("/")
+        answers = []
+        for worker in workers:
+            tree = machines[worker].metadata.get("instance/guest-attributes")
+            items = [
+                {"namespace": space, "key": name, "value": value}
+                for space, pairs in (tree if isinstance(tree, dict) else {}).items()
+                for name, value in pairs.items()
+                if namespace in ("", space) and key in ("", name)
+            ]
+            answers.append({"queryPath": wanted.query_path, "queryValue": {"items": items} if items else {}})
+        return json_answer({"guestAttributes": answers})
 
     # Queued resources
 
@@ -171,7 +236,8 @@ class TpuRoutes:
         return json_answer(_version(place, version))
 
     def list_locations(self, call: Call, world: World, place: str) -> Answer:
-        return _messages().page("locations", [_location(f"{place}/{zone}") for zone in places.offered()], call)
+        found = [_location(f"{place}/{zone}") for zone in self._zones()]
+        return _messages().page("locations", found, call, len(found) if self._was("paging") else LOCATIONS_ON_A_PAGE)
 
     def get_location(self, call: Call, world: World, place: str) -> Answer:
         return json_answer(_location(place))

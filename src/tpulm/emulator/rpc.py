@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tpulm.emulator import recorded
 from tpulm.emulator.answers import Answer, ApiError, json_answer
 
 STATUS = {
@@ -22,7 +23,12 @@ STATUS = {
 
 
 class RpcError(ApiError):
-    """`reason` is the status word, such as NOT_FOUND; `details` are what google.rpc.Status carries beside it."""
+    """`reason` is the status word, such as NOT_FOUND; `details` are what google.rpc.Status carries beside it.
+
+    `recorded` is the name of the recorded answer that it is, if it is one.
+    """
+
+    recorded = ""
 
     def __init__(self, code: int, message: str, status: str = "", details: list[dict[str, Any]] | None = None):
         super().__init__(code, message, status or STATUS.get(code, "UNKNOWN"))
@@ -41,12 +47,26 @@ def failed_precondition(message: str) -> RpcError:
     return RpcError(400, message, "FAILED_PRECONDITION")
 
 
+def recorded_refusal(name: str, file: str = "tpu", /, **values: object) -> RpcError:
+    """In Google's words (`tpulm.emulator.recorded`)."""
+    error = recorded.answer(name, file, **values)["http"]["body"]["error"]
+    made = RpcError(error["code"], error["message"], error["status"], error.get("details"))
+    made.recorded = name
+    return made
+
+
 def not_found(name: str) -> RpcError:
-    return RpcError(404, f"Resource '{name}' was not found")
+    """`name` as in projects/p/locations/z/nodes/n."""
+    return recorded_refusal("not-found", **_parts(name))
 
 
 def exists(name: str) -> RpcError:
-    return RpcError(409, f"Resource '{name}' already exists")
+    return recorded_refusal("name-taken", **_parts(name))
+
+
+def _parts(name: str) -> dict[str, str]:
+    _, project, _, zone, resource = name.split("/", 4)
+    return {"project": project, "zone": zone, "resource": resource}
 
 
 def permission_denied(permission: str, resource: str) -> RpcError:

@@ -9,12 +9,14 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tpulm.emulator import as_it_was as old_behaviours
 from tpulm.emulator import endpoints
 from tpulm.emulator.answers import ApiError
 from tpulm.emulator.app import Application
@@ -61,8 +63,9 @@ class Emulator:
     """Cloud Storage and Cloud TPU on this machine, from `with` to the end of its block.
 
     `folder` keeps all objects for the next emulator with that folder; without one they live in memory. `port` 0 is any free
-    one. `project` is there from the start, with all services, billing and quota; `machines` is what TPU VMs are like. Raises
-    OSError where the port is taken.
+    one. `project` is there from the start, with all services, billing and quota; `machines` is what TPU VMs are like.
+    `as_it_was` names old behaviours (`tpulm.emulator.as_it_was`), None those of the environment. Raises OSError where the
+    port is taken.
     """
 
     def __init__(
@@ -71,9 +74,11 @@ class Emulator:
         port: int = 0,
         project: str = PROJECT,
         machines: MachineSettings | None = None,
+        as_it_was: Iterable[str] | None = None,
     ):
         self._project = project
-        self._service = Service(None if folder is None else Path(folder), project, machines, lambda: self.environment)
+        old = old_behaviours.chosen(as_it_was)
+        self._service = Service(None if folder is None else Path(folder), project, machines, lambda: self.environment, old)
         self._port = port
         self._token = secrets.token_hex(16)
         self._loop: asyncio.AbstractEventLoop | None = None

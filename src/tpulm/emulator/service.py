@@ -50,8 +50,9 @@ class Service:
         project: str = "tpulm-emulator",
         machines: MachineSettings | None = None,
         environment: Callable[[], Mapping[str, str]] = dict,
+        as_it_was: frozenset[str] = frozenset(),
     ):
-        self.projects = Projects(project)
+        self.projects = Projects(project, as_it_was)
         self.store = Store(folder)
         self.faults = Faults()
         self._tpu_faults = Faults()

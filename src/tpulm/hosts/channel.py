@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tpulm import interrupt
+from tpulm import interrupt, watchdog
 from tpulm.errors import EXIT_STOPPED, ConfigError, PeerLost, Stopped
 
 _POLL_SECONDS = 0.2
@@ -97,6 +97,7 @@ class Star:
                 if self._lost is not None:
                     raise self._lost
                 interrupt.check("finished work is kept")
+                watchdog.report()  # it is another host that may hang
                 self._changed.wait(_POLL_SECONDS)
 
     def lost(self, wait_seconds: float) -> PeerLost | Stopped | None:

@@ -7,15 +7,18 @@ A TPU VM has it in its metadata (agent-worker-number, worker-network-endpoints),
 from __future__ import annotations
 
 import os
+import socket
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, TpulmError
 
 DEFAULT_PORT = 8476
 _METADATA = "http://{host}/computeMetadata/v1/instance/attributes/{key}"
+_ATTEMPTS, _PAUSE_SECONDS = 6, 0.5  # as JAX asks (its PR 26919): now and then the server fails
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ def membership(
 ) -> Membership | None:
     """What the options say, else what the TPU's environment says; None where this machine works alone.
 
-    Raises ConfigError for options that do not make sense together.
+    Raises ConfigError for options that do not make sense together, TpulmError for a metadata server that fails.
     """
     given = {"--coordinator": coordinator, "--num-hosts": num_hosts, "--host-index": host_index}
     missing = [name for name, value in given.items() if value is None]
@@ -90,10 +93,29 @@ def _is_tpu_vm() -> bool:
 
 
 def _attribute(key: str) -> str | None:
+    """None where there is none, or no metadata server of that name. Raises TpulmError where it does not answer: a host of a
+    slice that took itself to be alone would train a run of its own into the same work folder.
+    """
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     request = urllib.request.Request(_METADATA.format(host=host, key=key), headers={"Metadata-Flavor": "Google"})
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.read().decode().strip()
-    except (urllib.error.URLError, TimeoutError, OSError):
-        return None
+    reason = ""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_SECONDS)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.read().decode().strip()
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 404:
+                return None
+            reason = f"HTTP {error.code}"
+        except OSError as error:
+            if isinstance(error, urllib.error.URLError) and isinstance(error.reason, socket.gaierror):
+                return None
+            reason = str(error)
+    raise TpulmError(
+        f"the metadata server {host} did not say {key}, asked {_ATTEMPTS} times ({reason}), so this host does not know whether "
+        "it is one of several; run it again, or say it by --coordinator, --num-hosts and --host-index, or, on a machine that "
+        "works alone, by TPU_SKIP_MDS_QUERY=1"
+    )

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from tpulm import interrupt
+from tpulm import interrupt, watchdog
 from tpulm.config import TrainConfig
 from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import Progress
+from tpulm.train import compile_cache
 from tpulm.train.checkpoint import Checkpoints
 from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.evaluate import Evaluation
@@ -90,6 +91,7 @@ def train(
             Checkpoints(workdir / "checkpoints", config.checkpoint, hosts=hosts, progress=progress)
         )
         if checkpoints.last_step is not None:
+            watchdog.report("restore")
             progress.start("Loading the checkpoint")
         start = _restore(program, checkpoints, identity)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
@@ -113,6 +115,7 @@ def train(
         progress.advance(step)
 
         while step < last_step:
+            watchdog.report("train", step)
             cursor, batch = next(batches)
             if not in_flight:
                 meter.resume()
@@ -122,6 +125,7 @@ def train(
             in_flight.append(loss)
             if len(in_flight) > _IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
+                log.started(_start_values())
             meter.count(config.batch_size)
             progress.advance(1)
 
@@ -157,6 +161,7 @@ def train(
             if (_every(step, evaluate_every) or step == tenth) and not last:
                 jax.block_until_ready(loss)  # or the steps under way would count as evaluation
                 meter.pause()
+                watchdog.report("evaluate")
                 scores = evaluate(state.params).values()
                 log.write("evaluation", step, scores)
                 if step == tenth and scores["at_unigrams"]:
@@ -164,6 +169,7 @@ def train(
                 meter.resume()
             if save_due:
                 meter.pause()
+                watchdog.report("save", step)
                 log.sync()
                 metadata = {
                     "step": step,
@@ -219,6 +225,11 @@ def _restore(program: Program, checkpoints: Checkpoints, identity: dict[str, Any
 def _finite(value: float) -> float | None:
     """The value as JSON has it."""
     return value if math.isfinite(value) else None
+
+
+def _start_values() -> dict[str, float]:
+    compiling = compile_cache.compiling()
+    return {"compile_seconds": round(compiling.seconds, 2), "compiled": compiling.programs, "found": compiling.found}
 
 
 class _Bad(NamedTuple):

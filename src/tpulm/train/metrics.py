@@ -20,6 +20,9 @@ from tpulm.train.board import Board
 VOLATILE = ("time", "tokens_per_second", "mfu", "seconds")
 
 
+START = ".start.json"  # beside an attempt's log: {"time", "compile_seconds", "compiled", "found"} of its first step
+
+
 class Record(NamedTuple):
     """One line: `kind` is "train" or "evaluation"; `values` are scalars by name."""
 
@@ -37,6 +40,7 @@ class MetricsLog:
     def __init__(self, workdir: PurePath, *, first_step: int):
         storage.make_folder(workdir / "metrics")
         self.attempt = _claim_attempt(workdir / "metrics")
+        self._started = False
         self._mirror = storage.Mirror(workdir)
         self._path = self._mirror.folder / "metrics" / f"{self.attempt:04d}.jsonl"
         board = self._mirror.folder / "tensorboard"
@@ -67,6 +71,15 @@ class MetricsLog:
             for name, value in values.items():
                 self._board.add(f"{kind}/{name}", value, step)
 
+    def started(self, values: Mapping[str, float]) -> None:
+        """After the first step: when it was, and what it took until then. In a file of its own; later calls do nothing."""
+        if self._started:
+            return
+        self._started = True
+        path = self._path.with_suffix(START)
+        with storage.explain("write", path):
+            path.write_text(json.dumps({"time": round(time.time(), 3), **values}))
+
     def sync(self) -> None:
         """Make all that was written durable: called before a checkpoint, so that no step is ever past its metrics."""
         with storage.explain("write", self._path):
@@ -84,6 +97,9 @@ class NoMetrics:
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         pass
 
+    def started(self, values: Mapping[str, float]) -> None:
+        pass
+
     def sync(self) -> None:
         pass
 
@@ -95,6 +111,12 @@ def _claim_attempt(folder: PurePath) -> int:
         number = 1 + max(numbers, default=0)
         if storage.create_if_absent(folder / f"{number:04d}.jsonl", b""):
             return number
+
+
+def read_starts(workdir: str | PurePath) -> list[dict[str, float]]:
+    """What was noted at the first step of each attempt that came so far, in order of time."""
+    paths = [path for path in storage.list_folder(storage.as_path(workdir) / "metrics") if path.name.endswith(START)]
+    return sorted((storage.read_json(path) for path in paths), key=lambda start: start["time"])
 
 
 def read_metrics(workdir: str | PurePath) -> list[Record]:

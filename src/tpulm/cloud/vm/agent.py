@@ -4,8 +4,8 @@
     the bucket  job.json says whether this attempt still counts and whether it should stop; beats, logs and ends go there
 
 The trainer is a child process. It gets SIGTERM when the VM is being preempted or when somebody wants it to stop, and is killed
-when the attempt does not count any more. When the trainer has ended the VM waits to be deleted; nobody doing so, or its time
-being up, it deletes itself.
+when the attempt does not count any more, or when it makes no steps; then its threads' stacks go to the bucket first. When the
+trainer has ended the VM waits to be deleted; nobody doing so, or its time being up, it deletes itself.
 """
 
 import base64
@@ -20,6 +20,7 @@ import time
 import traceback
 from pathlib import Path
 
+from hang import Watch, stacks
 from install import environment
 from services import PATIENCE_SECONDS, Bucket, Metadata, Unreachable, request, say
 
@@ -53,6 +54,10 @@ class Agent:
         self.folder = f"cloud/attempts/{self.attempt}/"
         self.log_path = HOME / f"attempt-{self.attempt}.log"
         self.trainer = None  # type: subprocess.Popen | None
+        self.progress_path = HOME / f"attempt-{self.attempt}.progress"
+        self.stacks_path = HOME / f"attempt-{self.attempt}.stacks"
+        self.watch = Watch(self.progress_path)
+        self.told = ""  # to the metadata server
         self.asked_at = None  # when the trainer was asked to stop
         self.gone_since = None  # when the job was first not there
         self.secrets = []
@@ -63,6 +68,7 @@ class Agent:
         say(f"attempt {self.attempt} of {self.workdir}, worker {self.worker}")
         outcome = None
         try:
+            self.tell("starting")
             if self.counts() and self.bucket.get(self.folder + f"end-{self.worker}.json") is None:
                 self.beat("starting")
                 outcome = self.train()
@@ -92,13 +98,18 @@ class Agent:
         run_file = self.workdir + "/cloud/run.json"
         command = [python, "-m", "tpulm", "run", run_file, "--workdir", self.workdir]
         say("starting " + " ".join(command))
+        for path in (self.progress_path, self.stacks_path):  # of a trainer before a reboot
+            with contextlib.suppress(OSError):
+                path.unlink()
+        watched = {"TPULM_PROGRESS_FILE": str(self.progress_path), "TPULM_STACKS_FILE": str(self.stacks_path)}
+        self.watch = Watch(self.progress_path, float(self.metadata.attribute("tpulm-hang-seconds") or 0))
         with self.log_path.open("ab") as log:
             self.trainer = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=dict(os.environ, **secrets),
+                env=dict(os.environ, **secrets, **watched),
                 preexec_fn=die_with_parent,
             )
         while self.trainer.poll() is None:
@@ -109,7 +120,25 @@ class Agent:
                 return None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.trainer.wait(LOOK_SECONDS)
+            if self.asked_at is None and (seconds := self.watch.look()) is not None and self.trainer.poll() is None:
+                return self.end_hung(seconds)
+        self.watch.look()
         return self.outcome(self.trainer.returncode)
+
+    def end_hung(self, seconds):
+        """Kill the trainer, and say where it hung."""
+        assert self.trainer is not None
+        why, name = self.watch.why(seconds), self.folder + f"stacks-{self.worker}.txt"
+        say(f"the trainer hangs: {why}")
+        content = self.redacted(stacks(self.trainer, self.stacks_path))
+        self.trainer.kill()
+        self.trainer.wait()
+        try:
+            self.bucket.put(name, content.encode())
+            why += f"; its threads' stacks are in {self.workdir}/{name}"
+        except Unreachable as error:
+            why += f"; its threads' stacks could not be kept: {error}"
+        return {"exit_code": 1, "failure": "Hung", "message": why}
 
     def look(self):
         """One look at everything; whether the attempt still counts. A bucket that does not answer changes nothing."""
@@ -201,8 +230,15 @@ class Agent:
         return node is not None and node["attempt"] == self.attempt and node["ending"] is None
 
     def beat(self, state, patience=PATIENCE_SECONDS):
-        beat = {"time": time.time(), "state": state}
+        self.tell(state)
+        beat = {"time": time.time(), "state": state, "step": self.watch.step}
         self.bucket.put(self.folder + f"beat-{self.worker}.json", json.dumps(beat).encode(), patience)
+
+    def tell(self, state):
+        """How far the boot came, where getGuestAttributes shows it."""
+        if state != self.told:
+            self.told = state
+            self.metadata.tell("boot", state)
 
     def is_alive(self):
         """While something is installed, which may take longer than a worker may be silent."""
@@ -210,7 +246,10 @@ class Agent:
             self.beat("installing", patience=10)
 
     def end(self, outcome):
+        outcome = dict(outcome, step=self.watch.step)
         say(f"the trainer has ended: {outcome}")
+        if outcome["exit_code"] not in (0, 75):
+            self.tell(f"failed: {outcome['message']}"[:200])
         self.bucket.put(self.folder + f"end-{self.worker}.json", json.dumps(outcome).encode())
 
     def upload_log(self, last=False):
@@ -258,9 +297,8 @@ class Agent:
 
     def delete_self(self):
         """The queued resource of this node's name, if there is one, and the node."""
-        zone = (self.metadata.get("instance/zone") or "").rpartition("/")[2]
-        place = "{}/v2/projects/{}/locations/{}".format(TPU, self.metadata.get("project/project-id"), zone)
-        name = self.metadata.attribute("tpulm-node")
+        project, zone, name = self.metadata.node()
+        place = f"{TPU}/v2/projects/{project}/locations/{zone}"
         headers = {"Authorization": "Bearer " + self.metadata.token()}
         for path in ("queuedResources/{}?force=true", "nodes/{}"):
             status, body, _ = request(f"{place}/{path.format(name)}", "DELETE", headers=headers)

@@ -1,9 +1,11 @@
 """What an agent asks: the VM's metadata server, Cloud Storage, and by `request` whatever speaks HTTP. For Python 3.8 on."""
 
+import contextlib
 import http.client
 import json
 import os
 import random
+import re
 import time
 import urllib.error
 import urllib.parse
@@ -13,6 +15,7 @@ METADATA = "http://{}/computeMetadata/v1/".format(os.environ.get("GCE_METADATA_H
 STORAGE = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com").rstrip("/")
 
 PATIENCE_SECONDS = 120  # before a request counts as failed
+TOKEN_SECONDS = 240  # that one is used
 
 
 class Unreachable(Exception):
@@ -25,7 +28,7 @@ def request(url, method="GET", data=None, headers=None, patience=PATIENCE_SECOND
     while True:
         try:
             asked = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
-            with urllib.request.urlopen(asked, timeout=60) as answer:
+            with urllib.request.urlopen(asked, timeout=min(60.0, patience + 1.0)) as answer:
                 return answer.status, answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             if error.code not in (408, 429) and error.code < 500:
@@ -49,6 +52,23 @@ class Metadata:
     def attribute(self, name):
         return self.get("instance/attributes/" + name)
 
+    def node(self):
+        """(project, zone, name) of the TPU node that this VM belongs to.
+
+        The VM itself lies in a project of Google's, and is not named as the node: what was set when the node was created says
+        it, else tpu-env, as MaxText's multihost_job.py has it.
+        """
+        env = dict(re.findall(r"^(\w+): '(.*)'$", self.attribute("tpu-env") or "", re.MULTILINE))
+        project = self.attribute("tpulm-project") or env.get("CONSUMER_PROJECT_ID") or self.get("project/project-id")
+        zone = self.attribute("tpulm-zone") or env.get("ZONE") or (self.get("instance/zone") or "").rpartition("/")[2]
+        return project, zone, self.attribute("tpulm-node") or env.get("NODE_ID")
+
+    def tell(self, key, value):
+        """As a guest attribute, which getGuestAttributes of the node shows. It may be that nobody takes it."""
+        with contextlib.suppress(Unreachable):
+            headers = {"Metadata-Flavor": "Google"}
+            request(METADATA + "instance/guest-attributes/tpulm/" + key, "PUT", value.encode(), headers, patience=1)
+
     def is_preempted(self):
         try:
             return self.get("instance/preempted", patience=1) == "TRUE"
@@ -70,7 +90,7 @@ class Bucket:
     def get(self, name, patience=PATIENCE_SECONDS, unless_refused=False):
         """The object's content, or None where there is none; with `unless_refused`, also where it is refused."""
         url = f"{STORAGE}/storage/v1/b/{self._bucket}/o/{self._quoted(name)}?alt=media"
-        status, body, _ = request(url, headers=self._headers(), patience=patience)
+        status, body = self._request(url, patience=patience)
         if status == 404 or (unless_refused and status in (401, 403)):
             return None
         if status != 200:
@@ -79,8 +99,7 @@ class Bucket:
 
     def put(self, name, data, patience=PATIENCE_SECONDS):
         url = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o?uploadType=media&name={self._quoted(name)}"
-        headers = dict(self._headers(), **{"Content-Type": "application/octet-stream"})
-        status, body, _ = request(url, "POST", data, headers, patience)
+        status, body = self._request(url, "POST", data, patience)
         if status != 200:
             raise Unreachable("cannot write {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
 
@@ -88,7 +107,7 @@ class Bucket:
         """Below the prefix."""
         parameters = urllib.parse.urlencode({"prefix": self._full(beginning), "fields": "items(name)"})
         url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{parameters}"
-        _, body, _ = request(url, headers=self._headers())
+        _, body = self._request(url)
         cut = len(self._full(""))
         return [item["name"][cut:] for item in json.loads(body or b"{}").get("items", [])]
 
@@ -98,10 +117,17 @@ class Bucket:
     def _quoted(self, name):
         return urllib.parse.quote(self._full(name), safe="")
 
-    def _headers(self):
-        if time.time() > self._token_until:
-            self._token, self._token_until = self._metadata.token(), time.time() + 240
-        return {"Authorization": "Bearer " + self._token}
+    def _request(self, url, method="GET", data=None, patience=PATIENCE_SECONDS):
+        """(status, body), with a token that is fetched again when it is refused."""
+        fresh = False
+        while True:
+            if fresh or time.time() > self._token_until:
+                self._token, self._token_until, fresh = self._metadata.token(), time.time() + TOKEN_SECONDS, True
+            headers = {"Authorization": "Bearer " + self._token, "Content-Type": "application/octet-stream"}
+            status, body, _ = request(url, method, data, headers, patience)
+            if status != 401 or fresh:
+                return status, body
+            fresh = True
 
 
 def say(line):

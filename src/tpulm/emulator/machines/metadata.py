@@ -8,14 +8,18 @@ import json
 import threading
 from typing import Any
 
+from tpulm.emulator import recorded
+
 Tree = dict[str, Any]  # str leaves
 
 
 class Metadata:
     """Readable and changeable from any thread; changes wake those who wait for them."""
 
-    def __init__(self, tree: Tree):
+    def __init__(self, tree: Tree, guest_attributes: bool = True):
+        self.guest_attributes = guest_attributes  # whether the machine may write them
         self._tree = tree
+        self._failures: list[tuple[str, int]] = []
         self._lock = threading.Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
@@ -30,6 +34,21 @@ class Metadata:
             waiting = list(self._waiting)
         for loop, event in waiting:
             loop.call_soon_threadsafe(event.set)
+
+    def fail(self, count: int, path: str) -> None:
+        """The next `count` requests for what is below `path` fail."""
+        with self._lock:
+            self._failures += [(path, count)]
+
+    def failure(self, path: str) -> tuple[int, str] | None:
+        """Status and text, if a request for `path` is to fail; counted."""
+        with self._lock:
+            for at, (begin, count) in enumerate(self._failures):
+                if path.startswith(begin):
+                    self._failures[at : at + 1] = [(begin, count - 1)] if count > 1 else []
+                    found = recorded.metadata()["failures"]["token" if path.endswith("/token") else "read"]
+                    return found["status"], found["body"]
+        return None
 
     def get(self, path: str) -> str | Tree | None:
         """A value, a folder, or None for what is not there; folders may be changed by nobody."""
@@ -76,7 +95,7 @@ def as_json(value: str | Tree) -> Any:
         elif name == "network-interfaces":
             found["networkInterfaces"] = [as_json(interface) for interface in inner.values()]
         elif name != "token":
-            found[_camel(name)] = inner if name == "attributes" else as_json(inner)
+            found[_camel(name)] = inner if name in ("attributes", "guest-attributes") else as_json(inner)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -23,6 +24,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 ROOT = "/computeMetadata/v1"
 TEXT = "application/text"
+GUEST_ATTRIBUTE = re.compile(r"instance/guest-attributes/[A-Za-z0-9_-]{1,128}/[A-Za-z0-9_-]{1,128}")
 
 
 class MetadataServers:
@@ -96,11 +98,18 @@ async def answer(scope: Message, receive: Callable[[], Awaitable[Message]], send
         return await _send(send, 200, "computeMetadata/\n")
     if headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in headers:
         return await _send(send, 403, "Missing Metadata-Flavor:Google header.\n")
-    if scope["method"] != "GET":
-        return await _send(send, 405, "Method Not Allowed\n")
     if not (path == ROOT or path.startswith(ROOT + "/")):
         return await _send(send, 404, "Not Found\n")
     name = path[len(ROOT) :].strip("/")
+    if (failure := metadata.failure(name)) is not None:
+        return await _send(send, *failure)
+    if scope["method"] == "PUT" and metadata.guest_attributes:
+        if not GUEST_ATTRIBUTE.fullmatch(name):
+            return await _send(send, 400, "Bad Request\n")
+        metadata.set(name, (await _body(receive)).decode(errors="replace"))
+        return await _send(send, 200, "")
+    if scope["method"] != "GET":
+        return await _send(send, 405, "Method Not Allowed\n")
     if query.get("wait_for_change", "").lower() == "true":
         known = query.get("last_etag", "") or etag(metadata.get(name))
         await metadata.wait(name, known, float(query["timeout_sec"]) if query.get("timeout_sec", "").isdecimal() else None)
@@ -116,6 +125,14 @@ async def answer(scope: Message, receive: Callable[[], Awaitable[Message]], send
         return await _send(send, 301, "", location=f"{path}/")
     listing = "".join(f"{key}/\n" if isinstance(inner, dict) else f"{key}\n" for key, inner in sorted(value.items()))
     return await _send(send, 200, listing, tag)
+
+
+async def _body(receive: Callable[[], Awaitable[Message]]) -> bytes:
+    pieces, more = b"", True
+    while more:
+        message = await receive()
+        pieces, more = pieces + message.get("body", b""), message.get("more_body", False)
+    return pieces
 
 
 async def _send(send: Send, status: int, text: str, tag: str = "", kind: str = TEXT, location: str = "") -> None:

@@ -6,7 +6,7 @@ import re
 
 from tpulm.accelerators import Accelerator
 from tpulm.emulator import places
-from tpulm.emulator.rpc import RpcError, bad_argument
+from tpulm.emulator.rpc import bad_argument, recorded_refusal
 from tpulm.emulator.tpu.messages import types
 
 NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -15,11 +15,6 @@ LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 LABELS = 64
 METADATA_BYTES = 256 * 1024
 PREFIX = "Cloud TPU received a bad request. "
-
-
-def zone(name: str) -> None:
-    if name not in places.offered():
-        raise RpcError(404, f"Location {name} is not found or access is unauthorized.")
 
 
 def identifier(kind: str, name: str) -> None:
@@ -64,5 +59,5 @@ def _accelerator(wanted: types.Node, zone_name: str) -> Accelerator:
     if accelerator is None:
         raise bad_argument(f'{PREFIX}The accelerator type "{name or config.topology}" is invalid. [EID: 0x7a1b5c3d9e2f4860]')
     if zone_name not in places.zones_of(accelerator):
-        raise RpcError(404, f"the accelerator {accelerator.name} was not found in zone {zone_name} [EID: 0x6d2e8f4a1c5b7930]")
+        raise recorded_refusal("type-not-in-zone", type=accelerator.name, zone=zone_name)
     return accelerator

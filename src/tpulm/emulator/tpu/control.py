@@ -11,7 +11,7 @@ from tpulm.emulator.faults import Faults
 from tpulm.emulator.machines.machine import Machine
 from tpulm.emulator.projects import Projects
 from tpulm.emulator.tpu import mishaps
-from tpulm.emulator.tpu.behaviour import Behaviour, Failure
+from tpulm.emulator.tpu.behaviour import STOCK_OUT, Behaviour, Failure
 from tpulm.emulator.tpu.history import Event
 from tpulm.emulator.tpu.queue import Queued
 from tpulm.emulator.tpu.slices import Slice
@@ -19,8 +19,6 @@ from tpulm.emulator.tpu.world import World
 from tpulm.errors import ConfigError, suggest
 
 Found = TypeVar("Found")
-
-CODES = {"CANCELLED": 1, "INVALID_ARGUMENT": 3, "RESOURCE_EXHAUSTED": 8, "ABORTED": 10, "INTERNAL": 13, "UNAVAILABLE": 14}
 
 
 class Tpu:
@@ -49,8 +47,8 @@ class Tpu:
     def behaviour(self) -> Behaviour:
         return self._world.behaviour
 
-    def set(self, **settings: float | None) -> None:
-        """Change how long things take from now on; the names are those of `Behaviour`."""
+    def set(self, **settings: bool | float | None) -> None:
+        """Change how long things take and how they go from now on; the names are those of `Behaviour`."""
         with self.clock.lock:
             self._world.behaviour = self._world.behaviour.changed(**settings)
 
@@ -112,27 +110,40 @@ class Tpu:
         with self.clock.lock:
             self._world.nodes.set_state(self._node(node), mishaps.state_named(state), state.lower(), "by order")
 
+    def fail_metadata(self, node: str, worker: int = 0, count: int = 1, path: str = "") -> None:
+        """The next `count` requests to a worker's metadata server for what begins with `path` fail as recorded, 503 or 500."""
+        with self.clock.lock:
+            self.machine(node, worker).metadata.fail(count, path)
+
     # What befalls requests
 
-    def stock_out(self, zone: str, count: int | None = None) -> None:
-        """No capacity: creations fail with code 8, queued resources wait. `count` creations, or until `restock`."""
-        if zone not in places.offered():
-            raise ConfigError(f"'{zone}' is no zone with TPUs.{suggest(zone, list(places.offered()))}")
-        with self.clock.lock:
-            self._world.plans.stock_out(zone, count)
+    def answer_next(self, name: str, zone: str | None = None, count: int | None = 1, requests: str | None = None) -> None:
+        """Give a recorded answer (`tpulm.emulator.recorded`) to the next `count` requests that it is for; None: to all of them.
 
-    def restock(self, zone: str | None = None) -> None:
+        It is for what creates something, unless its entry says otherwise, or for requests whose kind begins with `requests`,
+        such as "GET node", "" for any. An operation's error comes in the operation of a creation. `zone` None: in any.
+        """
+        self._known_zone(zone)
         with self.clock.lock:
-            self._world.plans.restock(zone)
+            self._world.orders.add(name, zone, count, requests)
+
+    def take_back(self, name: str | None = None, zone: str | None = None) -> None:
+        """Answers that were ordered and not given yet; None: any."""
+        with self.clock.lock:
+            self._world.orders.take_back(name, zone)
             for found in self._world.queue.all():
                 self._world.queue.retry(found)
 
-    def fail_next_create(self, code: str = "INTERNAL", message: str = "Internal error encountered.") -> None:
-        """The operation of the next creation of a node ends in that error; may be ordered several times."""
-        if code not in CODES:
-            raise ConfigError(f"'{code}' is no error to order.{suggest(code, list(CODES))} Known: {', '.join(CODES)}")
-        with self.clock.lock:
-            self._world.plans.fail_next(Failure(CODES[code], message))
+    def stock_out(self, zone: str, count: int | None = None) -> None:
+        """No capacity: creations fail with code 8, queued resources wait. `count` creations, or until `restock`."""
+        self.answer_next(STOCK_OUT, zone, count)
+
+    def restock(self, zone: str | None = None) -> None:
+        self.take_back(STOCK_OUT, zone)
+
+    def _known_zone(self, zone: str | None) -> None:
+        if zone is not None and zone not in places.offered():
+            raise ConfigError(f"'{zone}' is no zone with TPUs.{suggest(zone, list(places.offered()))}")
 
     def hold(self, queued: str) -> None:
         """A queued resource goes on waiting, until `release` or its valid_until."""
@@ -149,9 +160,13 @@ class Tpu:
         with self.clock.lock:
             self._world.queue.suspend(self._queued(queued))
 
-    def fail_queued(self, queued: str, message: str = "Internal error encountered.") -> None:
+    def fail_queued(self, queued: str, name: str = "failed-internal") -> None:
+        """FAILED with the `failedData` of a recorded answer; first SUSPENDING, where it is being provisioned or ACTIVE."""
         with self.clock.lock:
-            self._world.queue.fail(self._queued(queued), Failure(13, message))
+            found = self._queued(queued)
+            slice_ = found.wanted[0]
+            values = {"zone": slice_.zone, "region": places.region_of(slice_.zone), "project": slice_.project}
+            self._world.queue.fail(found, Failure.recorded(name, type=slice_.accelerator.name, **values))
 
     # Projects: None is the one that the emulator began with
 
@@ -237,7 +252,7 @@ class Tpu:
                 "project": self.projects.default,
                 "nodes": self.nodes(),
                 "queued_resources": self.queued_resources(),
-                "stockouts": self._world.plans.stockouts(),
+                "orders": self._world.orders.ordered(),
                 "node_seconds": self.node_seconds(),
                 "injected": self.faults.injected,
             }

@@ -9,7 +9,7 @@ from tpulm.emulator.faults import Faults
 from tpulm.emulator.machines.machine import MachineSettings
 from tpulm.emulator.projects import Projects
 from tpulm.emulator.quotas import Demand
-from tpulm.emulator.tpu.behaviour import Behaviour, Plans
+from tpulm.emulator.tpu.behaviour import Behaviour, Orders
 from tpulm.emulator.tpu.history import History
 from tpulm.emulator.tpu.hosting import Machines
 from tpulm.emulator.tpu.operations import Operations
@@ -25,11 +25,13 @@ class Ground:
         self.clock = Clock()
         self.projects = projects
         self.faults = faults
-        self.behaviour = Behaviour()
-        self.plans = Plans()
+        self.behaviour = Behaviour(
+            tenant_project="metadata" not in projects.as_it_was, force_in_provisioning="deletion" in projects.as_it_was
+        )
+        self.orders = Orders()
         self.history = History(self.clock)
         self.operations = Operations(self.clock)
-        self.machines = Machines(projects, settings, environment)
+        self.machines = Machines(projects, settings, environment, lambda: self.behaviour)
         self.watchers: list[Callable[[Slice], None]] = []
         self.holders: list[Callable[[str], list[Demand]]] = []
 
@@ -39,8 +41,8 @@ class Ground:
 
     def check_quota(self, project: str, wanted: list[Demand]) -> None:
         """Raises RpcError (429). Preempted nodes count, and suspended queued resources."""
-        quotas = self.projects.known(project).quotas
+        found = self.projects.known(project)
         held = [demand for holder in self.holders for demand in holder(project)]
         for demand in wanted:
-            quotas.check(demand, held)
+            found.quotas.check(demand, held, found.number)
             held.append(demand)

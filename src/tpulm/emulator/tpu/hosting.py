@@ -16,9 +16,10 @@ from tpulm.emulator.machines.machine import Machine, MachineSettings
 from tpulm.emulator.machines.metadata import Metadata
 from tpulm.emulator.machines.metadata_server import MetadataServers
 from tpulm.emulator.projects import Projects
+from tpulm.emulator.tpu.behaviour import Behaviour
 from tpulm.emulator.tpu.messages import types
 from tpulm.emulator.tpu.slices import Slice
-from tpulm.emulator.tpu.vm import metadata_tree
+from tpulm.emulator.tpu.vm import machine_name, metadata_tree
 
 TPU_PORT = 8470
 
@@ -26,7 +27,14 @@ TPU_PORT = 8470
 class Machines:
     """`environment` is what points clients at the emulator."""
 
-    def __init__(self, projects: Projects, settings: MachineSettings, environment: Callable[[], Mapping[str, str]]):
+    def __init__(
+        self,
+        projects: Projects,
+        settings: MachineSettings,
+        environment: Callable[[], Mapping[str, str]],
+        behaviour: Callable[[], Behaviour],
+    ):
+        self._behaviour = behaviour
         self._projects = projects
         self._settings = settings
         self._environment = environment
@@ -47,7 +55,15 @@ class Machines:
         project = self._projects.known(found.project)
         sockets = [self._addresses.take() for _ in range(found.accelerator.hosts)]
         found.addresses = [socket.getsockname()[0] for socket in sockets]
-        found.node.network_endpoints = [types.NetworkEndpoint(ip_address=address, port=TPU_PORT) for address in found.addresses]
+        outside = found.node.network_config.enable_external_ips
+        found.node.network_endpoints = [
+            types.NetworkEndpoint(
+                ip_address=address,
+                port=TPU_PORT,
+                access_config=types.AccessConfig(external_ip=f"203.0.113.{number % 256}" if outside else ""),
+            )
+            for number, address in enumerate(found.addresses)
+        ]
         node_id = found.name.rpartition("/")[2]
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"tpulm-{os.getpid()}-", suffix=".tmp"))
@@ -55,9 +71,11 @@ class Machines:
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # removes it should the guardians be killed as well
         folder = self._folder / f"{node_id}-{uuid.uuid4().hex[:6]}"
         for worker, socket in enumerate(sockets):
-            metadata = Metadata(metadata_tree(found, project, worker))
+            tree = metadata_tree(found, project, worker, self._behaviour().tenant_project)
+            metadata = Metadata(tree, guest_attributes="guest-attributes" not in self._projects.as_it_was)
             address, port = socket.getsockname()
             environment = machine_environment(self._environment(), f"{address}:{port}", found.addresses)
+            environment["HOSTNAME"] = machine_name(found, worker)
             mark = f"{self._mark}/{folder.name}/{worker}"
             machine = Machine(mark, folder / f"worker-{worker}", environment, metadata, self._settings)
             found.machines.append(machine)

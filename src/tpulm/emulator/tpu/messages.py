@@ -42,9 +42,9 @@ def answer(message: proto.Message | Message, call: Call) -> Answer:
     return json_answer(as_dict(raw(message) if isinstance(message, proto.Message) else message, call))
 
 
-def page(key: str, found: list[Any], call: Call) -> Answer:
+def page(key: str, found: list[Any], call: Call, usual: int = 500) -> Answer:
     """One page of a listing of messages or dictionaries; the token is where the next one begins."""
-    token, size = call.query.get("pageToken", ""), call.whole_number("pageSize") or 500
+    token, size = call.query.get("pageToken", ""), call.whole_number("pageSize") or usual
     if size < 0 or not (token == "" or token.isdecimal()):
         raise bad_argument("Request contains an invalid argument: the page size or page token is invalid.")
     start = int(token or 0)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import signal
 
 from tpulm.emulator.tpu.messages import types
+from tpulm.emulator.tpu.nodes import OVER
 from tpulm.emulator.tpu.slices import Slice, State
 from tpulm.emulator.tpu.world import World
 from tpulm.errors import ConfigError
 
 LOOK_SECONDS = 0.1  # how often a machine that shuts down is looked at
-
-
-OVER = (State.DELETING, State.PREEMPTED, State.TERMINATED)
 
 
 def preempt(world: World, found: Slice, grace_seconds: float) -> None:

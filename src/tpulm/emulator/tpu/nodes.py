@@ -18,6 +18,7 @@ from tpulm.emulator.tpu.messages import timestamp, types
 from tpulm.emulator.tpu.slices import Slice, State
 from tpulm.emulator.tpu.vm import SCOPES, attributes
 
+OVER = (State.DELETING, State.PREEMPTED, State.TERMINATED)
 UNPAID = (State.CREATING, State.PREEMPTED, State.TERMINATED, State.STOPPED)
 CHANGEABLE = ("description", "labels", "metadata", "tags", "data_disks")
 
@@ -79,23 +80,28 @@ class Nodes:
         node.create_time = timestamp(self._ground.clock.now())
         node.id = random.randrange(10**18, 9 * 10**18)
         node.api_version = types.Node.ApiVersion.V2
-        node.queued_resource = queued
+        project = self._ground.projects.known(name.split("/")[1])
+        node.queued_resource = project.numbered(queued)
+        node.shielded_instance_config = node.shielded_instance_config or types.ShieldedInstanceConfig()
         node.scheduling_config.spot = spot and not node.scheduling_config.preemptible
         if not node.service_account.email:
-            account = self._ground.projects.known(name.split("/")[1]).default_account
-            node.service_account = types.ServiceAccount(email=account, scope=SCOPES)
-        if not node.network_config.network:
-            path = f"projects/{name.split('/')[1]}"
-            region = places.region_of(name.split("/")[3])
-            node.network_config.network = f"{path}/global/networks/default"
-            node.network_config.subnetwork = f"{path}/regions/{region}/subnetworks/default"
+            node.service_account = types.ServiceAccount(email=project.default_account, scope=SCOPES)
+        network, home = node.network_config, f"projects/{project.name}"
+        if "/" not in network.network:
+            network.network = f"{home}/global/networks/{network.network or 'default'}"
+        if "/" not in network.subnetwork:
+            region, name_of_it = places.region_of(name.split("/")[3]), network.subnetwork or network.network.rpartition("/")[2]
+            network.subnetwork = f"{home}/regions/{region}/subnetworks/{name_of_it}"
+        node.cidr_block = node.cidr_block or "10.20.30.0/24"
         return node
 
     def create(self, name: str, wanted: types.Node) -> Operation:
         made = self.prepared(name, wanted)
         self._ground.check_quota(made.project, [made.demand])
         operation = self._ground.operations.begin(name, "create")
-        failure = self._ground.plans.failure_of_create(made.zone)
+        values = {"type": made.accelerator.name, "project": made.project}
+        failure = self._ground.orders.failure("operation", "CREATE node", made.zone, **values)
+        failure = failure or self.lacks_addresses([made])
         if failure is not None:
             self._fail(made, operation, failure)
         else:
@@ -113,11 +119,30 @@ class Nodes:
 
         self._ground.clock.after(self._ground.behaviour.create_seconds, end)
 
-    def begin(self, made: Slice, operation: Operation | None) -> None:
-        """What was prepared is being created, and `operation` ends when it is READY."""
+    def lacks_addresses(self, wanted: list[Slice]) -> Failure | None:
+        """Where hosts with external addresses, those of `wanted` included, are more than a region's quota."""
+        limit, first = self._ground.behaviour.addresses, wanted[0]
+        if limit is None or "addresses" in self._ground.projects.as_it_was:
+            return None
+        region = places.region_of(first.zone)
+        held = [
+            found.accelerator.hosts
+            for found in {*self._slices.values(), *wanted}
+            if found.project == first.project
+            and places.region_of(found.zone) == region
+            and found.node.network_config.enable_external_ips
+            and (found in wanted or found.node.state not in (*OVER, State.STOPPED))
+        ]
+        asks = any(found.node.network_config.enable_external_ips for found in wanted)
+        return Failure.recorded("failed-addresses", limit=limit, region=region) if asks and sum(held) > limit else None
+
+    def begin(self, made: Slice, operation: Operation | None, doomed: bool = False) -> None:
+        """What was prepared is being created, and `operation` ends when it is READY; `doomed`: it stays CREATING."""
         self._slices[made.name] = made
         self._ground.history.add("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
         behaviour = self._ground.behaviour
+        if doomed:
+            return
 
         def boot() -> None:
             if self._slices.get(made.name) is made and made.node.state == State.CREATING:
@@ -228,7 +253,8 @@ class Nodes:
         for path in mask:
             setattr(found.node, path, getattr(changes, path))
         for worker, machine in enumerate(found.machines):
-            machine.metadata.set("instance/attributes", attributes(found, worker))
+            project = self._ground.projects.known(found.project)
+            machine.metadata.set("instance/attributes", attributes(found, project, worker))
         operation = self._ground.operations.begin(name, "update")
         self._ground.operations.succeed(operation, found.node)
         return operation

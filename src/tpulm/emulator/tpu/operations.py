@@ -22,7 +22,9 @@ class Operations:
     def begin(self, target: str, verb: str) -> Operation:
         """Its name lies in the location of its target."""
         location = target.rpartition("/")[0].rpartition("/")[0]
-        name = f"{location}/operations/operation-{round(self._clock.now() * 1000)}-{uuid.uuid4().hex[:13]}"
+        digits = uuid.uuid4().hex
+        parts = f"{digits[:13]}-{digits[13:21]}-{digits[21:29]}"
+        name = f"{location}/operations/operation-{round(self._clock.now() * 1000)}-{parts}"
         metadata = types.OperationMetadata(target=target, verb=verb, api_version="v2", create_time=timestamp(self._clock.now()))
         operation = Operation(name=name)
         operation.metadata.Pack(raw(metadata))

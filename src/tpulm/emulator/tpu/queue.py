@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from google.longrunning.operations_pb2 import Operation
 from google.rpc.status_pb2 import Status
 
+from tpulm.emulator import places
 from tpulm.emulator.quotas import Demand
-from tpulm.emulator.rpc import RpcError, bad_argument, exists, failed_precondition, not_found
+from tpulm.emulator.rpc import RpcError, bad_argument, exists, failed_precondition, not_found, recorded_refusal
 from tpulm.emulator.tpu import checks
 from tpulm.emulator.tpu.behaviour import Failure
 from tpulm.emulator.tpu.ground import Ground
@@ -20,7 +22,8 @@ from tpulm.emulator.tpu.slices import State as NodeState
 State = types.QueuedResourceState.State
 Initiator = types.QueuedResourceState.StateInitiator
 WAITING = (State.CREATING, State.ACCEPTED, State.WAITING_FOR_RESOURCES)
-ENDED = (State.SUSPENDED, State.FAILED)
+DELETABLE = (State.ACCEPTED, State.WAITING_FOR_RESOURCES, State.SUSPENDED, State.FAILED)
+IN_BETWEEN = (State.PROVISIONING, State.SUSPENDING)
 LOST = (NodeState.PREEMPTED, NodeState.TERMINATED)
 
 
@@ -29,6 +32,7 @@ class Queued:
     resource: types.QueuedResource
     wanted: list[Slice] = field(default_factory=list)
     held: bool = False  # by an order to the emulator, until it is released
+    not_before: float = 0.0  # seconds since 1970 by the emulator's clock
 
     @property
     def name(self) -> str:
@@ -71,12 +75,22 @@ class Queue:
             raise exists(name)
         made = Queued(types.QueuedResource(resource))
         made.resource.name = name
+        project = self._ground.projects.known(name.split("/")[1])
         made.wanted = self._wanted(name, resource)
         self._ground.check_quota(name.split("/")[1], [wanted.demand for wanted in made.wanted])
+        operation = self._ground.operations.begin(name, "create")
+        values = {"type": made.wanted[0].accelerator.name, "project": made.wanted[0].project}
+        failure = self._ground.orders.failure("operation", "CREATE queued", made.wanted[0].zone, **values)
+        if failure is not None:
+            create_seconds = self._ground.behaviour.create_seconds
+            self._ground.clock.after(create_seconds, lambda: self._ground.operations.fail(operation, failure))
+            return operation
         now = self._ground.clock.now()
         made.resource.create_time = timestamp(now)
+        for spec in made.resource.tpu.node_spec:
+            spec.parent = project.numbered(spec.parent)
+            spec.node.queued_resource = project.numbered(name)
         self._queued[name] = made
-        operation = self._ground.operations.begin(name, "create")
         self._ground.history.add("queued", name, made.wanted[0].accelerator.name)
         self._enter(made, State.CREATING)
         until = _valid_until(made.resource, now)
@@ -113,13 +127,15 @@ class Queue:
     def _wait(self, found: Queued) -> None:
         self._enter(found, State.ACCEPTED)
         self._enter(found, State.WAITING_FOR_RESOURCES)
-        self._ground.clock.after(self._ground.behaviour.queue_seconds, lambda: self.retry(found))
+        queue_seconds = self._ground.behaviour.queue_seconds
+        found.not_before = self._ground.clock.now() + queue_seconds
+        self._ground.clock.after(queue_seconds, lambda: self.retry(found))
 
     def retry(self, found: Queued) -> None:
         """Provision it, if it waits and nothing holds it back."""
         zone = found.wanted[0].zone
         here = self._queued.get(found.name) is found and found.state == State.WAITING_FOR_RESOURCES
-        if not here or found.held or self._ground.plans.is_out_of_stock(zone):
+        if not here or found.held or self._ground.clock.now() < found.not_before or self._ground.orders.is_out_of_stock(zone):
             return None
         self._enter(found, State.PROVISIONING)
         try:
@@ -129,29 +145,54 @@ class Queue:
                 found.wanted[index] = self._all_nodes.prepared(wanted.name, bare, spot=wanted.spot, queued=found.name)
         except RpcError as error:  # such as a name that was taken meanwhile
             return self.fail(found, Failure(9, error.message))
+        first, region = found.wanted[0], places.region_of(zone)
+        values = {"type": first.accelerator.name, "project": first.project, "region": region}
+        failure = self._ground.orders.failure("failed_data", "CREATE queued", zone, **values)
+        failure = failure or self._all_nodes.lacks_addresses(found.wanted)
         for made in found.wanted:
-            self._all_nodes.begin(made, None)
+            self._all_nodes.begin(made, None, doomed=failure is not None)
+        if failure is not None:
+            self._ground.clock.after(self._ground.behaviour.create_seconds, lambda: self._fail_if(found, failure))
         return None
+
+    def _fail_if(self, found: Queued, failure: Failure) -> None:
+        if self._queued.get(found.name) is found and found.state == State.PROVISIONING:
+            self.fail(found, failure)
 
     def _expire(self, found: Queued) -> None:
         if self._queued.get(found.name) is found and found.state in WAITING:
-            self.fail(found, Failure(4, "The queued resource could not be provisioned before its valid_until time."))
+            self.fail(found, Failure.recorded("failed-expired"))
 
     def fail(self, found: Queued, failure: Failure) -> None:
-        self._enter(found, State.FAILED)
-        for node in self._nodes(found):
-            self._all_nodes.forget(node, "deleted", "its queued resource failed")
+        """Where it has nodes it is SUSPENDING first, and they are deleted."""
+        if "failed-data" in self._ground.projects.as_it_was:
+            for node in self._nodes(found):
+                self._all_nodes.forget(node, "deleted", "its queued resource failed")
+            self._failed(found, Failure(13, "Internal error encountered."))
+        elif found.state in (State.PROVISIONING, State.ACTIVE):
+            self._suspend(found, Initiator.SERVICE, lambda: self._failed(found, failure))
+        else:
+            self._failed(found, failure)
+
+    def _failed(self, found: Queued, failure: Failure) -> None:
+        self._enter(found, State.FAILED, Initiator.SERVICE)
         raw(found.resource).state.failed_data.error.CopyFrom(Status(code=failure.code, message=failure.message))  # type: ignore[attr-defined]
 
     def suspend(self, found: Queued, initiator: Initiator = Initiator.SERVICE) -> None:
         """Its nodes are deleted; it keeps its name and its quota, and is never served again."""
+        self._suspend(found, initiator, lambda: self._enter(found, State.SUSPENDED, initiator))
+
+    def _suspend(self, found: Queued, initiator: Initiator, then: Callable[[], None]) -> None:
         self._enter(found, State.SUSPENDING, initiator)
+        for node in self._nodes(found):
+            if node.node.state != NodeState.DELETING:
+                self._all_nodes.set_state(node, NodeState.DELETING, "deleting", "its queued resource is being suspended")
 
         def end() -> None:
             if self._queued.get(found.name) is found and found.state == State.SUSPENDING:
                 for node in self._nodes(found):
                     self._all_nodes.forget(node, "deleted", "its queued resource was suspended")
-                self._enter(found, State.SUSPENDED, initiator)
+                then()
 
         self._ground.clock.after(self._ground.behaviour.delete_seconds, end)
 
@@ -174,12 +215,9 @@ class Queue:
     def delete(self, name: str, force: bool) -> Operation:
         found = self.get(name)
         nodes = self._nodes(found)
-        if found.state == State.DELETING or (nodes and not force):
-            hint = "" if found.state == State.DELETING else "; delete it with force to delete its nodes, too"
-            raise failed_precondition(
-                f"Cloud TPU received an invalid operation. The queued resource {name} is in state {found.state.name} and "
-                f"cannot be deleted{hint}. [EID: 0x8c2d4e6f1a9b3570]"
-            )
+        by_force = (State.ACTIVE, *IN_BETWEEN) if self._ground.behaviour.force_in_provisioning else (State.ACTIVE,)
+        if found.state not in DELETABLE and not (force and found.state in by_force):
+            raise recorded_refusal("delete-refused", state=found.state.name)
         operation = self._ground.operations.begin(name, "delete")
         self._enter(found, State.DELETING)
         for node in nodes:

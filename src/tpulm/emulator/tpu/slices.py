@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tpulm.accelerators import Accelerator
-from tpulm.emulator import quotas
 from tpulm.emulator.machines.machine import Machine
 from tpulm.emulator.quotas import Demand
 from tpulm.emulator.tpu.messages import types
@@ -38,4 +37,4 @@ class Slice:
 
     @property
     def demand(self) -> Demand:
-        return quotas.demand_of(self.accelerator, self.zone, self.spot)
+        return Demand(self.accelerator, self.spot, self.zone)

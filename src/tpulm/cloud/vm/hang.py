@@ -1,0 +1,107 @@
+"""Whether a trainer still gets on, by the file that it writes (tpulm.watchdog), and what its threads do if it does not.
+
+For Python 3.8 on.
+"""
+
+import collections
+import contextlib
+import json
+import signal
+import time
+from pathlib import Path
+
+HANG_SECONDS = 600.0  # without a new step, at least
+STEPS = 20  # typical ones that a step may take
+SLOW_SECONDS = 3600.0  # without any sign of life before the first step and in other stages, at least: some say little
+SLOWER = 6  # … and so many times what a step may take
+STACKS_SECONDS = 10.0  # until a trainer that was asked for its stacks counts as frozen
+TASKS = 100  # threads of which the kernel is asked
+
+
+class Watch:
+    """Looks at what the trainer said. Silence is measured by this process's clock, whatever the trainer's says."""
+
+    def __init__(self, path, hang_seconds=None, clock=time.monotonic):
+        self._path, self._hang_seconds, self._clock = path, hang_seconds, clock
+        self._said, self._since = {}, clock()
+        self._seconds = collections.deque(maxlen=99)  # a step takes, as seen between two looks
+        self._stepped = False  # whether this trainer has made a step
+
+    @property
+    def stage(self):
+        return self._said.get("stage", "start")
+
+    @property
+    def step(self):
+        """The newest one; None before training."""
+        return self._said.get("step")
+
+    @property
+    def limit(self):
+        """Seconds that it may take until something new is said."""
+        typical = sorted(self._seconds)[len(self._seconds) // 2] if self._seconds else 0.0
+        limit = self._hang_seconds or max(HANG_SECONDS, STEPS * typical)
+        return limit if self.stage == "train" and self._stepped else max(SLOW_SECONDS, SLOWER * limit)
+
+    def look(self):
+        """For how many seconds nothing new was said, where that is too long; else None."""
+        said, before = self._read(), self._said
+        if said and said != before:
+            training = said["stage"] == before.get("stage") == "train"
+            steps = (said["step"] or 0) - (before["step"] or 0) if training else 0
+            if steps > 0:
+                self._seconds.append((said["time"] - before["time"]) / steps)
+                self._stepped = True
+            self._said = said
+            if steps or not training:  # while it trains, steps alone count
+                self._since = self._clock()
+        silent = self._clock() - self._since
+        return silent if silent > self.limit else None
+
+    def _read(self):
+        """None where there is nothing, or half of something."""
+        try:
+            content = self._path.read_bytes()
+            if content == self._path.read_bytes():  # or it was being written
+                said = json.loads(content)
+                return said if {"stage", "step", "time"} <= set(said) else None
+        except (OSError, ValueError, TypeError):
+            pass
+        return None
+
+    def why(self, seconds):
+        what = f"no step after {self.step}" if self.stage == "train" else f"nothing new in the stage '{self.stage}'"
+        return f"{what} for {seconds:.0f} s"
+
+
+def stacks(process, path):
+    """Of all threads of a process: the kernel's view, and Python's, which a frozen process cannot tell.
+
+    The process opened `path` when it began to listen for the signal; before that the signal would end it.
+    """
+    found = kernel_view(process.pid)
+    with contextlib.suppress(OSError):
+        size = path.stat().st_size
+        process.send_signal(signal.SIGUSR1)
+        until, before = time.monotonic() + STACKS_SECONDS, size
+        while time.monotonic() < until and (size == before or size != path.stat().st_size):
+            size = path.stat().st_size
+            time.sleep(0.3)
+        found += "\n" + (
+            path.read_text(errors="replace")[before:] or "The process did not answer: it is frozen, or starting.\n"
+        )
+    return found
+
+
+def kernel_view(pid):
+    """A line for each thread, and its stack in the kernel where this user may see it."""
+    lines = [f"Process {pid}, as the kernel sees its threads:"]
+    with contextlib.suppress(OSError):
+        for folder in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda path: int(path.name))[:TASKS]:
+            parts = []
+            for name in ("comm", "stat", "wchan", "stack"):
+                with contextlib.suppress(OSError):
+                    text = (folder / name).read_text(errors="replace").strip()
+                    parts.append("state " + text.rpartition(") ")[2][:1] if name == "stat" else f"{name} {text}")
+            lines.append(f"  {folder.name}: " + ", ".join(parts))
+    return "\n".join(lines) + "\n"

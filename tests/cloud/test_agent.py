@@ -1,0 +1,206 @@
+"""The programs of a VM against a small Google that answers as recorded, and nobody supervising."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tpulm.cloud import bundle
+from tpulm.cloud.vm import services
+
+FOLDER = bundle.source_folder() / "cloud" / "vm"
+RECORDED = json.loads((resources.files("tpulm.emulator") / "recorded" / "metadata.json").read_text())["keys"]
+TENANT = "g9250ab742a5cc428-tp"
+TOKEN = "ya29.not-for-the-command-line"
+PATIENCE = 30.0
+OWN = {"tpulm-project": "lab", "tpulm-zone": "us-east5-a", "tpulm-node": "toy-a1"}
+TPU_ENV = (
+    RECORDED["instance/attributes/tpu-env"]["value"]
+    .replace("{project}", "lab")
+    .replace("{node}", "toy-a1")
+    .replace("{zone}", "us-east5-a")
+)
+
+
+class Asked(NamedTuple):
+    method: str
+    path: str
+    token: str
+    body: str
+
+
+class Google(http.server.ThreadingHTTPServer):
+    """Metadata, Storage and TPU on one port. `objects` are by path; `refused` tokens get Storage's 401."""
+
+    def __init__(self, metadata: dict[str, str]):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.metadata = {
+            "instance/name": "t1v-n-6d49d11b-w-0",
+            "instance/zone": "projects/987/zones/us-east5-a",
+            "instance/attributes/agent-worker-number": "0",
+            "instance/attributes/tpulm-bundle": f"b/runs/o/{'0' * 64}.tar.gz",
+            "instance/attributes/tpulm-workdir": "gs://runs/toy",
+            "instance/attributes/tpulm-attempt": "1",
+            "instance/service-accounts/default/token": json.dumps({"access_token": TOKEN, "expires_in": 3599}),
+            "project/project-id": TENANT,
+            **metadata,
+        }
+        self.objects: dict[str, bytes] = {}
+        self.refused: set[str] = set()
+        self.asked: list[Asked] = []
+
+    def paths(self, method: str) -> list[str]:
+        return [asked.path for asked in self.asked if asked.method == method]
+
+    def environment(self, home: Path) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "GCE_METADATA_HOST": self.url.removeprefix("http://"),
+            "STORAGE_EMULATOR_HOST": self.url,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{self.url}/",
+            "TPULM_LOOK_SECONDS": "0.05",
+            "TPULM_SELF_DELETE_SECONDS": "0",
+            "TPULM_BOOT_SECONDS": "0",
+        }
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Google  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
+        token = (self.headers["Authorization"] or "").removeprefix("Bearer ")
+        self.server.asked.append(Asked(self.command, self.path, token, body))
+        status, content = self.found(token)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def found(self, token: str) -> tuple[int, bytes]:
+        path = self.path.partition("?")[0]
+        if path.startswith("/computeMetadata/v1/"):
+            if self.headers["Metadata-Flavor"] != "Google":
+                return 403, b"Missing Metadata-Flavor:Google header.\n"
+            value = "" if self.command == "PUT" else self.server.metadata.get(path.removeprefix("/computeMetadata/v1/"))
+            return (404, b"Not Found\n") if value is None else (200, value.encode())
+        if token in self.server.refused:  # cloud.google.com/storage/docs/json_api/v1/status-codes
+            return 401, b'{"error":{"code":401,"message":"Invalid Credentials","errors":[{"reason":"authError"}]}}'
+        if path.startswith("/v2/projects/lab/locations/us-east5-a/"):
+            return 200, b"{}"
+        content = self.server.objects.get(path)
+        return (404, b"{}") if content is None and self.command != "POST" else (200, content or b"{}")
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815 (http.server names them)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(params=["own", "tpu-env", "google's"])
+def identity(request: pytest.FixtureRequest) -> dict[str, str]:
+    """How the VM can know whose it is: what was set at creation, tpu-env, and at last the project that it says it is in."""
+    own = {f"instance/attributes/{key}": value for key, value in OWN.items()}
+    return {
+        "own": own,
+        "tpu-env": {"instance/attributes/tpu-env": TPU_ENV},
+        "google's": {"project/project-id": "lab", "instance/attributes/tpulm-node": "toy-a1"},
+    }[request.param]
+
+
+@pytest.fixture
+def google(request: pytest.FixtureRequest) -> Iterator[Google]:
+    metadata = request.getfixturevalue("identity") if "identity" in request.fixturenames else {}
+    with Google(metadata) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def run_until_it_deletes_its_node(command: list[str], google: Google, home: Path, environment: dict[str, str]) -> str:
+    """What it said."""
+    with (home / "said").open("w+") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, cwd=home, start_new_session=True)
+        try:
+            until = time.monotonic() + PATIENCE
+            while len(google.paths("DELETE")) < 2 and time.monotonic() < until:
+                time.sleep(0.02)
+        finally:
+            os.killpg(process.pid, 9)
+            process.wait()
+        said.seek(0)
+        return said.read()
+
+
+GONE = [
+    "/v2/projects/lab/locations/us-east5-a/queuedResources/toy-a1?force=true",
+    "/v2/projects/lab/locations/us-east5-a/nodes/toy-a1",
+]
+
+
+def test_an_agent_of_a_run_that_is_over_deletes_its_node(google: Google, identity: dict[str, str], tmp_path: Path):
+    """The VM lies in a project of Google's, and its name is not the node's."""
+    said = run_until_it_deletes_its_node(
+        [sys.executable, str(FOLDER / "agent.py")], google, tmp_path, google.environment(tmp_path)
+    )
+    assert google.paths("DELETE") == GONE, said
+    assert {asked.token for asked in google.asked if asked.method == "DELETE"} == {TOKEN}
+
+
+def test_a_boot_without_a_bundle_deletes_its_node(google: Google, identity: dict[str, str], tmp_path: Path):
+    """… and its token never stands on a command line."""
+    record = tmp_path / "curl"
+    record.write_text(f'#!/bin/bash\nprintf "%s\\n" "$*" >> {tmp_path}/argv\nexec /usr/bin/curl "$@"\n')
+    record.chmod(0o755)
+    environment = google.environment(tmp_path)
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, environment)
+    assert google.paths("DELETE") == GONE, said
+    of_bucket = [asked for asked in google.asked if asked.path.startswith("/storage/")]
+    assert of_bucket and {asked.token for asked in of_bucket} == {TOKEN}
+    arguments = (tmp_path / "argv").read_text()
+    assert "alt=media" in arguments and TOKEN not in arguments
+    told = [asked.body for asked in google.asked if asked.method == "PUT"]
+    assert told == ["fetching", f"failed: cannot fetch b/runs/o/{'0' * 64}.tar.gz"]
+    assert set(google.paths("PUT")) == {"/computeMetadata/v1/instance/guest-attributes/tpulm/boot"}
+
+
+def test_a_token_that_is_refused_is_fetched_again(google: Google, monkeypatch: pytest.MonkeyPatch):
+    """Once: an account that may not is refused for good."""
+    monkeypatch.setattr(services, "METADATA", f"{google.url}/computeMetadata/v1/")
+    monkeypatch.setattr(services, "STORAGE", google.url)
+    google.objects["/storage/v1/b/runs/o/toy%2Fjob.json"] = b"{}"
+    bucket = services.Bucket("gs://runs/toy", services.Metadata())
+    assert bucket.get("job.json") == b"{}"
+    google.refused.add(TOKEN)
+    google.metadata["instance/service-accounts/default/token"] = '{"access_token": "newer"}'
+    bucket.put("beat.json", b"1")
+    assert [(asked.token, asked.body) for asked in google.asked if asked.method == "POST"] == [(TOKEN, "1"), ("newer", "1")]
+    google.refused.add("newer")
+    with pytest.raises(services.Unreachable, match="HTTP 401"):
+        bucket.get("job.json", patience=1)
+    assert bucket.get("job.json", patience=1, unless_refused=True) is None
+
+
+def test_guest_attributes_that_are_off_change_nothing(google: Google, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(services, "METADATA", f"{google.url}/nothing/")
+    begun = time.monotonic()
+    services.Metadata().tell("boot", "installing")
+    monkeypatch.setattr(services, "METADATA", "http://127.0.0.1:1/")
+    services.Metadata().tell("boot", "installing")
+    assert time.monotonic() - begun < 5

@@ -1,0 +1,228 @@
+"""A trainer that makes no steps: when that counts, and what is left of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vm_rig import PATIENCE, WORKDIR, Cloud, cloud, machines, until
+
+from tpulm import storage
+from tpulm.cloud.control import Control
+from tpulm.cloud.job import Job, Node
+from tpulm.cloud.provider import Request
+from tpulm.cloud.vm import hang
+
+__all__ = ["cloud", "machines"]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Trainer:
+    """Says what it does by a clock that begins elsewhere; the watch looks every five seconds."""
+
+    def __init__(self, path: Path, hang_seconds: float | None = None):
+        self.path, self.clock = path, Clock()
+        self.watch = hang.Watch(path, hang_seconds, self.clock)
+
+    def says(self, stage: str, step: int | None = None) -> None:
+        self.path.write_text(json.dumps({"stage": stage, "step": step, "time": self.clock.now + 1e9}).ljust(160))
+
+    def trains(self, steps: int, seconds: float) -> None:
+        """After so many steps more, each of which takes so long."""
+        for step in range(1 + (self.watch.step or 0), 1 + (self.watch.step or 0) + steps):
+            self.clock.now += seconds
+            self.says("train", step)
+            assert self.watch.look() is None
+
+    def hangs_after(self, seconds: float) -> bool:
+        """Nothing more is said: whether it counts as hanging after so long, and not before."""
+        begun = self.clock.now
+        while self.clock.now < begun + seconds - 5:
+            self.clock.now += 5
+            if self.watch.look() is not None:
+                return False
+        self.clock.now = begun + seconds + 1
+        return self.watch.look() is not None
+
+
+@pytest.mark.parametrize(
+    ("hang_seconds", "step_seconds", "limit"),
+    [(None, 0.5, 600.0), (None, 29.0, 600.0), (None, 60.0, 1200.0), (100.0, 60.0, 100.0), (0.0, 60.0, 1200.0)],
+)
+def test_how_long_a_step_may_take(tmp_path: Path, hang_seconds: float | None, step_seconds: float, limit: float):
+    trainer = Trainer(tmp_path / "progress", hang_seconds)
+    trainer.says("train", 0)
+    trainer.watch.look()
+    trainer.trains(5, step_seconds)
+    assert trainer.hangs_after(limit)
+    assert trainer.watch.why(limit) == f"no step after 5 for {limit:.0f} s"
+
+
+def test_a_step_that_took_long_is_not_typical(tmp_path: Path):
+    trainer = Trainer(tmp_path / "progress")
+    trainer.says("train", 0)
+    trainer.watch.look()
+    trainer.trains(5, 10.0)
+    trainer.trains(1, 590.0)
+    trainer.trains(1, 10.0)
+    assert trainer.hangs_after(600.0)
+
+
+@pytest.mark.parametrize("stage", ["compile", "evaluate", "dataset"])
+def test_what_is_no_step_may_take_longer(tmp_path: Path, stage: str):
+    trainer = Trainer(tmp_path / "progress")
+    trainer.says(stage)
+    assert trainer.watch.look() is None
+    assert trainer.hangs_after(3600.0)
+    assert trainer.watch.why(3600.0) == f"nothing new in the stage '{stage}' for 3600 s"
+
+
+def test_the_first_step_may_take_longer_and_so_may_silence_before(tmp_path: Path):
+    assert Trainer(tmp_path / "nothing").hangs_after(3600.0), "it never began"
+    trainer = Trainer(tmp_path / "progress", hang_seconds=1000.0)
+    trainer.says("train", 400)
+    trainer.watch.look()
+    assert trainer.hangs_after(6000.0) and trainer.watch.step == 400
+
+
+def test_signs_of_life_count_while_there_are_no_steps(tmp_path: Path):
+    trainer = Trainer(tmp_path / "progress")
+    for _ in range(10):
+        trainer.clock.now += 3000
+        trainer.says("dataset")
+        assert trainer.watch.look() is None
+    trainer.says("train", 0)
+    trainer.watch.look()
+    trainer.trains(3, 1.0)
+    for _ in range(3):  # rows that are read, say, without a step
+        trainer.clock.now += 250
+        trainer.says("train", 3)
+        assert (trainer.watch.look() or 0.0) in (0.0, 750.0)
+    assert trainer.watch.look() == 750.0
+
+
+def test_evaluating_and_saving_are_measured_apart(tmp_path: Path):
+    trainer = Trainer(tmp_path / "progress")
+    trainer.says("train", 0)
+    trainer.watch.look()
+    trainer.trains(3, 1.0)
+    trainer.says("save", 3)
+    assert trainer.watch.look() is None
+    trainer.clock.now += 3000
+    assert trainer.watch.look() is None
+    trainer.says("train", 3)
+    assert trainer.watch.look() is None
+    assert trainer.hangs_after(600.0)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'{"stage": "train"}', b"\xff"])
+def test_what_cannot_be_read_is_not_there(tmp_path: Path, content: bytes):
+    trainer = Trainer(tmp_path / "progress")
+    trainer.path.write_bytes(content)
+    assert trainer.watch.look() is None and trainer.watch.step is None
+
+
+# -- stacks -------------------------------------------------------------------------------------------------------------
+
+STUCK = """
+import ctypes, threading, time
+from tpulm import watchdog
+watchdog.begin()
+def waits_elsewhere(): time.sleep(600)
+threading.Thread(target=waits_elsewhere, daemon=True).start()
+def stuck_in_c():
+    while True: ctypes.PyDLL(None).pause()  # with Python's lock
+watchdog.report("train", 7)
+stuck_in_c()
+"""
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Any:
+    """A process that hangs, with the path of its stacks."""
+    paths = {"TPULM_PROGRESS_FILE": str(tmp_path / "progress"), "TPULM_STACKS_FILE": str(tmp_path / "stacks")}
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(STUCK)], env={**os.environ, **paths})
+    until(lambda: storage.exists(tmp_path / "progress") and b"train" in (tmp_path / "progress").read_bytes())
+    yield process, tmp_path / "stacks"
+    process.kill()
+    process.wait()
+
+
+def test_the_stacks_of_all_threads(stuck: tuple[subprocess.Popen[bytes], Path]):
+    process, path = stuck
+    found = hang.stacks(process, path)
+    assert "in stuck_in_c" in found and "in waits_elsewhere" in found
+    assert f"Process {process.pid}, as the kernel sees its threads:" in found and process.poll() is None
+
+
+def test_a_frozen_process_is_not_waited_for(stuck: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hang, "STACKS_SECONDS", 1.0)
+    process, path = stuck
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: "state T" in hang.kernel_view(process.pid))
+    begun = time.monotonic()
+    found = hang.stacks(process, path)
+    assert time.monotonic() - begun < 3 and "did not answer" in found
+    assert f"  {process.pid}: comm python, state T" in found and found.count(": comm python, ") == 2, found
+
+
+def test_a_process_that_does_not_listen_yet_is_not_ended(tmp_path: Path):
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert "state S" in hang.stacks(process, tmp_path / "stacks")
+        time.sleep(0.2)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+# -- the whole ----------------------------------------------------------------------------------------------------------
+
+
+def with_limit(seconds: float, request: Callable[[Job, Node], Request]) -> Callable[[Job, Node], Request]:
+    def limited(job: Job, node: Node) -> Request:
+        found = request(job, node)
+        return dataclasses.replace(found, metadata={**found.metadata, "tpulm-hang-seconds": str(seconds)})
+
+    return limited
+
+
+def test_a_trainer_that_hangs(cloud: Cloud) -> None:
+    """Its stacks lie in the bucket, without secrets, and its end says where; the next attempt goes on."""
+    cloud.launch(plan={"hangs_at": 3, "seconds": 0.3})
+    supervisor = cloud.supervisor()
+    supervisor = dataclasses.replace(supervisor, request=with_limit(2.0, supervisor.request))
+    attempt = Control(WORKDIR).attempt(1)
+    supervisor_ended = time.monotonic() + PATIENCE
+    while not storage.exists(attempt / "end-0.json") and time.monotonic() < supervisor_ended:
+        supervisor.step()
+        time.sleep(0.1)
+        if storage.exists(attempt / "stacks-0.txt"):
+            storage.write_json("gs://runs/plan.json", {})
+            break
+    until(lambda: storage.exists(attempt / "end-0.json"))
+    end = storage.read_json(attempt / "end-0.json")
+    assert (end["exit_code"], end["failure"], end["step"]) == (1, "Hung", 3)
+    assert end["message"].startswith(
+        "no step after 3 for 2 s; its threads' stacks are in gs://runs/toy/cloud/attempts/1/stacks"
+    )
+    assert "in hang" in storage.read_text(attempt / "stacks-0.txt")
+    assert storage.read_json(attempt / "beat-0.json")["step"] == 3
+    cloud.begin()()

@@ -1,0 +1,78 @@
+"""Compiled programs in the bucket: a machine that takes over does not compile, and nothing that is wrong with them matters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tpulm import storage
+from tpulm.emulator import Emulator
+from tpulm.train import compile_cache
+
+WORKDIR = "gs://runs/my run [1]"
+PROGRAM = f"""
+import json
+import jax, jax.numpy as jnp
+from tpulm import storage
+from tpulm.train import compile_cache
+
+def long(x):
+    for number in range(500):
+        x = jnp.sin(x) * number + jnp.where(x > number, x, -x)
+    return x
+
+compile_cache.keep_compiled(storage.as_path({WORKDIR!r}))
+value = float(jax.jit(long)(jnp.float32(1.0)))
+print(json.dumps([value, *compile_cache.compiling(), jax.config.values["jax_compilation_cache_dir"]]))
+"""
+
+
+@pytest.fixture
+def compile_it(gcs: Emulator, user_environment: dict[str, str]) -> Any:
+    """Compiles something in a process of its own: (value, what it compiled, where programs are kept)."""
+
+    def run(**variables: str) -> tuple[float, compile_cache.Compiling, str]:
+        environment = {**user_environment, **gcs.environment, **variables}
+        if not variables:
+            del environment["JAX_COMPILATION_CACHE_DIR"]
+        done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        value, *compiled, folder = json.loads(done.stdout)
+        return value, compile_cache.Compiling(*compiled), folder
+
+    return run
+
+
+def test_the_second_machine_does_not_compile(compile_it: Any):
+    value, first, folder = compile_it()
+    assert folder.startswith(f"{WORKDIR}/compiled/cpu-") and (first.programs, first.found) == (1, 0)
+    again, second, _ = compile_it()
+    assert (again, second.programs, second.found) == (value, 0, 1) and second.seconds < first.seconds
+    (name,) = storage.walk(f"{WORKDIR}/compiled")
+    storage.write_atomic(f"{WORKDIR}/compiled/{name}", b"damaged")
+    again, third, _ = compile_it()
+    assert (again, third.found) == (value, 0), "what cannot be read is compiled"
+
+
+def test_a_bucket_that_takes_nothing(compile_it: Any, gcs: Emulator):
+    gcs.faults.set(read_only=True)
+    value, compiled, _ = compile_it()
+    assert compiled.found == 0 and value == value
+
+
+def test_the_environment_says_otherwise(compile_it: Any, tmp_path: Any):
+    *_, folder = compile_it(JAX_COMPILATION_CACHE_DIR=str(tmp_path))
+    assert folder == str(tmp_path) and not storage.exists(f"{WORKDIR}/compiled")
+
+
+def test_old_programsmake_room(gcs: Emulator):
+    folder = storage.as_path(f"{WORKDIR}/compiled")
+    for number in range(4):
+        storage.write_atomic(folder / f"{number}-cache", b"x" * 100)
+    compile_cache.make_room(folder, 250)
+    assert sorted(storage.walk(folder)) == ["2-cache", "3-cache"]
+    compile_cache.make_room(storage.as_path("gs://nobody-has-this/w/compiled"))
