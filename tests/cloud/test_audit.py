@@ -111,7 +111,7 @@ def test_of_others_only_the_number_is_told(api: TpuApi):
 def test_each_is_priced_by_its_zone_and_spot_and_an_unknown_price_is_not_nothing(api: TpuApi):
     plant(api, "toy-a1")
     plant(api, "toy-a2", spot=False)
-    plant(api, "toy-a3", "us-central2-b", accelerator="v4-8")
+    plant(api, "toy-a3", "europe-west4-b", accelerator="v5p-8")
     findings = audit.audit(api, rest=GoogleRest(api.project)).findings
     assert {item.resource.name: item.dollars_per_hour for item in findings} == {"toy-a1": 2.04, "toy-a2": 8.0, "toy-a3": None}
     assert [item.dollars_per_hour for item in audit.audit(api).findings] == [None, None, None], "nobody was asked"

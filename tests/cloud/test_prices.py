@@ -23,7 +23,7 @@ def settings_of(accelerator: str, **changes: Any) -> CloudSettings:
     return CloudSettings(project="tpulm-emulator", accelerator=accelerator, **changes)
 
 
-def per_hour(accelerator: str, *zones: str, notes: list[str] | None = None, **changes: Any) -> dict[str, float]:
+def per_hour(accelerator: str, *zones: str, notes: list[str] | None = None, **changes: Any) -> dict[str, Any]:
     settings = settings_of(accelerator, **changes)
     rest = GoogleRest(settings.project, patience_seconds=0.0)
     found = prices.of(settings, zones, rest=rest, note=[].append if notes is None else notes.append)

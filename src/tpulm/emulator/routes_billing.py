@@ -11,7 +11,7 @@ from tpulm.emulator.answers import Answer, json_answer
 from tpulm.emulator.calls import Call
 from tpulm.emulator.projects import Projects
 from tpulm.emulator.router import Route
-from tpulm.emulator.rpc import bad_argument, not_found
+from tpulm.emulator.rpc import RpcError, bad_argument
 
 _SKUS = "_cloudbilling/v1/services/{service}/skus"
 _PAGE = 8  # the service has tens of thousands of rows and pages of 5000
@@ -28,7 +28,7 @@ class BillingRoutes:
         """Open to every login; the API must be on in the caller's project."""
         self._projects.permitted(self._projects.default, "cloudbilling.googleapis.com")
         if service not in _services() or "prices" in self._projects.as_it_was:
-            raise not_found(f"services/{service}")
+            raise RpcError(404, f"Service {service} was not found.")
         skus, token = _services()[service], call.query.get("pageToken", "")
         if token and not token.isdecimal():
             raise bad_argument("The page token is invalid.")
