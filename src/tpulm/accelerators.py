@@ -1,6 +1,7 @@
-"""The catalogue of accelerators: what a TPU type consists of and costs, and the peak speed of a device JAX reports.
+"""The catalogue of accelerators: what a TPU type consists of, and the peak speed of a device JAX reports.
 
-The figures, with their sources and their age, are in accelerators.toml beside this file; it is read when first asked for.
+The figures, with their sources and their age, are in accelerators.toml beside this file; it is read when first asked for. Its
+prices are of no region: types are compared by them. What a TPU costs in a zone, `tpulm.cloud.prices` says.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Literal
 from tpulm.errors import ConfigError, suggest
 from tpulm.storage import parse_toml
 
+_PRICES = ("on_demand", "spot")
 ComputeType = Literal["bfloat16", "float16", "float32"]
 
 _FLAT = ("v2", "v3", "v5e", "v6e")  # generations whose chips are linked in two dimensions; the others' in three
@@ -40,9 +42,11 @@ class Accelerator:
     ici_bytes_per_second: float  # of one link, in one direction
     runtime_version: str
     zones: tuple[str, ...]  # "us-east5-*" stands for every zone of that region
-    dollars_per_hour: float | None  # on demand; None: no price is listed
+    dollars_per_hour: float | None  # on demand, in no certain region; None: no price is listed
     spot_dollars_per_hour: float | None
     prices_as_of: str
+    prices_source: str
+    own_prices: frozenset[str] = frozenset()  # "on_demand", "spot": from the user's file, for every region
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -157,6 +161,8 @@ def _accelerator(entry: dict[str, Any], number: int) -> Accelerator:
         dollars_per_hour=chips * entry["on_demand"] if "on_demand" in entry else None,
         spot_dollars_per_hour=chips * entry["spot"] if "spot" in entry else None,
         prices_as_of=_catalogue()["prices"]["as_of"],
+        prices_source=_catalogue()["prices"]["source"],
+        own_prices=frozenset(entry.get("own_prices", ())),
     )
 
 
@@ -166,7 +172,13 @@ def _smallest_names() -> list[str]:
 
 @functools.cache
 def _catalogue() -> dict[str, Any]:
-    ours = tomllib.loads((resources.files("tpulm") / "accelerators.toml").read_text(encoding="utf-8"))
+    ours, listed = (
+        tomllib.loads((resources.files("tpulm") / name).read_text(encoding="utf-8"))
+        for name in ("accelerators.toml", "cloud/prices.toml")
+    )
+    ours["prices"] = prices = listed["comparison"]
+    for entry in ours["tpu"]:
+        entry |= {name: of[entry["generation"]] for name in _PRICES if entry["generation"] in (of := prices[name])}
     path = user_file()
     return _with_own(ours, path) if path.exists() else ours
 
@@ -201,5 +213,5 @@ def _with_own(catalogue: dict[str, Any], path: Path) -> dict[str, Any]:
             like = next(known[key] for known in catalogue["tpu"] if key in known)
             if not isinstance(value, (int, float) if isinstance(like, (int, float)) else type(like)) or value == []:
                 raise ConfigError(f"{path}: {key} of '{prefix}' is {value!r}; expected something like {like!r}")
-        entries[prefix] = whole
+        entries[prefix] = {**whole, "own_prices": {*whole.get("own_prices", ()), *entry} & {*_PRICES}}
     return {**catalogue, "prices": {**catalogue["prices"], **own.get("prices", {})}, "tpu": list(entries.values())}

@@ -50,6 +50,7 @@ log_every_steps = 10
 warmup_steps = 20
 """
 WHERE = ("--accelerator", "v3-8", "--bucket", "runs", "--zone", "us-central1-a")
+V5P = ("--accelerator", "v5p-8", "--bucket", "runs", "--zone", "europe-west4-b")  # where there are only commitments
 Tpulm = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -108,6 +109,9 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
     done = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan")
     assert (done.returncode, gcs.tpu.nodes()) == (2, {})
     assert "--yes launches without asking" in done.stderr and "no budget" not in done.stderr
+    assert "$2.04 an hour spot in us-central1-a (Cloud Billing Catalog, " in " ".join(done.stderr.split())
+    unknown = tpulm("cloud", "launch", "toy.toml", *V5P, "--no-plan", "--no-check")
+    assert "not known in europe-west4-b" in unknown.stderr and "--yes launches without asking" in unknown.stderr
 
 
 @pytest.mark.parametrize(
@@ -129,6 +133,8 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
         ((*WHERE, "--no-check", "--zone", "us-central9-q"), 4, "no zone with TPUs is named us-central9-q"),
         ((*WHERE, "--set", "corpus.sources=['nope/*.txt']"), 2, "nope/*.txt"),
         ((*WHERE, "--budget", "0.1"), 4, "a budget of $0.10 ends the run at once"),
+        ((*V5P, "--budget", "100"), 4, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
+        ((*V5P, "--budget", "100", "--no-check"), 2, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
     ],
 )
 def test_what_cannot_be_launched(

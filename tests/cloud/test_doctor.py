@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,9 +47,9 @@ def wrong(found: dict[str, Check]) -> dict[str, bool | None]:
 
 
 def test_nothing_is_wrong(whole: Emulator):
-    found = checks()
+    found, today = checks(), time.strftime("%Y-%m-%d", time.gmtime())
     assert wrong(found) == {} and [check.name for check in found.values() if check.remedy] == []
-    assert found["price"].found == "$2.04 an hour, spot, by a catalogue (undated); $102.00 buy 50.0 h"
+    assert found["price"].found == f"$2.04 an hour spot in us-central1-a (Cloud Billing Catalog, {today}); $102.00 buy 50.0 h"
     assert found["zones"].found == "v3-8 is offered in us-central1-a"
     assert not any(kind.startswith(("SET", "CREATE", "ENABLE", "PATCH")) for kind in changes_made(whole))
 
@@ -248,7 +249,9 @@ def test_compute_engine_may_not_be_seen(whole: Emulator, compute: list[dict[str,
 
 
 def test_prices(whole: Emulator):
-    assert checks(dollars_per_hour=0.0)["price"].found == "$0 an hour, by cloud.toml; the budget is never reached"
+    assert checks(dollars_per_hour=0.0)["price"].found == (
+        "$0 an hour spot in us-central1-a (cloud.toml); the budget is never reached"
+    )
     found = checks(budget=None)["price"]
     assert found.ok and "no budget is set" in found.found and "budget = 100" in found.remedy
 
@@ -263,4 +266,9 @@ def test_nobody_answers(gcs: Emulator):
     gcs.stop()
     found = checks()
     assert found["project"].ok is False and "no answer from" in found["project"].found
-    assert found["price"].ok and found["quota"].ok is None
+    assert found["quota"].ok is None and found["price"].ok is False, "a budget needs a price"
+    assert "no answer from" in found["price"].found and "dollars_per_hour" in found["price"].remedy
+    assert checks(budget=None)["price"].ok is None
+    assert checks(accelerator="v6e-8", zones=("us-east5-a",))["price"].found.startswith(
+        "$12.96 an hour spot in us-east5-a (readings of the Cloud Billing Catalog by third parties, 2026-08); the Cloud Billing"
+    )

@@ -122,7 +122,8 @@ class _Rehearsal:
         setup.apply(setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
         prepare(self._config, self._workdir)
         tell("dataset and tokenizer are in the bucket")
-        launching.launch(self._config, self._workdir, settings, dollars_per_hour=settings.price or 0.0)
+        price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
+        launching.launch(self._config, self._workdir, settings, dollars_per_hour=price)
         supervisor = launching.supervisor(
             self._workdir, settings, api, newest_step=self._newest_step, tell=tell, pause_seconds=0.5
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 from tpulm import readable
 from tpulm.accelerators import Accelerator
+from tpulm.cloud import prices
 from tpulm.cloud.checks_project import CONSOLE
 from tpulm.cloud.look import Check, Look, toml
 from tpulm.cloud.settings import region_of
@@ -124,21 +125,29 @@ def _amount(kind: Accelerator) -> tuple[int, str]:
 
 
 def price(look: Look) -> Check:
+    """The dearest zone's, as a budget is counted until there is a node."""
     settings = look.settings
-    dollars = settings.price
-    if dollars is None:
-        if not settings.accelerator:
-            return Check("price", None, UNNAMED, NAME_ONE)
-        return Check("price", None, f"none is listed for {settings.accelerator}", "dollars_per_hour = … in cloud.toml")
-    form = "spot" if settings.spot else "on demand"
-    source = (
-        "by cloud.toml" if settings.dollars_per_hour is not None else f"{form}, by a catalogue ({settings.kind.prices_as_of})"
-    )
-    said = f"{readable.dollars(dollars)} an hour, {source}"
-    if settings.budget is None:
-        remedy = "" if dollars == 0 else "budget = 100 in cloud.toml ends runs that would cost more dollars"
-        return Check("price", True, f"{said}; no budget is set", remedy)
-    if dollars == 0:
-        return Check("price", True, f"{said}; the budget is never reached")
-    bought = readable.duration(settings.budget / dollars * 3600)
-    return Check("price", True, f"{said}; {readable.dollars(settings.budget)} buy {bought}")
+    if not settings.accelerator and settings.dollars_per_hour is None:
+        return Check("price", None, UNNAMED, NAME_ONE)
+    zones, notes = settings.zones, list[str]()
+    if any(zone.endswith("*") for zone in zones):
+        zones = look.zones
+    try:
+        found = prices.of(settings, zones, rest=look.rest, note=notes.append)
+    except ConfigError as error:
+        return Check("price", False, "; ".join([str(error), *notes]), "dollars_per_hour = … in cloud.toml, or other zones")
+    unknown = f"none is known in {', '.join(zone for zone in zones if zone not in found)}"
+    if not found:
+        return Check("price", None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
+    dearest = max(found.values(), key=lambda item: item.dollars_per_hour)
+    said = [str(dearest), *([unknown] if len(found) < len(zones) else []), *notes]
+    if dearest.dollars_per_hour and settings.budget is not None:
+        bought = readable.duration(settings.budget / dearest.dollars_per_hour * 3600)
+        said.append(f"{readable.dollars(settings.budget)} buy {bought}")
+    elif settings.budget is not None:
+        said.append("the budget is never reached")
+    else:
+        said.append("no budget is set")
+    unbounded = dearest.dollars_per_hour and settings.budget is None
+    remedy = "budget = 100 in cloud.toml ends runs that would cost more dollars" if unbounded else ""
+    return Check("price", True, "; ".join(said), remedy)

@@ -53,7 +53,7 @@ class CloudSettings(Settings):
     queued: bool = False  # through a queued resource, which waits for capacity
     budget: PositiveFloat | None = None  # dollars
     deadline_hours: PositiveFloat | None = None
-    dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of the catalogue's price
+    dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of those of `prices`
     service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
     network: str | None = None  # None: "default"
     subnetwork: str | None = None  # None: the network's own in auto mode
@@ -150,13 +150,6 @@ class CloudSettings(Settings):
     def kind(self) -> Accelerator:
         """The accelerator's entry in the catalogue. Raises ConfigError where none is named."""
         return accelerators.find(self.accelerator)
-
-    @property
-    def price(self) -> float | None:
-        """Dollars per hour of the whole slice; None: none is known."""
-        if self.dollars_per_hour is not None or not self.accelerator:
-            return self.dollars_per_hour
-        return self.kind.spot_dollars_per_hour if self.spot else self.kind.dollars_per_hour
 
     @property
     def buckets(self) -> tuple[str, ...]:

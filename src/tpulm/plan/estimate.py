@@ -115,6 +115,7 @@ class Plan:
             "cost_spot_usd": spot,
             "cost_per_billion_tokens_usd": None if on_demand is None else on_demand / (self.tokens / 1e9),
             "prices_as_of": accelerator.prices_as_of,
+            "prices_source": accelerator.prices_source,
             "compiler": heaviest.analysis.compiler,
             "phases": [_phase_values(phase) for phase in self.phases],
         }
