@@ -28,7 +28,7 @@ from tpulm.cloud import packages
 from tpulm.cloud.vm.digest import digest
 from tpulm.progress import SILENT, Progress
 
-PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "services.py")
+PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "probe.py", "services.py")
 _EXTRAS = ("gcs",)  # of tpulm, on a VM
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own
 
