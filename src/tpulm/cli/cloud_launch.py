@@ -116,7 +116,7 @@ def launch(
         launching.take_up(config, folder, settings)
     else:
         with console.status("Looking up prices …"):
-            found_prices = prices.of(settings, settings.zones, note=console.print)
+            found_prices = prices.of(settings, settings.zones, note=lambda text: console.print(escape(text), soft_wrap=True))
         dearest = max((price.dollars_per_hour for price in found_prices.values()), default=None)
         launching.check_means(settings, dearest or 0.0, spent=job.dollars(time.time()) if job else 0.0)
         check_sources(config, folder, on_tpu=prepare_on_tpu)

@@ -127,11 +127,9 @@ def _amount(kind: Accelerator) -> tuple[int, str]:
 def price(look: Look) -> Check:
     """The dearest zone's, as a budget is counted until there is a node."""
     settings = look.settings
-    if not settings.accelerator and settings.dollars_per_hour is None:
+    if not settings.accelerator:
         return Check("price", None, UNNAMED, NAME_ONE)
-    zones, notes = settings.zones, list[str]()
-    if any(zone.endswith("*") for zone in zones):
-        zones = look.zones
+    zones, notes = look.zones, list[str]()
     try:
         found = prices.of(settings, zones, rest=look.rest, note=notes.append)
     except ConfigError as error:

@@ -53,7 +53,7 @@ class CloudSettings(Settings):
     queued: bool = False  # through a queued resource, which waits for capacity
     budget: PositiveFloat | None = None  # dollars
     deadline_hours: PositiveFloat | None = None
-    dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of those of `prices`
+    dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of the catalogue's price
     service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
     network: str | None = None  # None: "default"
     subnetwork: str | None = None  # None: the network's own in auto mode
