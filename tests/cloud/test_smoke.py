@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tpulm import storage
-from tpulm.cloud import prices, setup, smoke
+from tpulm.cloud import setup, smoke
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.launch import offered
-from tpulm.cloud.provider import Request
 from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator, MachineSettings, as_it_was
@@ -22,19 +16,23 @@ from tpulm.errors import ConfigError
 PROJECT = "tpulm-emulator"
 
 
-def emulated(monkeypatch: pytest.MonkeyPatch, *old: str) -> Iterator[Emulator]:
-    machines = MachineSettings(environment={"TPULM_LOOK_SECONDS": "0.2", "TPULM_BOOT_SECONDS": "5"})
-    with Emulator(machines=machines, as_it_was=old) as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        emulator.create_bucket("runs")
-        emulator.tpu.set(create_seconds=0.5, delete_seconds=0.1)
-        yield emulator
+@pytest.fixture
+def machines() -> MachineSettings:
+    return MachineSettings(environment={"TPULM_LOOK_SECONDS": "0.2", "TPULM_BOOT_SECONDS": "5"})
 
 
 @pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    yield from emulated(monkeypatch)
+def old() -> str:
+    """The behaviour that the emulator still has."""
+    return ""
+
+
+@pytest.fixture
+def emulator(monkeypatch: pytest.MonkeyPatch, old: str, request: pytest.FixtureRequest) -> Emulator:
+    monkeypatch.setenv(as_it_was.VARIABLE, old)
+    found: Emulator = request.getfixturevalue("gcs")
+    found.tpu.set(create_seconds=0.5, delete_seconds=0.1)
+    return found
 
 
 def lines_of(emulator: Emulator, **options: object) -> tuple[dict[str, smoke.Line], smoke.Smoke]:
@@ -72,11 +70,9 @@ def test_every_line_is_as_google_answers(emulator: Emulator):
         ("deletion", "deleting in PROVISIONING"),
     ],
 )
-def test_an_old_behaviour_fails_its_line(monkeypatch: pytest.MonkeyPatch, old: str, wrong: str):
-    assert old in as_it_was.OLD
-    for emulator in emulated(monkeypatch, old):
-        lines, _ = lines_of(emulator)
-        assert [what for what, line in lines.items() if line.ok is not True] == [wrong], lines
+def test_an_old_behaviour_fails_its_line(emulator: Emulator, wrong: str):
+    lines, _ = lines_of(emulator)
+    assert [what for what, line in lines.items() if line.ok is not True] == [wrong], lines
 
 
 def test_a_budget_that_buys_too_little(emulator: Emulator):

@@ -116,7 +116,7 @@ class Smoke:
             check = checks_tpu.quota(Look(self.settings, self.rest))
         except (GoogleError, CloudRefused) as error:
             return Line("quota", None, str(error))
-        return Line("quota", check.ok, check.found)
+        return Line("quota", check.ok is True, check.found)
 
     def _refusal(self) -> Line:
         """Of a zone that does not have the type: nothing is created."""
