@@ -94,7 +94,8 @@ def test_the_users_own_figures_come_first(own_file: Path):
     own_file.write_text('[prices]\nas_of = "2026-11"\n[[tpu]]\nprefix = "v3"\non_demand = 1\n')
     v3 = accelerators.find("v3-8")
     assert (v3.dollars_per_hour, v3.spot_dollars_per_hour, v3.prices_as_of) == (4.0, pytest.approx(2.04), "2026-11")
-    assert accelerators.find("v2-8").dollars_per_hour == pytest.approx(4.5)
+    assert v3.own_prices == {"on_demand"}, "so that it holds in every zone"
+    assert accelerators.find("v2-8").dollars_per_hour == pytest.approx(4.5) and not accelerators.find("v2-8").own_prices
 
 
 @pytest.mark.parametrize(

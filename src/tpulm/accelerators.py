@@ -1,6 +1,7 @@
-"""The catalogue of accelerators: what a TPU type consists of and costs, and the peak speed of a device JAX reports.
+"""The catalogue of accelerators: what a TPU type consists of, and the peak speed of a device JAX reports.
 
-The figures, with their sources and their age, are in accelerators.toml beside this file; it is read when first asked for.
+The figures, with their sources and their age, are in accelerators.toml beside this file; it is read when first asked for. Its
+prices are of no region: types are compared by them. What a TPU costs in a zone, `tpulm.cloud.prices` says.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import Any, Literal
 from tpulm.errors import ConfigError, suggest
 from tpulm.storage import parse_toml
 
+_PRICES = ("on_demand", "spot")
 ComputeType = Literal["bfloat16", "float16", "float32"]
+
+_FLAT = ("v2", "v3", "v5e", "v6e")  # generations whose chips are linked in two dimensions; the others' in three
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,23 @@ class Accelerator:
     ici_bytes_per_second: float  # of one link, in one direction
     runtime_version: str
     zones: tuple[str, ...]  # "us-east5-*" stands for every zone of that region
-    dollars_per_hour: float | None  # on demand; None: no price is listed
+    dollars_per_hour: float | None  # on demand, in no certain region; None: no price is listed
     spot_dollars_per_hour: float | None
     prices_as_of: str
+    prices_source: str
+    own_prices: frozenset[str] = frozenset()  # "on_demand", "spot": from the user's file, for every region
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How the chips lie: as near to a square, or a cube, as their number allows; (2, 4) for eight chips of a v5e."""
+        if self.generation in _FLAT:
+            return _near_equal(self.chips, 2)
+        return (2, 2, 1) if self.chips == 4 else _near_equal(self.chips, 3)  # the former: one host's
+
+    @property
+    def topology(self) -> str:
+        """The shape as Google writes it: "2x4"."""
+        return "x".join(map(str, self.shape))
 
     @property
     def hbm_bytes_per_device(self) -> int:
@@ -109,6 +127,15 @@ def _gpu_tflops(entry: dict[str, Any], compute_type: ComputeType) -> float:
     return by_type[compute_type]
 
 
+def _near_equal(number: int, axes: int) -> tuple[int, ...]:
+    """Factors in ascending order, as near to each other as can be."""
+    if axes == 1:
+        return (number,)
+    root = round(number ** (1 / axes) + 1e-6)
+    first = max(size for size in range(1, root + 1) if number % size == 0)
+    return tuple(sorted((first, *_near_equal(number // first, axes - 1))))
+
+
 def _exists(entry: dict[str, Any], number: int) -> bool:
     cube = entry.get("cube")
     return number in entry["sizes"] or bool(cube and number % cube == 0 and 0 < number <= entry["largest"])
@@ -134,6 +161,8 @@ def _accelerator(entry: dict[str, Any], number: int) -> Accelerator:
         dollars_per_hour=chips * entry["on_demand"] if "on_demand" in entry else None,
         spot_dollars_per_hour=chips * entry["spot"] if "spot" in entry else None,
         prices_as_of=_catalogue()["prices"]["as_of"],
+        prices_source=_catalogue()["prices"]["source"],
+        own_prices=frozenset(entry.get("own_prices", ())),
     )
 
 
@@ -143,7 +172,13 @@ def _smallest_names() -> list[str]:
 
 @functools.cache
 def _catalogue() -> dict[str, Any]:
-    ours = tomllib.loads((resources.files("tpulm") / "accelerators.toml").read_text(encoding="utf-8"))
+    ours, listed = (
+        tomllib.loads((resources.files("tpulm") / name).read_text(encoding="utf-8"))
+        for name in ("accelerators.toml", "cloud/prices.toml")
+    )
+    ours["prices"] = prices = listed["comparison"]
+    for entry in ours["tpu"]:
+        entry |= {name: of[entry["generation"]] for name in _PRICES if entry["generation"] in (of := prices[name])}
     path = user_file()
     return _with_own(ours, path) if path.exists() else ours
 
@@ -178,5 +213,5 @@ def _with_own(catalogue: dict[str, Any], path: Path) -> dict[str, Any]:
             like = next(known[key] for known in catalogue["tpu"] if key in known)
             if not isinstance(value, (int, float) if isinstance(like, (int, float)) else type(like)) or value == []:
                 raise ConfigError(f"{path}: {key} of '{prefix}' is {value!r}; expected something like {like!r}")
-        entries[prefix] = whole
+        entries[prefix] = {**whole, "own_prices": {*whole.get("own_prices", ()), *entry} & {*_PRICES}}
     return {**catalogue, "prices": {**catalogue["prices"], **own.get("prices", {})}, "tpu": list(entries.values())}

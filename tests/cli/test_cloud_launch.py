@@ -50,6 +50,7 @@ log_every_steps = 10
 warmup_steps = 20
 """
 WHERE = ("--accelerator", "v3-8", "--bucket", "runs", "--zone", "us-central1-a")
+V5P = ("--accelerator", "v5p-8", "--bucket", "runs", "--zone", "europe-west4-b")  # where there are only commitments
 Tpulm = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -108,6 +109,9 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
     done = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan")
     assert (done.returncode, gcs.tpu.nodes()) == (2, {})
     assert "--yes launches without asking" in done.stderr and "no budget" not in done.stderr
+    assert "$2.04 an hour spot in us-central1-a (Cloud Billing Catalog, " in " ".join(done.stderr.split())
+    unknown = tpulm("cloud", "launch", "toy.toml", *V5P, "--no-plan", "--no-check")
+    assert "not known in europe-west4-b" in unknown.stderr and "--yes launches without asking" in unknown.stderr
 
 
 @pytest.mark.parametrize(
@@ -129,6 +133,8 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
         ((*WHERE, "--no-check", "--zone", "us-central9-q"), 4, "no zone with TPUs is named us-central9-q"),
         ((*WHERE, "--set", "corpus.sources=['nope/*.txt']"), 2, "nope/*.txt"),
         ((*WHERE, "--budget", "0.1"), 4, "a budget of $0.10 ends the run at once"),
+        ((*V5P, "--budget", "100"), 4, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
+        ((*V5P, "--budget", "100", "--no-check"), 2, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
     ],
 )
 def test_what_cannot_be_launched(
@@ -228,11 +234,15 @@ def fetchable_interpreter(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) -> None:
-    done = tpulm("cloud", "rehearse", "toy.toml", "--preempt", "3", "--to", "rehearsed", "--json")
+    steps = ("--set", "train.steps=600")  # a longer run would be shortened to so many
+    done = tpulm("cloud", "rehearse", "toy.toml", *steps, "--preempt", "3", "--to", "rehearsed", "--json")
     assert done.returncode == 0, done.stderr
     end = told(done)
     assert (end["status"], end["interruptions"], end["left"]) == ("done", 3, {"nodes": 0, "queued_resources": 0})
     assert end["endings"][-1] == "done" and end["attempts"] == 4
-    assert tpulm("run", "toy.toml", "--workdir", "w").returncode == 0
+    first, second, *_ = end["first_steps"]
+    assert (first["attempt"], second["attempt"]) == (1, 2) and first["found"] == 0 < first["compiled"]
+    assert (second["compiled"], second["found"]) == (0, first["compiled"]), "what the first VM compiled is in the bucket"
+    assert tpulm("run", "toy.toml", *steps, "--workdir", "w").returncode == 0
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (place / "rehearsed" / name).read_bytes() == (place / "w" / "export" / name).read_bytes(), name

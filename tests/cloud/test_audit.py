@@ -10,6 +10,7 @@ from cloud_rig import OTHER_ZONE, WORKDIR_PATH, ZONE, job_of, node_of, plant, qu
 
 from tpulm import storage
 from tpulm.cloud import audit
+from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
@@ -31,7 +32,7 @@ def test_a_live_run_is_left_alone_and_its_earlier_nodes_are_not(api: TpuApi, gcs
     plant(api, "toy-a1", OTHER_ZONE)
     gcs.tpu.kill("toy-a1")
     until(lambda: api.look("toy-a1", OTHER_ZONE).state == "PREEMPTED")
-    found = audit.audit(api)
+    found = audit.audit(api, rest=GoogleRest(api.project))
     assert verdicts(api) == {("toy-a1", "node"): "orphan", ("toy-a2", "node"): "live"}
     (orphan,) = found.of("orphan")
     assert "is at toy-a2 in us-central1-a" in orphan.why and orphan.dollars_per_hour == 0, "it holds quota, and is not billed"
@@ -105,6 +106,15 @@ def test_of_others_only_the_number_is_told(api: TpuApi):
     plant(api, "theirs", labels={})
     found = audit.audit(api)
     assert (found.findings, found.others) == ((), 1)
+
+
+def test_each_is_priced_by_its_zone_and_spot_and_an_unknown_price_is_not_nothing(api: TpuApi):
+    plant(api, "toy-a1")
+    plant(api, "toy-a2", spot=False)
+    plant(api, "toy-a3", "europe-west4-b", accelerator="v5p-8")
+    findings = audit.audit(api, rest=GoogleRest(api.project)).findings
+    assert {item.resource.name: item.dollars_per_hour for item in findings} == {"toy-a1": 2.04, "toy-a2": 8.0, "toy-a3": None}
+    assert [item.dollars_per_hour for item in audit.audit(api).findings] == [None, None, None], "nobody was asked"
 
 
 def test_a_zone_that_does_not_answer_hides_no_other(api: TpuApi, gcs: Emulator, monkeypatch: pytest.MonkeyPatch):

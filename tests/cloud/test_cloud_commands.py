@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, job_of, node_of, plant, quick, running, write_job
+from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, write_job
 from rich.console import Console
 from typer.testing import CliRunner
 
 from tpulm import storage
 from tpulm.cli import cloud_costs, cloud_down, cloud_runs, terminal
 from tpulm.cli.app import app
-from tpulm.cloud import audit, teardown
+from tpulm.cloud import audit, prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
 from tpulm.errors import CloudRefused, ConfigError, StorageError, TpulmError
@@ -135,6 +135,14 @@ def test_cost(said: io.StringIO, gcs: Emulator):
     assert code == 0 and told["dollars"] == pytest.approx(4.0, rel=0.01)
     assert told["dollars_at_end"] == pytest.approx(4.0 + 1860 / 3600 * 2, rel=0.01)
     assert "$2.00 an hour" in text and "after 31 min of training more" in text and "a month in us-central1" in text
+    assert "where from is not written down" in text and "cloud.google.com/storage/pricing of that day, 2022-12-30" in text
+    prices.save(WORKDIR_PATH / "cloud", {ZONE: prices.Price(2.0, ZONE, True, prices.CATALOG, "2026-11-23")})
+    run("cost", *W)
+    assert "$2.00 an hour spot in us-central1-a (Cloud Billing Catalog, 2026-11-23)" in said.getvalue()
+    write_job(running(node=node_of(2, zone="us-central1-b")))
+    told, text = json.loads(run("cost", *W, "--json")[1]), said.getvalue()
+    assert told["dollars"] == 2.0 and told["dollars_at_end"] is None
+    assert "at least $2.00 of $50.00" in text and "? an hour" in text and "not known: no price" in text
     write_job(running(dollars_per_hour=0.0, attempts=()))
     assert json.loads(run("cost", *W, "--json")[1])["dollars_at_end"] == 0
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from compute_answers import API_OFF, REFUSED, served, usual
 
 from tpulm.cloud.doctor import Check, examine
 from tpulm.cloud.google_rest import GoogleRest
@@ -17,7 +20,16 @@ SETTINGS = CloudSettings(project=PROJECT, accelerator="v3-8", zones=("us-central
 
 
 @pytest.fixture
-def whole(gcs: Emulator) -> Emulator:
+def compute(gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """Compute Engine: it answers as for a new project, or whatever the test puts into the list."""
+    instead: list[dict[str, Any]] = []
+    with served(lambda path: instead[0] if instead else usual(path)) as address:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", address)
+        yield instead
+
+
+@pytest.fixture
+def whole(gcs: Emulator, compute: list[dict[str, Any]]) -> Emulator:
     """A project that was set up."""
     apply(steps(SETTINGS))
     return gcs
@@ -35,9 +47,9 @@ def wrong(found: dict[str, Check]) -> dict[str, bool | None]:
 
 
 def test_nothing_is_wrong(whole: Emulator):
-    found = checks()
+    found, today = checks(), time.strftime("%Y-%m-%d", time.gmtime())
     assert wrong(found) == {} and [check.name for check in found.values() if check.remedy] == []
-    assert found["price"].found == "$2.04 an hour, spot, by a catalogue (undated); $102.00 buy 50.0 h"
+    assert found["price"].found == f"$2.04 an hour spot in us-central1-a (Cloud Billing Catalog, {today}); $102.00 buy 50.0 h"
     assert found["zones"].found == "v3-8 is offered in us-central1-a"
     assert not any(kind.startswith(("SET", "CREATE", "ENABLE", "PATCH")) for kind in changes_made(whole))
 
@@ -213,8 +225,33 @@ def test_secrets(whole: Emulator):
     assert found["secret TOKEN"].ok is False and "secretmanager.versions.access" in found["secret TOKEN"].found
 
 
+def test_networks_and_addresses(whole: Emulator):
+    found = checks(accelerator="v3-32", budget=None)
+    assert found["network"].found == "default" and found["subnetwork"].found == "default in us-central1"
+    assert found["external addresses"].found == "4 needed; 8 of 8 free in us-central1"
+    assert "Private Google Access" not in found
+    found = checks(accelerator="v3-128", budget=None)["external addresses"]
+    assert found.ok is False and "takes 16: 8 of 8 free in us-central1" in found.found and "Cloud NAT" in found.remedy
+    found = checks(external_addresses=False)
+    assert found["Private Google Access"].ok is False and "external addresses" not in found
+    assert checks(network="projects/host/global/networks/lab", subnetwork="tpus")["subnetwork"].ok is False
+
+
+def test_compute_engine_may_not_be_seen(whole: Emulator, compute: list[dict[str, Any]]):
+    compute.append(API_OFF)
+    found = checks()
+    said = "not checked, because the API compute.googleapis.com is off"
+    assert found["network"] == Check("network", None, said, "tpulm cloud setup")
+    assert found["external addresses"].ok is None and found["subnetwork"].ok is None
+    compute[:] = [REFUSED]
+    found = checks()
+    assert all(found[name].ok is None and "roles/compute.viewer" in found[name].remedy for name in ("network", "subnetwork"))
+
+
 def test_prices(whole: Emulator):
-    assert checks(dollars_per_hour=0.0)["price"].found == "$0 an hour, by cloud.toml; the budget is never reached"
+    assert checks(dollars_per_hour=0.0)["price"].found == (
+        "$0 an hour spot in us-central1-a (cloud.toml); the budget is never reached"
+    )
     found = checks(budget=None)["price"]
     assert found.ok and "no budget is set" in found.found and "budget = 100" in found.remedy
 
@@ -229,4 +266,9 @@ def test_nobody_answers(gcs: Emulator):
     gcs.stop()
     found = checks()
     assert found["project"].ok is False and "no answer from" in found["project"].found
-    assert found["price"].ok and found["quota"].ok is None
+    assert found["quota"].ok is None and found["price"].ok is False, "a budget needs a price"
+    assert "no answer from" in found["price"].found and "dollars_per_hour" in found["price"].remedy
+    assert checks(budget=None)["price"].ok is None
+    assert checks(accelerator="v6e-8", zones=("us-east5-a",))["price"].found.startswith(
+        "$12.96 an hour spot in us-east5-a (readings of the Cloud Billing Catalog by third parties, 2026-08); the Cloud Billing"
+    )

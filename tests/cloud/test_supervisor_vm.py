@@ -83,7 +83,7 @@ def test_a_run_goes_on_and_ends_with_nobody_here(cloud: Cloud, compute: ComputeA
     assert "the run is over: this VM deletes itself" in log
     found = watched(compute)
     assert (found.state, found.does) == (None, "over")
-    assert 0.0 < found.dollars < 0.01
+    assert found.dollars is not None and 0.0 < found.dollars < 0.01
 
 
 def test_a_supervisor_that_is_killed_is_started_again(cloud: Cloud, compute: ComputeApi) -> None:

@@ -6,11 +6,12 @@ import threading
 import time
 
 import pytest
-from cloud_rig import PROJECT, WORKDIR_PATH, job_of, node_of, plant, quick, running, write_job
+from cloud_rig import PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, write_job
 
 from tpulm import storage
 from tpulm.cloud import cost, teardown
 from tpulm.cloud.job import Job
+from tpulm.cloud.prices import Price
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, InUse, StorageError, TpulmError
@@ -125,4 +126,13 @@ def test_the_cost_of_attempts_storage_and_what_is_to_come(gcs: Emulator):
     granted = cost.cost(running(dollars_per_hour=0.0, attempts=()), WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
     assert (granted.dollars, granted.dollars_at_end) == (0.0, 0.0)
     assert cost.cost(job, WORKDIR_PATH, now=now, newest_step=70).dollars_at_end is None
-    assert cost.stored(WORKDIR_PATH, "asia-northeast1").dollars_per_month > found.stored.dollars_per_month
+    assert (cost.stored(WORKDIR_PATH, "asia-northeast1").dollars_per_month or 0) > (found.stored.dollars_per_month or 0)
+    assert cost.stored(WORKDIR_PATH, "us-central2").dollars_per_month is None, "no other region's price stands for it"
+
+
+def test_a_zone_without_a_price_is_named_and_not_counted(gcs: Emulator):
+    known = Price(2.0, ZONE, True, "Cloud Billing Catalog", "2026-11-23")
+    job, now = running(node=node_of(2, zone="us-central1-b")), time.time()
+    found = cost.cost(job, WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200, prices={ZONE: known})
+    assert [item.dollars for item in found.attempts] == [2.0, None] and found.prices == (known,)
+    assert (found.dollars, found.at_least, found.dollars_per_hour, found.dollars_at_end) == (2.0, True, None, None)

@@ -304,6 +304,21 @@ def test_an_address_of_another_machine():
         pass
 
 
+def test_a_pod_whose_own_name_is_known_later(group: Group, monkeypatch: pytest.MonkeyPatch):
+    """JAX waits for it, too: jax/_src/clusters/cloud_tpu_cluster.py, wait_for_coordinator."""
+    resolve, asked = socket.create_server, []
+
+    def create_server(address: tuple[str, int], **settings: Any) -> socket.socket:
+        asked.append(address)
+        if len(asked) == 1:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(address, **settings)
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+    assert [host.index for host in group.run(lambda hosts: hosts, lambda hosts: hosts)] == [0, 1]  # pyright: ignore
+    assert len(asked) == 2
+
+
 HOST = """
 import sys, threading, time
 from tpulm import interrupt

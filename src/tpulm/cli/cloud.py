@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tpulm.cli import cloud_costs, cloud_down, cloud_launch, cloud_rehearse, cloud_runs, cloud_setup
+from tpulm.cli import cloud_costs, cloud_down, cloud_export, cloud_launch, cloud_rehearse, cloud_runs, cloud_setup, cloud_smoke
 from tpulm.cli.commands import Commands
 from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, print_json
@@ -21,6 +21,7 @@ PROJECT = "tpulm-emulator"
 app = Commands(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
 app.command()(cloud_setup.doctor)
 app.command()(cloud_setup.setup)
+app.command()(cloud_smoke.smoke)
 app.command()(cloud_launch.launch)
 app.command()(cloud_launch.attach)
 app.command()(cloud_launch.stop)
@@ -31,6 +32,7 @@ app.command()(cloud_costs.cost)
 app.command()(cloud_costs.audit)
 app.command()(cloud_down.down)
 app.command()(cloud_runs.ssh)
+app.add_typer(cloud_export.app, name="export")
 
 
 @app.command()

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from tpulm.cli.cloud_options import CloudFile, Project, cloud_settings
-from tpulm.cli.cloud_shared import newest_step, pace, seconds_left
+from tpulm.cli.cloud_shared import newest_step, pace, seconds_left, total
 from tpulm.cli.options import AsJson, WorkDir
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import CloudRefused, ConfigError
@@ -50,13 +50,14 @@ def audit(
     from tpulm.cloud.audit import audit as look
     from tpulm.cloud.audit import delete as remove
     from tpulm.cloud.compute import AllResources
+    from tpulm.cloud.google_rest import GoogleRest
 
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")
     settings = cloud_settings(cloud, project=project)
     api = AllResources(settings.project)
     with drawn_progress() as progress:
-        found = look(api, progress=progress)
+        found = look(api, rest=GoogleRest(settings.project, patience_seconds=20.0), progress=progress)
     _show(settings.project, found)
     targets = _targets(found, names) if delete else []
     done = None
@@ -110,7 +111,7 @@ def _show(project: str, found: Audit) -> None:
             f"{'spot ' * resource.spot}{resource.accelerator}",
             f"{resource.state}{', queued' * (resource.kind == 'queued resource')}",
             "of unknown age" if age is None else f"{duration(age)} old",
-            f"{dollars(item.dollars_per_hour)} an hour",
+            f"{dollars(item.dollars_per_hour)} an hour{f' ({item.price.origin})' if item.price else ''}",
         )
         console.print(
             f"{_VERDICTS[item.verdict]}  {escape(resource.name)} in {resource.zone}: {', '.join(told)}", soft_wrap=True
@@ -122,9 +123,10 @@ def _show(project: str, found: Audit) -> None:
         console.print(f"{found.others} more are not tpulm's, and are left alone")
     orphans = found.of("orphan")
     if orphans:
-        hourly = sum(item.dollars_per_hour or 0.0 for item in orphans)
+        known = [item.dollars_per_hour for item in orphans if item.dollars_per_hour is not None]
+        hourly = f"{'at least ' * (len(known) < len(orphans))}{dollars(sum(known))} an hour"
         console.print(
-            f"[bold red]{len(orphans)} left behind[/], {dollars(hourly)} an hour; 'tpulm cloud audit --delete' ends them",
+            f"[bold red]{len(orphans)} left behind[/], {hourly}; 'tpulm cloud audit --delete' ends them",
             soft_wrap=True,
         )
     if unknown := found.of("unknown"):
@@ -145,6 +147,7 @@ def _as_values(project: str, found: Audit) -> dict[str, Any]:
             "why": item.why,
             "age_seconds": item.age(now),
             "dollars_per_hour": item.dollars_per_hour,
+            "price": None if item.price is None else vars(item.price),
         }
         for item in found.findings
     ]
@@ -157,8 +160,9 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
 
         tpulm cloud cost --workdir gs://my-project-tpulm/first
 
-    TPUs at the price the run was launched with (0 with a grant), from READY until gone; the work folder at the price of
-    regional storage. Google's bill has the last word: network and discounts are not counted.
+    TPUs at the price of their zone when the run was launched (0 with a grant), from READY until gone; the work folder at the
+    price of regional storage. "?" is a price that is not known, and is not counted. Google's bill has the last word: network
+    and discounts are not counted.
     """
     from dataclasses import asdict
 
@@ -166,6 +170,7 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
     from tpulm.cloud.cost import cost as reckon
+    from tpulm.cloud.prices import saved
     from tpulm.cloud.standing import launched_with, total_steps
 
     control = Control(workdir)
@@ -173,7 +178,7 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     with console.status(f"Looking at {workdir} …"):
         newest = max(newest_step(workdir), job.newest_step)
         left = seconds_left(job, pace(workdir), total_steps(workdir), newest)
-        found = reckon(job, workdir, now=time.time(), newest_step=newest, seconds_left=left)
+        found = reckon(job, workdir, now=time.time(), newest_step=newest, seconds_left=left, prices=saved(control.folder))
         watch = supervisor_vm.watch(control, ComputeApi(job.project) if job.project else None)
     budget = launched_with(control).get("budget")
     rows = [
@@ -189,19 +194,21 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     ]
     if rows:
         print_table(f"{workdir}", rows, header=("attempt", "zone", "why it ended", "steps", "billed", "cost"))
-    at_end = "not known: no speed yet" if found.dollars_at_end is None else dollars(found.dollars_at_end)
+    why = "no speed yet" if found.hours_left is None else "no price"
+    at_end = f"not known: {why}" if found.dollars_at_end is None else dollars(found.dollars_at_end)
     if found.dollars_at_end is not None and found.hours_left:
         at_end += f", after {duration(found.hours_left * 3600)} of training more"
     print_table(
         "" if rows else f"{workdir}",
         {
-            "so far": dollars(found.dollars) + ("" if budget is None else f" of {dollars(budget)}"),
+            "so far": total(found.attempts) + ("" if budget is None else f" of {dollars(budget)}"),
             "now": f"{dollars(found.dollars_per_hour)} an hour" if found.runs else "no TPU is billed",
             "at the end": at_end,
+            "prices": "; ".join(map(str, found.prices)) or "as launched; where from is not written down",
             **({} if watch is None else {"supervisor": _supervisor(watch)}),
             "work folder": f"{found.stored.bytes / 1e9:,.2f} GB in {found.stored.objects:,} objects, "
             f"{dollars(found.stored.dollars_per_month)} a month in {found.stored.region} "
-            f"(prices of {found.stored.prices_as_of})",
+            f"({found.stored.prices_source}, {found.stored.prices_as_of})",
         },
     )
     if as_json:
@@ -210,9 +217,8 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
 
 
 def _supervisor(watch: Watch) -> str:
-    from tpulm.cloud.supervisor_vm import DOLLARS_PER_HOUR
-
+    price = f"${watch.price.dollars_per_hour} an hour ({watch.price.origin})" if watch.price else "a price not known"
     return (
-        f"{dollars(watch.dollars)} more for {duration(watch.hours * 3600)} of {watch.vm.name}, "
-        f"an {watch.vm.machine_type} at ${DOLLARS_PER_HOUR} an hour, without its disk and address"
+        f"{dollars(watch.dollars)} more for {duration(watch.hours * 3600)} of {watch.vm.name}, an {watch.vm.machine_type} at "
+        f"{price}, without its disk and address"
     )

@@ -31,7 +31,10 @@ from tpulm.readable import dollars, duration
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpulm.cloud.job import Job
+    from tpulm.cloud.prices import Price
     from tpulm.cloud.settings import CloudSettings
     from tpulm.config import RunConfig
 
@@ -100,6 +103,7 @@ def launch(
         supervise=supervise,
     )
     from tpulm.cloud import launch as launching
+    from tpulm.cloud import prices
     from tpulm.cloud.control import Control
     from tpulm.cloud.tpu_api import TpuApi
 
@@ -117,20 +121,24 @@ def launch(
     if job is not None and control.is_complete() and job.is_over:
         _end(job, folder, as_json)
     settings = launching.offered(settings, TpuApi(settings.project))
-    price = settings.price or 0.0
-    launching.check_means(settings, price, spent=job.dollars(time.time()) if job else 0.0)
     if job is not None and job.node is not None:
+        launching.check_means(settings, job.dollars_per_hour, spent=job.dollars(time.time()))
         console.print(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.", soft_wrap=True)
         launching.take_up(config, folder, settings)
     else:
+        with console.status("Looking up prices …"):
+            found_prices = prices.of(settings, settings.zones, note=lambda text: console.print(escape(text), soft_wrap=True))
+        dearest = max((price.dollars_per_hour for price in found_prices.values()), default=None)
+        launching.check_means(settings, dearest or 0.0, spent=job.dollars(time.time()) if job else 0.0)
         check_sources(config, folder, on_tpu=prepare_on_tpu)
-        estimate = _planned(config, settings) if plan else None
-        _agree(config, settings, folder, estimate, yes=yes)
+        estimate = _planned(config, settings, dearest) if plan else None
+        _agree(config, settings, folder, found_prices, estimate, yes=yes)
         staged = launching.staged(config, folder / "cloud" / "inputs")
         if not prepare_on_tpu:
             prepare(staged, folder)
         with drawn_progress() as progress:
-            launching.launch(staged, folder, settings, dollars_per_hour=price, python=python, progress=progress)
+            launching.launch(staged, folder, settings, dollars_per_hour=dearest or 0.0, python=python, progress=progress)
+        prices.save(control.folder, found_prices)
     if in_cloud:
         _supervise_in_cloud(folder, settings, follow=not detach, as_json=as_json)
     elif detach:
@@ -189,7 +197,7 @@ def _check(settings: CloudSettings) -> None:
         )
 
 
-def _planned(config: RunConfig, settings: CloudSettings) -> dict[str, Any]:
+def _planned(config: RunConfig, settings: CloudSettings, per_hour: float | None) -> dict[str, Any]:
     """What `tpulm plan` says of the run; raises ConfigError where it does not fit, CloudRefused where it costs too much."""
     import os
 
@@ -204,7 +212,7 @@ def _planned(config: RunConfig, settings: CloudSettings) -> dict[str, Any]:
             f"{config.name} does not fit {settings.kind.name}: {error}\n"
             f"'tpulm plan … --accelerator {settings.kind.name} --fit' looks for settings that fit"
         ) from error
-    cost = None if settings.price is None else made.hours * settings.price
+    cost = made.dollars(per_hour)
     if cost is not None and settings.budget is not None and cost > settings.budget:
         raise CloudRefused(
             f"{config.name} takes about {duration(3600 * made.hours)} on {settings.kind.name}, {dollars(cost)}, and the budget "
@@ -213,13 +221,22 @@ def _planned(config: RunConfig, settings: CloudSettings) -> dict[str, Any]:
     return {"hours": made.hours, "dollars": cost, "tokens_per_second": made.values()["tokens_per_second"]}
 
 
-def _agree(config: RunConfig, settings: CloudSettings, folder: PurePath, estimate: dict[str, Any] | None, *, yes: bool) -> None:
-    price = "unknown" if settings.price is None else f"{dollars(settings.price)} an hour"
+def _agree(
+    config: RunConfig,
+    settings: CloudSettings,
+    folder: PurePath,
+    prices: Mapping[str, Price],
+    estimate: dict[str, Any] | None,
+    *,
+    yes: bool,
+) -> None:
+    unknown = [zone for zone in settings.zones if zone not in prices]
+    told = [*map(str, prices.values()), *([f"not known in {', '.join(unknown)}"] if unknown else [])]
     rows = {
         "run": f"{config.name}, {config.train.steps:,} steps",
         "work folder": str(folder),
         "TPU": f"{'spot ' * settings.spot}{settings.kind.name} in {', '.join(settings.zones)}; project {settings.project}",
-        "price": price,
+        "price": "\n".join(told),
         "budget": "none: nothing stops it before it is done" if settings.budget is None else dollars(settings.budget),
     }
     if estimate is not None:

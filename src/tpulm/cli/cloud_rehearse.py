@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _BUCKET = "rehearsal"
 _MOST_STEPS = 600  # a longer run is shortened to so many
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _shortened(config: RunConfig, preempt: int) -> RunConfig:
     warmup = train.optimizer.warmup_steps
     if warmup is not None and steps < train.steps:
         warmup = min(warmup, steps // 10)
-    often = max(1, min(int(train.checkpoint.every_steps or steps), steps // (2 * (preempt + 1))))
+    often = max(1, min(int(train.checkpoint.every_steps or steps), steps // (3 * (preempt + 1))))
     changes = {
         "steps": steps,
         "optimizer": train.optimizer.model_copy(update={"warmup_steps": warmup}),
@@ -122,7 +122,8 @@ class _Rehearsal:
         setup.apply(setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
         prepare(self._config, self._workdir)
         tell("dataset and tokenizer are in the bucket")
-        launching.launch(self._config, self._workdir, settings, dollars_per_hour=settings.price or 0.0)
+        price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
+        launching.launch(self._config, self._workdir, settings, dollars_per_hour=price)
         supervisor = launching.supervisor(
             self._workdir, settings, api, newest_step=self._newest_step, tell=tell, pause_seconds=0.5
         )

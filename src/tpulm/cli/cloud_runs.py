@@ -12,15 +12,18 @@ import typer
 from rich.markup import escape
 
 from tpulm.cli.cloud_options import Project
-from tpulm.cli.cloud_shared import api_of, moment, newest_step, pace, project_of, seconds_left, step_of
+from tpulm.cli.cloud_shared import api_of, moment, newest_step, pace, project_of, seconds_left, step_of, total
 from tpulm.cli.options import AsJson, WorkDir
 from tpulm.cli.terminal import console, print_json, print_table
 from tpulm.errors import ConfigError, TpulmError
 from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpulm.cli.cloud_shared import Pace
     from tpulm.cloud.control import Control
+    from tpulm.cloud.cost import Spent
     from tpulm.cloud.job import Job
     from tpulm.cloud.standing import Standing
     from tpulm.cloud.supervisor_vm import Watch
@@ -51,7 +54,10 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
 
 
 def _show(workdir: PurePath, found: Standing, watch: Watch | None, speed: Pace | None) -> None:
+    from tpulm.cloud.cost import spent
+
     job, now = found.job, time.time()
+    attempts = spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
     step = step_of(job, speed, found.newest_step)
     percent = f" ({step / found.steps:.0%})" if found.steps else ""
     rows = {
@@ -68,10 +74,10 @@ def _show(workdir: PurePath, found: Standing, watch: Watch | None, speed: Pace |
         "checkpoint": f"step {found.newest_step:,}" if found.newest_step else "none yet",
         "model": f"{workdir}/export" if job.status == "done" else "",
         "speed": _speed(found, speed),
-        "cost": dollars(job.dollars(now)) + (f" of {dollars(found.budget)}" if found.budget is not None else ", no budget"),
+        "cost": total(attempts) + (f" of {dollars(found.budget)}" if found.budget is not None else ", no budget"),
     }
     print_table(f"{workdir}", {name: value for name, value in rows.items() if value})
-    _show_attempts(job, found.newest_step, now)
+    _show_attempts(job, attempts)
     if _needs_supervisor(found, watch):
         console.print(
             f"\n[bold yellow]nothing supervises this run[/]: what is preempted stays so, and nobody watches the budget. "
@@ -111,14 +117,13 @@ def _speed(found: Standing, speed: Pace | None) -> str:
     return f"{1 / speed.seconds_per_step:,.2f} steps/s{tokens}{remaining}"
 
 
-def _show_attempts(job: Job, newest: int, now: float) -> None:
-    from tpulm.cloud.cost import spent
+def _show_attempts(job: Job, attempts: Sequence[Spent]) -> None:
     from tpulm.cloud.job import Node
 
     if not (job.attempts or job.node):
         console.print("no attempt has begun yet")
         return
-    costs = {item.attempt: item for item in spent(job, now=now, newest_step=newest)}
+    costs = {item.attempt: item for item in attempts}
     rows = []
     for item in [*job.attempts, *([job.node] if job.node else [])]:
         number, ended = (item.attempt, None) if isinstance(item, Node) else (item.number, item.ended_at)
@@ -138,10 +143,11 @@ def _as_values(found: Standing, watch: Watch | None, speed: Pace | None) -> dict
     from tpulm.cloud.cost import spent
 
     job, now = found.job, time.time()
+    attempts = spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
     return {
         **job.model_dump(mode="json", exclude={"attempts", "format"}),
         "attempts": [item.model_dump(mode="json") for item in job.attempts],
-        "running": [vars(item) for item in spent(job, now=now, newest_step=found.newest_step) if not item.ending],
+        "running": [vars(item) for item in attempts if not item.ending],
         "supervisor": found.supervisor,
         "needs_supervisor": _needs_supervisor(found, watch),
         "supervisor_vm": None if watch is None else asdict(watch),

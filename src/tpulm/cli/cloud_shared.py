@@ -11,8 +11,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from tpulm.errors import ConfigError, StorageError, TpulmError
+from tpulm.readable import dollars
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpulm.cloud.cost import Spent
     from tpulm.cloud.job import Job
     from tpulm.cloud.tpu_api import TpuApi
 
@@ -91,6 +95,12 @@ def seconds_left(job: Job, speed: Pace | None, steps: int | None, newest: int) -
     if speed is None or steps is None:
         return None
     return max(0, steps - step_of(job, speed, newest)) * speed.seconds_per_step
+
+
+def total(attempts: Sequence[Spent]) -> str:
+    """What they have cost together; "at least" that where a price is not known."""
+    known = [item.dollars for item in attempts if item.dollars is not None]
+    return "at least " * (len(known) < len(attempts)) + dollars(sum(known))
 
 
 def moment(at: float | None, *, after: float | None = None) -> str:

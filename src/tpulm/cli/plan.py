@@ -115,7 +115,7 @@ def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) 
     print_table(f"Estimates for {config.name}", rows, header=header)
     if fitting := [value for value in values if value["fits"]]:
         console.print(f"\nTokens are of text, {_assumed(fitting[0])}.")
-    console.print(f"\n{_LEFT_OUT} Prices: {accelerators[0].prices_as_of}.")
+    console.print(f"\n{_LEFT_OUT} Prices ({accelerators[0].prices_as_of}): {accelerators[0].prices_source}.")
     if as_json:
         print_json({"run": config.name, "accelerators": values})
 
@@ -214,7 +214,7 @@ def _cost(values: dict[str, Any]) -> str:
         return "no price is listed"
     return (
         f"{dollars(values['cost_on_demand_usd'])} on demand, {dollars(values['cost_spot_usd'])} spot "
-        f"(prices: {values['prices_as_of']})"
+        f"(prices, {values['prices_as_of']}: {values['prices_source']})"
     )
 
 

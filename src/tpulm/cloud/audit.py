@@ -6,18 +6,20 @@ never taken for an orphan.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from tpulm import accelerators, storage
+from tpulm.cloud import prices
 from tpulm.cloud.compute import KIND as SUPERVISOR
 from tpulm.cloud.control import Control
+from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.job import Job
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Provider, Resource
-from tpulm.cloud.supervisor_vm import DOLLARS_PER_HOUR as SUPERVISOR_DOLLARS_PER_HOUR
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
@@ -44,23 +46,19 @@ class Finding:
     resource: Resource
     verdict: Verdict
     why: str  # for people
+    price: prices.Price | None = None  # where it bills; None: not known
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """By the catalogue's price; None: not known."""
-        if self.resource.state in _FREE:
+        """None: not known."""
+        if not self.bills:
             return 0.0
-        if self.resource.kind == SUPERVISOR:
-            return SUPERVISOR_DOLLARS_PER_HOUR
-        if self.resource.kind != "node" and self.resource.state != "ACTIVE":
-            return 0.0
-        if self.resource.kind != "node":  # its node is listed itself
-            return None
-        try:
-            kind = accelerators.find(self.resource.accelerator)
-        except ConfigError:
-            return None
-        return kind.spot_dollars_per_hour if self.resource.spot else kind.dollars_per_hour
+        return None if self.price is None else self.price.dollars_per_hour
+
+    @property
+    def bills(self) -> bool:
+        """A queued resource does not: its node is listed itself."""
+        return self.resource.kind in ("node", SUPERVISOR) and self.resource.state not in _FREE
 
     def age(self, now: float) -> float | None:
         """Seconds since it was created."""
@@ -111,12 +109,30 @@ def listed(api: Zones, *, progress: Progress = SILENT) -> Listing:
     return Listing(tuple(found), reasons, len(zones) - len(silent))
 
 
-def audit(api: Zones, *, now: float | None = None, progress: Progress = SILENT) -> Audit:
-    """Raises CloudRefused when nothing can be listed."""
+def audit(api: Zones, *, now: float | None = None, rest: GoogleRest | None = None, progress: Progress = SILENT) -> Audit:
+    """Raises CloudRefused when nothing can be listed. `rest`: through which prices are looked up; None: they are not."""
     seen = listed(api, progress=progress)
     ours = [resource for resource in seen.resources if LABEL in resource.labels]
     findings = judged(ours, now=time.time() if now is None else now)
+    if rest is not None:
+        findings = list(_priced(findings, rest, progress))
     return Audit(tuple(findings), seen.silent, seen.zones, len(seen.resources) - len(ours))
+
+
+def _priced(findings: Sequence[Finding], rest: GoogleRest, progress: Progress) -> Iterator[Finding]:
+    found: dict[tuple[str, bool], dict[str, prices.Price]] = {}
+    for finding in findings:
+        resource = finding.resource
+        key = (resource.accelerator, resource.spot)
+        if resource.kind == SUPERVISOR:
+            yield replace(finding, price=prices.of_vm(resource.accelerator, resource.zone))
+            continue
+        if finding.bills and key not in found:
+            zones = [item.resource.zone for item in findings]
+            with contextlib.suppress(ConfigError):  # of a type that is not known here
+                kind = accelerators.find(resource.accelerator)
+                found[key] = prices.of_type(kind, zones, spot=resource.spot, rest=rest, note=progress.note)
+        yield replace(finding, price=found.get(key, {}).get(resource.zone))
 
 
 def judged(resources: Iterable[Resource], *, now: float) -> list[Finding]:

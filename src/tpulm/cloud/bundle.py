@@ -33,22 +33,10 @@ from tpulm.progress import SILENT, Progress
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "services.py", "supervise.py")
+PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "probe.py", "services.py", "supervise.py")
 _EXTRAS = ("gcs",)  # of tpulm, on a TPU VM
-# What of tpulm[cloud] supervising imports.
-_SUPERVISION = frozenset(
-    [
-        "etils",
-        "google-auth",
-        "google-cloud-storage",
-        "google-cloud-tpu",
-        "google-crc32c",
-        "protobuf",
-        "pydantic",
-        "rich",
-        "typer",
-    ]
-)
+_GOOGLE = frozenset(["google-auth", "google-cloud-storage", "google-cloud-tpu", "google-crc32c"])
+_SUPERVISION = _GOOGLE | {"etils", "protobuf", "pydantic", "rich", "typer"}  # what of tpulm[cloud] supervising imports
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tpulm.cloud.google_rest import GoogleError
-from tpulm.cloud.look import Check, Look
+from tpulm.cloud.look import Check, Look, toml
 from tpulm.cloud.settings import region_of
 
 _DUAL_REGIONS = {  # Google's predefined ones
@@ -75,7 +75,7 @@ def location(look: Look, name: str, bucket: str) -> Check:
             name,
             True,
             f"{where}; far from {', '.join(far)}",
-            f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)",
+            f"zones = {toml(near)} keeps TPUs and data together (cloud.toml)",
         )
     if continent:
         return Check(
@@ -102,8 +102,4 @@ def _zones_there(look: Look, regions: tuple[str, ...], continent: str | None) ->
         for zone in look.settings.kind.zones
         if region_of(zone) in regions or (continent and zone.startswith(f"{continent}-"))
     ]
-    return f"zones = {_toml(there)} in cloud.toml, or " if there else ""
-
-
-def _toml(zones: list[str]) -> str:
-    return "[" + ", ".join(f'"{zone}"' for zone in zones) + "]"
+    return f"zones = {toml(there)} in cloud.toml, or " if there else ""

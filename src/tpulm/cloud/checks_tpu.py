@@ -6,20 +6,22 @@ from typing import Any
 
 from tpulm import readable
 from tpulm.accelerators import Accelerator
+from tpulm.cloud import prices
 from tpulm.cloud.checks_project import CONSOLE
-from tpulm.cloud.look import Check, Look
+from tpulm.cloud.look import Check, Look, toml
 from tpulm.cloud.settings import region_of
 from tpulm.errors import ConfigError, suggest
 
 UNNAMED = "not checked, because no accelerator is named"
 NAME_ONE = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
 
-# What the quota of a generation is called; the parts in braces are empty, or Preemptible for spot, and Pod for several hosts.
+# What the quota of a generation is called; the parts in braces are empty, or Preemptible for spot, Pod for several hosts, and
+# Serving for one host: v5litepod-1, -4 and -8 have a quota of their own, which Google's refusals name.
 _QUOTAS = {
     "v2": "TPUV2s{spot}{pod}",
     "v3": "TPUV3s{spot}{pod}",
     "v4": "TPUV4s{spot}Pod",
-    "v5e": "TPUV5s{spot}Litepod",
+    "v5e": "TPUV5s{spot}Litepod{serving}",
     "v5p": "TPUV5P{spot}",
     "v6e": "TPUV6E{spot}",
 }
@@ -32,7 +34,7 @@ def zones(look: Look) -> Check:
     try:
         wanted = look.zones
     except ConfigError as error:
-        return Check("zones", False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
+        return Check("zones", False, str(error), f"zones = {toml(kind.zones)} in cloud.toml")
     known = look.known_zones
     missing = [zone for zone in wanted if zone not in known]
     without = [zone for zone in wanted if zone in known and kind.name not in look.types(zone)]
@@ -41,13 +43,9 @@ def zones(look: Look) -> Check:
     said += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
     if said:
         return Check(
-            "zones", False, "; ".join(said), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator"
+            "zones", False, "; ".join(said), f"zones = {toml(good or kind.zones)} in cloud.toml, or another accelerator"
         )
     return Check("zones", True, f"{kind.name} is offered in {', '.join(good)}")
-
-
-def _toml(zones: list[str] | tuple[str, ...]) -> str:
-    return "[" + ", ".join(f'"{zone}"' for zone in zones) + "]"
 
 
 def quota(look: Look) -> Check:
@@ -55,7 +53,7 @@ def quota(look: Look) -> Check:
     if not look.settings.accelerator:
         return Check("quota", None, UNNAMED, NAME_ONE)
     kind, spot = look.settings.kind, look.settings.spot
-    stem = _QUOTAS[kind.generation].format(spot="Preemptible" if spot else "", pod="Pod" if kind.hosts > 1 else "")
+    stem = _stem(kind, spot)
     names = {place: f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone")}
     infos = {info["quotaId"]: info for info in _infos(look) if info.get("quotaId") in names.values()}
     page = f"{CONSOLE}/iam-admin/quotas?project={look.project}"
@@ -82,13 +80,19 @@ def quota(look: Look) -> Check:
     form = "spot" if spot else "on demand"
     if short:
         said = "; ".join(f"{name}: {limit}" for name, limit in asked.items())
-        instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
+        instead = f", or zones = {toml(enough)} in cloud.toml" if enough else ""
         return Check(
             "quota", False, f"too little for a {kind.name}, {form}: {said}", f"ask for {needed} of it at {page}{instead}"
         )
     if not enough:
         return Check("quota", None, f"Google lists no limit for {', '.join(look.zones)}", page)
     return Check("quota", True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
+
+
+def _stem(kind: Accelerator, spot: bool) -> str:
+    several = kind.hosts > 1
+    parts = {"spot": "Preemptible" if spot else "", "pod": "Pod" if several else "", "serving": "" if several else "Serving"}
+    return _QUOTAS[kind.generation].format(**parts)
 
 
 def _infos(look: Look) -> list[dict[str, Any]]:
@@ -104,11 +108,14 @@ def _infos(look: Look) -> list[dict[str, Any]]:
 
 
 def _limit(info: dict[str, Any], place: str) -> int | None:
-    """Of a region or zone; -1: none. None: it is not told."""
-    for item in info.get("dimensionsInfos", ()):
-        if place in item.get("dimensions", {}).values() or place in item.get("applicableLocations", ()):
-            return int(item.get("details", {}).get("value", 0))
-    return None
+    """Of a region or zone; -1: none. None: it is not told.
+
+    An entry of the place itself goes before one without dimensions, the default of many places; in either, no value is zero.
+    """
+    items = info.get("dimensionsInfos", ())
+    own = [item for item in items if place in item.get("dimensions", {}).values()]
+    default = [item for item in items if not item.get("dimensions") and place in item.get("applicableLocations", [place])]
+    return next((int(item.get("details", {}).get("value", 0)) for item in (*own, *default)), None)
 
 
 def _amount(kind: Accelerator) -> tuple[int, str]:
@@ -118,21 +125,27 @@ def _amount(kind: Accelerator) -> tuple[int, str]:
 
 
 def price(look: Look) -> Check:
+    """The dearest zone's, as a budget is counted until there is a node."""
     settings = look.settings
-    dollars = settings.price
-    if dollars is None:
-        if not settings.accelerator:
-            return Check("price", None, UNNAMED, NAME_ONE)
-        return Check("price", None, f"none is listed for {settings.accelerator}", "dollars_per_hour = … in cloud.toml")
-    form = "spot" if settings.spot else "on demand"
-    source = (
-        "by cloud.toml" if settings.dollars_per_hour is not None else f"{form}, by a catalogue ({settings.kind.prices_as_of})"
-    )
-    said = f"{readable.dollars(dollars)} an hour, {source}"
-    if settings.budget is None:
-        remedy = "" if dollars == 0 else "budget = 100 in cloud.toml ends runs that would cost more dollars"
-        return Check("price", True, f"{said}; no budget is set", remedy)
-    if dollars == 0:
-        return Check("price", True, f"{said}; the budget is never reached")
-    bought = readable.duration(settings.budget / dollars * 3600)
-    return Check("price", True, f"{said}; {readable.dollars(settings.budget)} buy {bought}")
+    if not settings.accelerator:
+        return Check("price", None, UNNAMED, NAME_ONE)
+    zones, notes = look.zones, list[str]()
+    try:
+        found = prices.of(settings, zones, rest=look.rest, note=notes.append)
+    except ConfigError as error:
+        return Check("price", False, "; ".join([str(error), *notes]), "dollars_per_hour = … in cloud.toml, or other zones")
+    unknown = f"none is known in {', '.join(zone for zone in zones if zone not in found)}"
+    if not found:
+        return Check("price", None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
+    dearest = max(found.values(), key=lambda item: item.dollars_per_hour)
+    said = [str(dearest), *([unknown] if len(found) < len(zones) else []), *notes]
+    if dearest.dollars_per_hour and settings.budget is not None:
+        bought = readable.duration(settings.budget / dearest.dollars_per_hour * 3600)
+        said.append(f"{readable.dollars(settings.budget)} buy {bought}")
+    elif settings.budget is not None:
+        said.append("the budget is never reached")
+    else:
+        said.append("no budget is set")
+    unbounded = dearest.dollars_per_hour and settings.budget is None
+    remedy = "budget = 100 in cloud.toml ends runs that would cost more dollars" if unbounded else ""
+    return Check("price", True, "; ".join(said), remedy)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import PurePath
-from typing import Any
 
 from tpulm import storage
 from tpulm.cloud.job import Job
+from tpulm.cloud.prices import Price, table
 from tpulm.cloud.settings import region_of
 
 
@@ -24,7 +22,7 @@ class Spent:
     ending: str  # "" while it runs
     hours: float  # that are billed
     steps: int
-    dollars: float
+    dollars: float | None  # None: no price is known in that zone
 
 
 @dataclass(frozen=True)
@@ -34,15 +32,18 @@ class Stored:
     objects: int
     bytes: int
     region: str
-    dollars_per_month: float
+    dollars_per_month: float | None  # None: no price is known in that region
     prices_as_of: str
+    prices_source: str
 
 
 @dataclass(frozen=True)
 class Cost:
-    dollars: float  # so far, of TPUs
+    dollars: float  # so far, of TPUs; at least, where some price is not known
+    at_least: bool
     hours: float  # that were billed
-    dollars_per_hour: float  # while a node runs
+    dollars_per_hour: float | None  # while a node runs; None: not known
+    prices: tuple[Price, ...]  # by which it was launched, those of the zones that it was in
     runs: bool  # one does now
     attempts: tuple[Spent, ...]
     stored: Stored
@@ -50,53 +51,68 @@ class Cost:
     dollars_at_end: float | None
 
 
-def spent(job: Job, *, now: float, newest_step: int) -> tuple[Spent, ...]:
+def spent(job: Job, *, now: float, newest_step: int, prices: Mapping[str, Price] | None = None) -> tuple[Spent, ...]:
     """On each attempt, the one that runs being last."""
-    done = [
-        Spent(
-            item.number,
-            item.node,
-            item.zone,
-            item.ending,
-            0.0 if item.ready_at is None else max(0.0, item.ended_at - item.ready_at) / 3600,
-            item.last_step - item.first_step,
-            item.dollars,
-        )
-        for item in job.attempts
-    ]
+    unknown = _unknown(job, prices)
+    done = []
+    for item in job.attempts:
+        hours = _hours(item.ready_at, item.ended_at)
+        dollars = None if hours and item.zone in unknown else item.dollars
+        steps = item.last_step - item.first_step
+        done.append(Spent(item.number, item.node, item.zone, item.ending, hours, steps, dollars))
     if (node := job.node) is not None:
-        hours = 0.0 if node.ready_at is None else max(0.0, now - node.ready_at) / 3600
-        steps = max(0, newest_step - job.newest_step)
-        done.append(Spent(node.attempt, node.name, node.zone, "", hours, steps, hours * job.dollars_per_hour))
+        hours = _hours(node.ready_at, now)
+        dollars = None if hours and node.zone in unknown else hours * job.dollars_per_hour
+        done.append(Spent(node.attempt, node.name, node.zone, "", hours, max(0, newest_step - job.newest_step), dollars))
     return tuple(done)
 
 
-def cost(job: Job, workdir: PurePath, *, now: float, newest_step: int, seconds_left: float | None = None) -> Cost:
-    """`seconds_left`: of training to the last step; None: not known."""
-    attempts = spent(job, now=now, newest_step=newest_step)
-    so_far = job.dollars(now)
+def _hours(ready_at: float | None, end: float) -> float:
+    return 0.0 if ready_at is None else max(0.0, end - ready_at) / 3600
+
+
+def cost(
+    job: Job,
+    workdir: PurePath,
+    *,
+    now: float,
+    newest_step: int,
+    seconds_left: float | None = None,
+    prices: Mapping[str, Price] | None = None,
+) -> Cost:
+    """`seconds_left`: of training to the last step; None: not known. `prices`: of the launch; None: not written down."""
+    attempts = spent(job, now=now, newest_step=newest_step, prices=prices)
+    so_far = sum(item.dollars for item in attempts if item.dollars is not None)
+    at_least = any(item.dollars is None for item in attempts)
     hours_left = 0.0 if job.status == "done" else None if seconds_left is None else seconds_left / 3600
+    zone = job.zones[0] if job.node is None else job.node.zone
+    per_hour = None if zone in _unknown(job, prices) else job.dollars_per_hour
+    left = None if hours_left is None else 0.0 if not hours_left else None if per_hour is None else hours_left * per_hour
     return Cost(
         dollars=so_far,
+        at_least=at_least,
         hours=sum(item.hours for item in attempts),
-        dollars_per_hour=job.dollars_per_hour,
+        dollars_per_hour=per_hour,
+        prices=tuple((prices or {})[zone] for zone in dict.fromkeys(item.zone for item in attempts) if zone in (prices or {})),
         runs=job.node is not None and job.node.ready_at is not None,
         attempts=attempts,
         stored=stored(workdir, region_of(job.zones[0])),
         hours_left=hours_left,
-        dollars_at_end=None if hours_left is None else so_far + hours_left * job.dollars_per_hour,
+        dollars_at_end=None if left is None or at_least else so_far + left,
     )
+
+
+def _unknown(job: Job, prices: Mapping[str, Price] | None) -> set[str]:
+    """Zones of the launch without a price."""
+    return set() if prices is None else set(job.zones) - set(prices)
 
 
 def stored(workdir: PurePath, region: str) -> Stored:
     """What lies in a work folder, in a bucket of this region."""
     files = storage.walk(workdir)
     size = sum(file.size for file in files.values())
-    prices = _prices()["storage"]
-    per_gib = prices["regions"].get(region, prices["dollars_per_gib_month"])
-    return Stored(len(files), size, region, size / 2**30 * per_gib, prices["as_of"])
-
-
-@functools.cache
-def _prices() -> dict[str, Any]:
-    return tomllib.loads((resources.files("tpulm.cloud") / "prices.toml").read_text(encoding="utf-8"))
+    prices = table()["storage"]
+    per_gib = prices["dollars_per_gib_month"].get(region)
+    return Stored(
+        len(files), size, region, None if per_gib is None else size / 2**30 * per_gib, prices["as_of"], prices["source"]
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tpulm.cloud import checks_bucket, checks_project, checks_tpu, checks_worker
+from tpulm.cloud import checks_bucket, checks_network, checks_project, checks_tpu, checks_worker
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.look import Check, Look
 from tpulm.cloud.settings import CloudSettings
@@ -49,6 +49,13 @@ def _examinations(settings: CloudSettings) -> Iterator[_Examination]:
     yield _Examination("zones", checks_tpu.zones, project)
     yield _Examination("quota", checks_tpu.quota, (*project, "zones"))
     yield _Examination("price", checks_tpu.price)
+    yield _Examination("network", checks_network.network, project)
+    if settings.zones:
+        yield _Examination("subnetwork", checks_network.subnetwork, (*project, "network"))
+        if not settings.external_addresses:
+            yield _Examination("Private Google Access", checks_network.private_access, (*project, "subnetwork"))
+        elif settings.accelerator:
+            yield _Examination("external addresses", checks_network.addresses, project)
     if not settings.buckets:
         nothing = Check("bucket", None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket')
         yield _Examination("bucket", lambda look: nothing)

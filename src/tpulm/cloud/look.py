@@ -38,6 +38,11 @@ def spoken(permissions: Iterable[str]) -> str:
     return "; ".join(f"{kind}: {', '.join(verbs)}" for kind, verbs in groups.items())
 
 
+def toml(names: Iterable[str]) -> str:
+    """ "a", "b" -> ["a", "b"], for what to write into cloud.toml."""
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"
+
+
 class Look:
     """Raises GoogleError for what may not be seen."""
 
@@ -48,6 +53,7 @@ class Look:
         self._tpu = TpuApi(settings.project)
         self._types: dict[str, set[str]] = {}
         self._buckets: dict[str, dict[str, Any]] = {}
+        self._subnetworks: dict[str, dict[str, Any]] = {}
 
     @property
     def project(self) -> str:
@@ -92,6 +98,11 @@ class Look:
         if name not in self._buckets:
             self._buckets[name] = self.rest.get("storage", f"storage/v1/b/{name}")
         return self._buckets[name]
+
+    def subnetwork(self, region: str, path: str) -> dict[str, Any]:
+        if region not in self._subnetworks:
+            self._subnetworks[region] = self.rest.get("compute", f"compute/v1/{path}")
+        return self._subnetworks[region]
 
     def account(self) -> dict[str, Any]:
         return self.rest.get("iam", policies.account_path(self.settings.service_account))

@@ -23,7 +23,7 @@ WORKER = "tpulm-worker"  # the VMs' account, where no other is named
 SUPERVISOR = "tpulm-supervisor"  # that of a VM that supervises runs
 
 _PROJECT = re.compile(r"([a-z0-9.-]+\.[a-z]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|\*)")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|ai[0-9]+[a-z]|\*)")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -57,7 +57,7 @@ class CloudSettings(Settings):
     dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of the catalogue's price
     service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
     network: str | None = None  # None: "default"
-    subnetwork: str | None = None  # of networks in custom mode, in the region of each zone
+    subnetwork: str | None = None  # None: the network's own in auto mode
     supervise: Literal["here", "cloud"] = "here"  # "cloud": by a small VM of its own, which outlives this machine
     external_addresses: bool = True  # without them VMs reach Google's services only, by Private Google Access
     secrets: dict[str, str] = Field(default_factory=dict)  # variable -> a secret of Secret Manager, or a gs:// object
@@ -155,13 +155,6 @@ class CloudSettings(Settings):
     def kind(self) -> Accelerator:
         """The accelerator's entry in the catalogue. Raises ConfigError where none is named."""
         return accelerators.find(self.accelerator)
-
-    @property
-    def price(self) -> float | None:
-        """Dollars per hour of the whole slice; None: none is known."""
-        if self.dollars_per_hour is not None or not self.accelerator:
-            return self.dollars_per_hour
-        return self.kind.spot_dollars_per_hour if self.spot else self.kind.dollars_per_hour
 
     @property
     def buckets(self) -> tuple[str, ...]:

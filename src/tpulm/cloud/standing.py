@@ -10,6 +10,7 @@ from typing import Any
 from tpulm import storage
 from tpulm.cloud.control import Beat, Control
 from tpulm.cloud.job import Job
+from tpulm.cloud.prices import Price, saved
 from tpulm.cloud.provider import Provider, Sight
 from tpulm.errors import TpulmError
 
@@ -24,6 +25,7 @@ class Standing:
     newest_step: int  # of a committed checkpoint
     steps: int | None  # in all; None: not known
     budget: float | None  # dollars
+    prices: dict[str, Price] | None  # of the launch, by zone; None: not written down
 
     @property
     def needs_supervisor(self) -> bool:
@@ -67,5 +69,6 @@ def standing(workdir: PurePath, provider: Provider | None, *, newest_step: Calla
         beats=tuple(control.beats(job.node.attempt)) if job.node else (),
         newest_step=max(newest_step(), job.newest_step),
         steps=total_steps(workdir),
+        prices=saved(control.folder),
         budget=budget if isinstance(budget := launched_with(control).get("budget"), int | float) else None,
     )

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tpulm import interrupt, storage
-from tpulm.cloud import bundle, policies
+from tpulm.cloud import bundle, policies, prices
 from tpulm.cloud.compute import ComputeApi, Instance
 from tpulm.cloud.control import Control
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
@@ -33,9 +33,6 @@ from tpulm.storage.lease import LEASE
 from tpulm.storage.paths import bucket_and_name
 
 MACHINE_TYPE = "e2-micro"  # 1 GB of memory; a supervisor takes 0.1 GB
-# A quarter of a vCPU and 1 GiB of E2 in the Americas ($0.0218116 and $0.0029235 an hour, Cloud Billing Catalog, 2026-06),
-# without its disk and its address.
-DOLLARS_PER_HOUR = 0.0084
 _IMAGE = "projects/debian-cloud/global/images/family/debian-12"  # of Google's own: it has curl and Python 3.11
 _DISK_GB = "10"  # the least of that image
 _OFFLINE_DISK_GB = "20"  # the bundle holds all packages
@@ -93,8 +90,13 @@ class Watch:
         return max(0.0, (ended or time.time()) - self.vm.created_at) / 3600
 
     @property
-    def dollars(self) -> float:
-        return self.hours * DOLLARS_PER_HOUR
+    def price(self) -> prices.Price | None:
+        return prices.of_vm(self.vm.machine_type, self.vm.zone)
+
+    @property
+    def dollars(self) -> float | None:
+        """None: not known."""
+        return None if self.price is None else self.hours * self.price.dollars_per_hour
 
 
 def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:

@@ -100,6 +100,35 @@ class TpuApi:
                 else:
                     self._client.delete_node(name=f"{self._location(zone)}/nodes/{name}", **self._patience)
 
+    def queued_state(self, name: str, zone: str) -> str | None:
+        """Of a queued resource, whatever its node is; None: there is none."""
+        return None if (queued := self._queued(name, zone)) is None else queued.state.state.name
+
+    def withdraw(self, name: str, zone: str) -> str:
+        """Ask for the end of a queued resource, by force; the words of a refusal, else ""."""
+        with _explained():
+            from google.api_core import exceptions
+
+            try:
+                path = f"{self._location(zone)}/queuedResources/{name}"
+                self._client.delete_queued_resource({"name": path, "force": True}, **self._patience)
+            except exceptions.ClientError as error:
+                return words(error)
+        return ""
+
+    def boot_progress(self, name: str, zone: str) -> str:
+        """How far a VM's boot came, as its startup script told; "" where nothing can be read."""
+        from google.api_core import exceptions
+        from google.cloud import tpu_v2
+
+        try:
+            asked = tpu_v2.GetGuestAttributesRequest(name=f"{self._location(zone)}/nodes/{name}", query_path="tpulm/")
+            found = self._client.get_guest_attributes(asked, **self._patience)
+        except (exceptions.GoogleAPIError, CloudRefused, Unavailable, OSError):
+            return ""
+        values = (value for worker in found.guest_attributes for value in worker.query_value.items)
+        return next((value.value for value in values if value.key == "boot"), "")
+
     def resources(self, zone: str) -> Iterator[Resource]:
         with _explained():
             for node in self._client.list_nodes(parent=self._location(zone), **self._patience):
@@ -111,9 +140,15 @@ class TpuApi:
 
     def zones(self) -> list[str]:
         """Those of the TPU API that the project may use."""
+        found: list[str] = []
+        asked = {"name": f"projects/{self.project}"}
         with _explained():
-            found = self._client.list_locations({"name": f"projects/{self.project}"}, **self._patience)
-        return sorted(location.location_id for location in found.locations)
+            while True:  # the client turns no pages here
+                page = self._client.list_locations(asked, **self._patience)
+                found += [location.location_id for location in page.locations]
+                if not page.next_page_token:
+                    return sorted(found)
+                asked["page_token"] = page.next_page_token
 
     def types(self, zone: str) -> set[str]:
         """The accelerator types offered in a zone; none where there is no such zone."""

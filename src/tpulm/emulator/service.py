@@ -19,6 +19,7 @@ from tpulm.emulator.iam import IamRoutes
 from tpulm.emulator.machines.machine import MachineSettings
 from tpulm.emulator.projects import Projects
 from tpulm.emulator.router import Match, Router
+from tpulm.emulator.routes_billing import BillingRoutes
 from tpulm.emulator.routes_buckets import BucketRoutes
 from tpulm.emulator.routes_compute import ComputeRoutes
 from tpulm.emulator.routes_downloads import KIND as DOWNLOAD
@@ -78,6 +79,7 @@ class Service:
                 *TpuRoutes(self.projects, self.world).routes(),
                 *ComputeRoutes(self.projects, lambda: self.world().compute).routes(),
                 *ServiceRoutes(self.projects).routes(),
+                *BillingRoutes(self.projects).routes(),
                 *IdentityRoutes(self.projects).routes(),
                 *RoleRoutes(self.projects).routes(),
                 *SecretRoutes(self.projects).routes(),

@@ -21,6 +21,7 @@ from tpulm.progress import SILENT, Progress
 
 JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
 _TELL_SECONDS = 20.0
+_NAME_SECONDS = 60.0  # until a pod's own name is known
 _GREETING_SECONDS = 2.0  # a host says who it is at once; others that connect may say nothing
 _ANSWER_SECONDS = 30.0  # the first host may have several of those before it comes to us
 _GRACE_SECONDS = 5.0  # for this host's own work to end by itself when another is lost
@@ -67,14 +68,7 @@ def join(
 
 def _gather(address: tuple[str, int], member: Membership, run: str, progress: Progress) -> dict[int, Line]:
     lines: dict[int, Line] = {}
-    try:
-        server = socket.create_server(address, reuse_port=False)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {address[0]}:{address[1]} for the other hosts ({error.strerror}); --coordinator must be an "
-            "address of this, the first host, with a port whose next one is free, too"
-        ) from error
-    with server, contextlib.ExitStack() as on_error:
+    with _server(address) as server, contextlib.ExitStack() as on_error:
         on_error.callback(lambda: [line.discard() for line in lines.values()])
         server.settimeout(0.5)
         until = time.monotonic() + JOIN_SECONDS
@@ -101,6 +95,22 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
                 lines[index] = line
         on_error.pop_all()
     return lines
+
+
+def _server(address: tuple[str, int]) -> socket.socket:
+    """A pod of Kubernetes may begin before its own name is known (JAX waits for it, too)."""
+    until = time.monotonic() + _NAME_SECONDS
+    while True:
+        interrupt.check("nothing was begun")
+        try:
+            return socket.create_server(address, reuse_port=False)
+        except OSError as error:
+            if not isinstance(error, socket.gaierror) or time.monotonic() > until:
+                raise ConfigError(
+                    f"cannot listen on {address[0]}:{address[1]} for the other hosts ({error.strerror}); --coordinator must be "
+                    "an address of this, the first host, with a port whose next one is free, too"
+                ) from error
+        time.sleep(0.5)
 
 
 def _connect(address: tuple[str, int], member: Membership, run: str) -> Line:

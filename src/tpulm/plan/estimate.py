@@ -18,7 +18,6 @@ from tpulm.config import RunConfig, phases_of
 from tpulm.objectives import SpecialIds
 from tpulm.plan.analysis import Analysis, DoesNotFit, analyse
 from tpulm.plan.costs import Collective
-from tpulm.plan.topology import shape
 from tpulm.progress import SILENT, Progress
 from tpulm.train.mesh import BatchLayout
 
@@ -116,6 +115,7 @@ class Plan:
             "cost_spot_usd": spot,
             "cost_per_billion_tokens_usd": None if on_demand is None else on_demand / (self.tokens / 1e9),
             "prices_as_of": accelerator.prices_as_of,
+            "prices_source": accelerator.prices_source,
             "compiler": heaviest.analysis.compiler,
             "phases": [_phase_values(phase) for phase in self.phases],
         }
@@ -210,7 +210,7 @@ def _ring_bytes(collective: Collective, accelerator: Accelerator) -> float:
 def _ring_rate(accelerator: Accelerator) -> float:
     """Bytes a second that a chip can send around: one link for each axis of the slice, two where the axis is closed."""
     closed = _TORUS_FROM.get(accelerator.generation, 4)
-    links = sum(0 if size == 1 else 2 if size >= closed else 1 for size in shape(accelerator))
+    links = sum(0 if size == 1 else 2 if size >= closed else 1 for size in accelerator.shape)
     return min(links, accelerator.ici_links) * accelerator.ici_bytes_per_second if links else math.inf
 
 

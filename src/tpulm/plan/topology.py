@@ -13,8 +13,6 @@ from typing import Any
 from tpulm.accelerators import Accelerator
 from tpulm.errors import MissingExtra, installing
 
-_FLAT = ("v2", "v3", "v5e", "v6e")  # generations whose chips are linked in two dimensions; the others' in three
-
 
 def devices_of(accelerator: Accelerator) -> Sequence[Any]:
     """The devices of a slice, as JAX would list them there. Raises MissingExtra where the TPU compiler is not installed."""
@@ -26,7 +24,7 @@ def devices_of(accelerator: Accelerator) -> Sequence[Any]:
     with _silence():
         described = topologies.get_topology_desc(
             platform="tpu",
-            topology_name=f"{accelerator.generation}:{shape_text(accelerator)}",
+            topology_name=f"{accelerator.generation}:{accelerator.topology}",
             **({"chip_config_name": "megacore"} if accelerator.generation == "v4" else {}),
             **({"chips_per_host_bounds": _bounds(accelerator)} if accelerator.hosts == 1 else {}),
         )
@@ -44,31 +42,8 @@ def compiler_version() -> str:
         ) from None
 
 
-def shape(accelerator: Accelerator) -> tuple[int, ...]:
-    """How the chips of a slice lie: as near to a square, or a cube, as their number allows; (2, 4) for eight chips of a v5e."""
-    chips = accelerator.chips
-    if accelerator.generation in _FLAT:
-        return _near_equal(chips, 2)
-    if chips == 4:
-        return (2, 2, 1)  # one host's
-    return _near_equal(chips, 3)
-
-
-def shape_text(accelerator: Accelerator) -> str:
-    return "x".join(map(str, shape(accelerator)))
-
-
-def _near_equal(number: int, axes: int) -> tuple[int, ...]:
-    """Factors in ascending order, as near to each other as can be."""
-    if axes == 1:
-        return (number,)
-    root = round(number ** (1 / axes) + 1e-6)
-    first = max(size for size in range(1, root + 1) if number % size == 0)
-    return tuple(sorted((first, *_near_equal(number // first, axes - 1))))
-
-
 def _bounds(accelerator: Accelerator) -> tuple[int, ...]:
-    bounds = shape(accelerator)
+    bounds = accelerator.shape
     return bounds + (1,) * (3 - len(bounds))
 
 

@@ -20,6 +20,7 @@ import time
 import traceback
 from pathlib import Path
 
+import probe
 from hang import Watch, stacks
 from install import environment
 from services import PATIENCE_SECONDS, Bucket, Metadata, Unreachable, request, say
@@ -317,4 +318,7 @@ def forms(secret):
 
 
 if __name__ == "__main__":
-    Agent().run()
+    agent = Agent()
+    if agent.metadata.attribute("tpulm-probe"):
+        probe.run(agent, LOOK_SECONDS)
+    agent.run()

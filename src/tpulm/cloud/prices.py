@@ -1,0 +1,222 @@
+"""What a TPU costs in a zone: as the Cloud Billing Catalog says today, else by prices.toml, whose figures have their dates.
+
+The catalogue's form: cloud.google.com/billing/docs/reference/rest/v1/services.skus. A row whose unit, currency or name is not
+one of those known here gives no price, and neither does a region without a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path, PurePath
+from typing import Any
+
+from tpulm import accelerators, storage
+from tpulm.accelerators import Accelerator
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, is_anonymous
+from tpulm.cloud.settings import CloudSettings, region_of
+from tpulm.errors import CloudRefused, ConfigError, TpulmError
+from tpulm.readable import dollars
+
+CATALOG = "Cloud Billing Catalog"
+_COMPUTE_ENGINE, _CLOUD_TPU = "6F81-5844-456A", "E000-3F24-B8AA"
+_IN_CLOUD_TPU = ("v2", "v3", "v4")  # these are priced by 8 cores, later ones, which Compute Engine has, by the chip
+_CHIPS_OF_8_CORES = 4
+_NAME = re.compile(r"(?:Preemptible )?T(?:puV|pu-v|PU)(?P<generation>2|3|4|5e|5p|6e|7x)\b")
+_OTHER_TERMS = re.compile(r"Reserved|Calendar|Commitment|Sole Tenancy|Custom|Premium|Capacity Optimized|DWS")
+_KEPT_SECONDS = 86_400.0  # of the catalogue on this machine
+_PATIENCE_SECONDS = 20.0
+_FILE = "prices.json"  # in the CONTROL folder of a run: by which it was launched
+
+
+@dataclass(frozen=True)
+class Price:
+    dollars_per_hour: float  # of the whole slice
+    zone: str
+    spot: bool
+    source: str
+    as_of: str  # "": until somebody changes it
+
+    @property
+    def origin(self) -> str:
+        """ "Cloud Billing Catalog, 2026-11-23"."""
+        return ", ".join(filter(None, (self.source, self.as_of)))
+
+    def __str__(self) -> str:
+        return f"{dollars(self.dollars_per_hour)} an hour{' spot' * self.spot} in {self.zone} ({self.origin})"
+
+
+def of(
+    settings: CloudSettings,
+    zones: Iterable[str],
+    *,
+    rest: GoogleRest | None = None,
+    note: Callable[[str], None] = lambda message: None,
+) -> dict[str, Price]:
+    """By zone; one without a known price is left out. Raises ConfigError for such a zone where there is a budget.
+
+    `note` is told when the catalogue could not be read.
+    """
+    zones = tuple(zones)
+    if settings.dollars_per_hour is not None:
+        return {zone: Price(settings.dollars_per_hour, zone, settings.spot, "cloud.toml", "") for zone in zones}
+    rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
+    found = of_type(settings.kind, zones, spot=settings.spot, rest=rest, note=note)
+    if settings.budget is not None and (unknown := [zone for zone in zones if zone not in found]):
+        others = f', or zones = ["{next(iter(found))}"]' if found else ""
+        raise ConfigError(
+            f"a budget needs a price, and none is known for {'spot ' * settings.spot}{settings.kind.name} in "
+            f"{', '.join(unknown)}: write dollars_per_hour = … in cloud.toml{others}, or leave the budget out"
+        )
+    return found
+
+
+def of_type(
+    kind: Accelerator,
+    zones: Sequence[str],
+    *,
+    spot: bool,
+    rest: GoogleRest,
+    note: Callable[[str], None] = lambda message: None,
+) -> dict[str, Price]:
+    """The same for a type, whatever the settings say; a user's own price of it holds in every zone."""
+    own = kind.spot_dollars_per_hour if spot else kind.dollars_per_hour
+    if own is not None and ("spot" if spot else "on_demand") in kind.own_prices:
+        as_of = "" if kind.prices_as_of == table()["comparison"]["as_of"] else kind.prices_as_of
+        return {zone: Price(own, zone, spot, str(accelerators.user_file()), as_of) for zone in zones}
+    pod = kind.generation == "v4" or (kind.generation in ("v2", "v3") and kind.hosts > 1)
+    family = kind.generation + " pod" * pod
+    rates: dict[str, _Rate] = dict(_table())
+    try:
+        rates |= _catalog(_CLOUD_TPU if kind.generation in _IN_CLOUD_TPU else _COMPUTE_ENGINE, rest)
+    except (GoogleError, CloudRefused) as error:
+        note(f"the {CATALOG} could not be read ({error}); the prices are those that come with tpulm, of the dates given")
+    found = {zone: rates.get(_key(family, region_of(zone), spot)) for zone in zones}
+    return {
+        zone: Price(kind.chips * rate.dollars, zone, spot, rate.source, rate.as_of)
+        for zone, rate in found.items()
+        if rate is not None
+    }
+
+
+def of_vm(machine_type: str, zone: str) -> Price | None:
+    """Of a supervisor's VM, as prices.toml has it."""
+    part = table()["vm"]
+    found = part["on_demand"].get(machine_type)
+    return None if found is None else Price(found, zone, False, part["source"], part["as_of"])
+
+
+def save(folder: PurePath, found: Mapping[str, Price]) -> None:
+    """By which a run was launched, in its CONTROL folder."""
+    storage.write_json(folder / _FILE, {zone: asdict(price) for zone, price in found.items()})
+
+
+def saved(folder: PurePath) -> dict[str, Price] | None:
+    """What `save` wrote; None where nothing can be read."""
+    with contextlib.suppress(TpulmError, ValueError, TypeError, AttributeError):
+        values = storage.parse_json(storage.read_bytes(folder / _FILE))
+        return {zone: Price(**value) for zone, value in values.items()}
+    return None
+
+
+# -- per chip-hour ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rate:
+    dollars: float  # per chip-hour
+    source: str
+    as_of: str
+
+
+def _key(family: str, region: str, spot: bool) -> str:
+    return f"{family} in {region}, {'spot' if spot else 'on demand'}"
+
+
+@functools.cache
+def table() -> dict[str, Any]:
+    """prices.toml."""
+    return tomllib.loads((resources.files("tpulm.cloud") / "prices.toml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _table() -> dict[str, _Rate]:
+    return {
+        _key(family, region, name == "spot"): _Rate(value, part["source"], part["as_of"])
+        for part in table()["tpu"]
+        for name in ("on_demand", "spot")
+        for family, regions in part.get(name, {}).items()
+        for region, value in regions.items()
+    }
+
+
+def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
+    """Of one of Google's services, kept for a day. Raises GoogleError and CloudRefused where it cannot be read."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    file = (Path(root) if root else Path.home() / ".cache") / "tpulm" / "prices" / f"{service}.json"
+    keep = not is_anonymous("cloudbilling")  # an emulator's are no prices of Google's
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        kept = json.loads(file.read_text(encoding="utf-8")) if keep else {}
+        if 0 <= time.time() - kept["at"] < _KEPT_SECONDS:
+            return _dated({str(key): float(value) for key, value in kept["dollars"].items()}, kept["at"])
+    found: dict[str, float] = {}
+    for sku in _skus(service, rest):
+        for key, value in _read(sku, service).items():
+            found[key] = max(value, found.get(key, 0.0))  # of two, the dearer: no budget is exceeded by it
+    now = time.time()
+    if keep and found:
+        with contextlib.suppress(OSError, TpulmError):
+            storage.write_json(file, {"at": now, "dollars": found})
+    return _dated(found, now)
+
+
+def _dated(found: Mapping[str, float], at: float) -> dict[str, _Rate]:
+    as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
+    return {key: _Rate(value, CATALOG, as_of) for key, value in found.items()}
+
+
+def _skus(service: str, rest: GoogleRest) -> Iterable[dict[str, Any]]:
+    token = ""
+    while True:
+        query = {"pageSize": 5000, **({"pageToken": token} if token else {})}
+        page = rest.get("cloudbilling", f"v1/services/{service}/skus", **query)
+        yield from page.get("skus", ())
+        token = page.get("nextPageToken", "")
+        if not token:
+            return
+
+
+def _read(sku: Mapping[str, Any], service: str) -> dict[str, float]:
+    """Dollars per chip-hour by region; nothing for a row that is no plain price of a TPU."""
+    with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
+        description = sku["description"]
+        name = _NAME.match(description)
+        if sku["category"]["resourceGroup"] != "TPU" or name is None or _OTHER_TERMS.search(description):
+            return {}
+        generation = name["generation"]
+        family = ("tpu" if generation == "7x" else "v") + generation + " pod" * (" Pod" in description)
+        per_unit = _dollars(sku["pricingInfo"])
+        if per_unit is not None:
+            per_chip = per_unit / _CHIPS_OF_8_CORES if service == _CLOUD_TPU else per_unit
+            return {_key(family, region, "Preemptible" in description): per_chip for region in sku["serviceRegions"]}
+    return {}
+
+
+def _dollars(infos: Sequence[Mapping[str, Any]]) -> float | None:
+    """Per hour, by the newest entry; None in another unit or currency."""
+    newest = max(infos, key=lambda info: info.get("effectiveTime", ""))["pricingExpression"]
+    if newest["usageUnit"] != "h":
+        return None
+    for rate in newest["tieredRates"]:
+        price = rate["unitPrice"]
+        if not rate.get("startUsageAmount") and price["currencyCode"] == "USD":
+            return float(price.get("units") or 0) + price.get("nanos", 0) / 1e9 or None
+    return None

@@ -1,0 +1,332 @@
+"""The smallest TPU VM that can be had, to see in a real project whether Google answers as this package takes it to.
+
+Nobody has run this against Google yet: each line is an assumption, and what a project answers instead is worth a bug report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from tpulm import interrupt, storage
+from tpulm.cloud import bundle, checks_tpu, prices
+from tpulm.cloud.google_rest import GoogleError, GoogleRest
+from tpulm.cloud.look import Look
+from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused, Request
+from tpulm.cloud.settings import CloudSettings
+from tpulm.cloud.tpu_api import TpuApi
+from tpulm.errors import CloudRefused, ConfigError, TpulmError, Unavailable
+from tpulm.progress import SILENT, Progress
+from tpulm.readable import dollars, duration
+from tpulm.storage.paths import bucket_and_name
+
+LONGEST_SECONDS = 1800.0  # of one VM
+LEAST_SECONDS = 600.0  # that the budget must buy
+_SPARED = 0.5  # of the budget: the queued resource may become a second VM
+_GONE_SECONDS = 600.0  # that a deletion may take
+
+_HIDDEN = (  # from a transcript, besides names that are known
+    (re.compile(r"\b[a-z][0-9a-f]{15,16}-tp\b"), "TENANT-tp"),
+    (re.compile(r"\bt1v-n-[0-9a-f]+-w-"), "t1v-n-X-w-"),
+    (re.compile(r"\[EID: 0x[0-9a-f]+\]"), "[EID: …]"),
+    (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b"), "ADDRESS"),
+    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "EMAIL"),
+    (re.compile(r"(UID: )'\d+'"), r"\1'…'"),
+    (re.compile(r"\b\d{11,13}\b"), "NUMBER"),
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One assumption. `ok` None: it could not be seen this time."""
+
+    what: str
+    ok: bool | None
+    found: str
+
+
+@dataclass
+class Smoke:
+    """`tell` gets the lines as they come; whatever happens, what was made is deleted, and named where it cannot be."""
+
+    settings: CloudSettings  # with a budget and an accelerator
+    api: TpuApi
+    rest: GoogleRest
+    tell: Callable[[Line], None]
+    pause_seconds: float = 2.0
+    progress: Progress = SILENT
+    name: str = field(default_factory=lambda: f"tpulm-smoke-{round(time.time()) & 0xFFFFFF:06x}")
+    facts: dict[str, Any] = field(default_factory=dict)  # what the VM said
+    spent: float = 0.0  # dollars at most, by the price that was found
+
+    @property
+    def workdir(self) -> PurePath:
+        return storage.as_path(f"gs://{self.settings.bucket}/{self.name}")
+
+    def run(self) -> None:
+        """Raises ConfigError for a budget that buys too little, CloudRefused where no zone has a VM."""
+        found = prices.of(self.settings.model_copy(update={"budget": None}), self.settings.zones, rest=self.rest)
+        if not found:
+            raise ConfigError(f"no price is known for a {self.settings.accelerator}; write dollars_per_hour = … in cloud.toml")
+        zones = tuple(found)
+        dearest = max(found.values(), key=lambda price: price.dollars_per_hour)
+        seconds = self._seconds(dearest.dollars_per_hour)
+        self.tell(Line("price", dearest.source == prices.CATALOG, str(dearest)))
+        self.tell(self._quota())
+        self.tell(self._refusal())
+        created, zone = [], ""
+        try:
+            created.append(self.name)
+            zone, request = self._create(zones, seconds)
+            begun = time.time()
+            self.tell(Line("creation", True, f"a {'spot ' * request.spot}{request.accelerator} in {zone}"))
+            for line in self._of_vm(request, begun, seconds):
+                self.tell(line)
+            self.spent += (time.time() - begun) / 3600 * dearest.dollars_per_hour
+            begun = time.time()
+            created.append(f"{self.name}-q")
+            self.tell(self._queued(request, seconds))
+            self.spent += (time.time() - begun) / 3600 * dearest.dollars_per_hour
+        finally:
+            self.tell(self._cleaned(created, zone))
+
+    def _seconds(self, dollars_per_hour: float) -> float:
+        """That each VM may live."""
+        budget = self.settings.budget or 0.0
+        seconds = min(LONGEST_SECONDS, _SPARED * budget / dollars_per_hour * 3600 if dollars_per_hour else LONGEST_SECONDS)
+        if seconds < LEAST_SECONDS:
+            needed = LEAST_SECONDS / 3600 * dollars_per_hour / _SPARED
+            raise ConfigError(
+                f"--budget {dollars(budget)} buys {duration(seconds)} of each of two VMs at {dollars(dollars_per_hour)} an "
+                f"hour; give it at least {dollars(needed)}"
+            )
+        return seconds
+
+    # -- before anything is created -------------------------------------------------------------------------------------
+
+    def _quota(self) -> Line:
+        try:
+            check = checks_tpu.quota(Look(self.settings, self.rest))
+        except (GoogleError, CloudRefused) as error:
+            return Line("quota", None, str(error))
+        return Line("quota", check.ok is True, check.found)
+
+    def _refusal(self) -> Line:
+        """Of a zone that does not have the type: nothing is created."""
+        kind = self.settings.accelerator
+        other = next((zone for zone in self.api.zones() if kind not in self.api.types(zone)), None)
+        if other is None:
+            return Line("refusal of a zone", None, f"every zone offers a {kind}")
+        try:
+            self.api.create(self._request(other, LEAST_SECONDS))
+        except Refused as refused:
+            named = "could not be found in the zonal accelerator configurations" in str(refused) or "not supported" in str(
+                refused
+            )
+            return Line("refusal of a zone", refused.kind == "zone" and named, str(refused))
+        finally:
+            with contextlib.suppress(TpulmError):
+                self.api.delete(self.name, other)
+        return Line("refusal of a zone", False, f"{other} does not list a {kind}, and took the request")
+
+    # -- the VM ---------------------------------------------------------------------------------------------------------
+
+    def _create(self, zones: tuple[str, ...], seconds: float) -> tuple[str, Request]:
+        refusals: list[str] = []
+        self.progress.start("packing and uploading")
+        staged = str(bundle.stage(self.workdir / "cloud" / "bundles"))
+        for zone in zones:
+            request = self._request(zone, seconds, staged)
+            self.progress.start(f"asking {zone}")
+            try:
+                operation = self.api.create(request)
+            except Refused as refused:
+                refusals.append(f"{zone}: {refused}")
+                continue
+            until = time.time() + seconds
+            while (creation := self.api.progress(operation)).pending and self._look(zone) != "READY" and time.time() < until:
+                self._pause()
+            if creation.refused is None:
+                return zone, request
+            refusals.append(f"{zone}: {creation.refused}")
+        raise CloudRefused("no zone gave a VM:\n" + "\n".join(refusals))
+
+    def _request(self, zone: str, seconds: float, staged: str = "", *, queued: bool = False) -> Request:
+        until = str(round(time.time() + seconds))
+        bucket, object_name = bucket_and_name(staged) if staged else ("", "")
+        name = f"{self.name}-q" if queued else self.name
+        return Request(
+            name=name,
+            zone=zone,
+            accelerator=self.settings.accelerator,
+            runtime_version=self.settings.kind.runtime_version,
+            spot=self.settings.spot,
+            queued=queued,
+            valid_seconds=seconds,
+            service_account=self.settings.service_account or None,
+            labels={LABEL: self.name, UNTIL_LABEL: until},
+            metadata={
+                "startup-script": bundle.boot_script() if staged else "",
+                "tpulm-bundle": f"b/{bucket}/o/{quote(object_name, safe='')}",
+                WORKDIR: str(self.workdir),
+                "tpulm-project": self.settings.project,
+                "tpulm-zone": zone,
+                "tpulm-node": name,
+                "tpulm-attempt": "0",
+                "tpulm-probe": "1",
+                "tpulm-valid-until": until,
+                "enable-guest-attributes": "TRUE",
+            },
+            network=self.settings.network,
+            external_addresses=self.settings.external_addresses,
+        )
+
+    def _of_vm(self, request: Request, begun: float, seconds: float) -> Iterator[Line]:
+        facts, attempt = self.workdir / "smoke" / "facts.json", self.workdir / "cloud" / "attempts" / "0"
+        self.progress.start("the VM boots")
+        told = ""
+        while storage.info(facts) is None and time.time() - begun < seconds and self._look(request.zone) is not None:
+            self._pause()
+        if storage.info(facts) is None:
+            how_far = self.api.boot_progress(request.name, request.zone)
+            yield Line(
+                "boot", False, f"nothing of the VM in the bucket after {duration(time.time() - begun)}; it told '{how_far}'"
+            )
+            return
+        yield Line("boot", True, f"its facts were in the bucket {duration(time.time() - begun)} after the request")
+        until = time.time() + 60
+        while told != "probed" and time.time() < until and self._look(request.zone) not in (None, "DELETING"):
+            told = self.api.boot_progress(request.name, request.zone) or told
+            self._pause()
+        yield Line("guest attributes", told == "probed", f"'{told}' was read" if told else "none could be read")
+        found = storage.parse_json(storage.read_bytes(facts))
+        self.facts.update(found)
+        yield from of_metadata(found.get("metadata") or {}, request, self.settings.project)
+        log = attempt / "log-0.txt"
+        said = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
+        yield Line("log", "this line came from the VM" in said, f"{log.name} in the bucket" if said else "no log in the bucket")
+        self.progress.start("the VM deletes itself")
+        asked = time.time()
+        while (state := self._look(request.zone)) is not None and time.time() - asked < _GONE_SECONDS:
+            self._pause()
+        took = duration(time.time() - asked)
+        yield Line(
+            "self-deletion",
+            state is None,
+            f"the node was gone {took} later" if state is None else f"it is {state} after {took}",
+        )
+
+    def _queued(self, like: Request, seconds: float) -> Line:
+        """A queued resource that is deleted while it is PROVISIONING: whether Google refuses that, nobody has published."""
+        what = "deleting in PROVISIONING"
+        request = self._request(like.zone, seconds, queued=True)
+        self.progress.start("a queued resource")
+        try:
+            self.api.create(request)
+        except Refused as refused:
+            return Line(what, None, f"the queued resource was refused: {refused}")
+        until = time.time() + min(seconds, 300.0)
+        state = ""
+        while time.time() < until:
+            state = self.api.queued_state(request.name, request.zone) or ""
+            if state == "PROVISIONING":
+                refusal = self.api.withdraw(request.name, request.zone)
+                return Line(what, "not supported" in refusal, refusal or "it was accepted, with force")
+            if state in ("ACTIVE", "FAILED", "SUSPENDED"):
+                break
+            interrupt.check("what was created is deleted")
+            time.sleep(self.pause_seconds / 10)
+        return Line(what, None, f"it was not seen in PROVISIONING, but {state or 'nowhere'}")
+
+    # -- the end --------------------------------------------------------------------------------------------------------
+
+    def _cleaned(self, names: list[str], zone: str) -> Line:
+        """Everything is asked to go until it is gone, or named."""
+        self.progress.start("deleting what is left")
+        left = [(name, place) for name in names for place in ([zone] if zone else self.settings.zones)]
+        until = time.time() + _GONE_SECONDS
+        while left and time.time() < until:
+            for name, place in list(left):
+                with contextlib.suppress(TpulmError):
+                    if self.api.look(name, place).state is None:
+                        left.remove((name, place))
+                    else:
+                        self.api.delete(name, place)
+            if left:
+                time.sleep(self.pause_seconds)
+        with contextlib.suppress(TpulmError):
+            storage.remove(self.workdir)
+        if left:
+            commands = "; ".join(
+                f"gcloud compute tpus tpu-vm delete {name} --zone={place} --project={self.settings.project}"
+                for name, place in left
+            )
+            return Line("nothing left", False, f"still there, and maybe billing: {commands}")
+        return Line("nothing left", True, f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket")
+
+    def _look(self, zone: str) -> str | None:
+        try:
+            return self.api.look(self.name, zone).state
+        except Unavailable:
+            return "unknown"
+
+    def _pause(self) -> None:
+        interrupt.check("what was created is deleted")
+        time.sleep(self.pause_seconds)
+
+
+def of_metadata(found: Mapping[str, str | None], request: Request, project: str) -> Iterator[Line]:
+    """What the metadata server said, against emulator/recorded/metadata.json."""
+    own = {key: found.get(f"instance/attributes/{key}") for key in ("tpulm-project", "tpulm-zone", "tpulm-node")}
+    yield Line("metadata: our own", own == {key: request.metadata[key] for key in own}, _spoken(own))
+    env = dict(re.findall(r"^(\w+): '(.*)'$", found.get("instance/attributes/tpu-env") or "", re.MULTILINE))
+    named = {key: env.get(key) for key in ("CONSUMER_PROJECT_ID", "ZONE", "NODE_ID")}
+    yield Line("metadata: tpu-env", list(named.values()) == [project, request.zone, request.name], _spoken(named))
+    name = found.get("instance/name") or "nothing"
+    yield Line("metadata: name", bool(re.fullmatch(r"t1v-n-[0-9a-f]+-w-\d+", name)), f"{name}, which is not the node's")
+    place = found.get("project/project-id") or "nothing"
+    whose = "the project itself" if place == project else "a project of Google's"
+    yield Line("metadata: project", bool(re.fullmatch(r"[a-z][0-9a-f]+-tp", place)), f"{place}: {whose}")
+    worker = found.get("instance/attributes/agent-worker-number") or ""
+    endpoints = (found.get("instance/attributes/worker-network-endpoints") or "").split(",")
+    fits = worker == "0" and all(entry.count(":") == 2 for entry in endpoints)
+    yield Line("metadata: workers", fits, f"number {worker or '?'} of {len(endpoints)}, {endpoints[0] or 'no endpoints'}")
+    preempted = found.get("instance/preempted")
+    said = f"instance/preempted is {preempted}; whether it turns TRUE is seen in a preemption only"
+    yield Line("preemption flag", preempted in ("FALSE", "TRUE"), said)
+
+
+def transcript(lines: list[Line], smoke: Smoke, *, about: str) -> str:
+    """For a bug report: the lines and what the VM said, without the names of anything or anybody."""
+    marks = {True: "ok", False: "NO", None: "?"}
+    text = "\n".join(f"{marks[line.ok]:2}  {line.what}: {line.found}" for line in lines)
+    facts = json.dumps(smoke.facts, indent=1) if smoke.facts else "nothing"
+    number = str((smoke.facts.get("metadata") or {}).get("project/numeric-project-id") or "")
+    known = {
+        smoke.name: "NODE",
+        smoke.settings.bucket: "BUCKET",
+        smoke.settings.project: "PROJECT",
+        smoke.settings.service_account: "EMAIL",
+        number: "NUMBER",
+    }
+    return hidden(f"{about}\n\n{text}\n\nThe VM:\n{facts}\n", known)
+
+
+def hidden(text: str, known: Mapping[str, str]) -> str:
+    """Without ids; `known` are names and what stands for them."""
+    for name in sorted(filter(None, known), key=len, reverse=True):
+        text = text.replace(name, known[name])
+    for pattern, mark in _HIDDEN:
+        text = pattern.sub(mark, text)
+    return text
+
+
+def _spoken(found: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{key} {value or 'is missing'}" for key, value in found.items())

@@ -1,0 +1,310 @@
+"""Runs for other engines: what is written, against what those engines and GKE document, and that its script starts a run.
+
+After a wanted change: TPULM_UPDATE_GOLDEN=1 pytest tests/cloud/test_export.py, then look at the difference and commit it.
+"""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cloud_rig import PROJECT, WORKDIR_PATH, running, write_job
+from typer.testing import CliRunner
+
+from test_pipeline import write_corpus
+from tpulm import storage
+from tpulm.cli.app import app
+from tpulm.cloud import bundle, export
+from tpulm.cloud.export import Gpu, Staged
+from tpulm.cloud.settings import CloudSettings
+from tpulm.config import load
+from tpulm.emulator import Emulator
+from tpulm.errors import ConfigError
+
+GOLDEN = Path(__file__).parent / "golden"
+SUM = "0123456789abcdef" * 4
+STAGED = Staged(
+    "electra-small-ab12cd",
+    storage.as_path("gs://my-runs/electra-small"),
+    storage.as_path("gs://my-runs/electra-small/cloud/run.json"),
+    storage.as_path(f"gs://my-runs/electra-small/cloud/bundles/{SUM}.tar.gz"),
+)
+
+
+def settings(**changes: Any) -> CloudSettings:
+    values = {"project": "my-project", "accelerator": "v6e-8", "zones": ("us-east5-*", "us-east1-d"), "bucket": "my-runs"}
+    return CloudSettings.model_validate({**values, **changes})
+
+
+def jobset(name: str = "v6e-8", **changes: Any) -> dict[str, Any]:
+    return yaml.safe_load(export.jobset(STAGED, settings(**changes), export.accelerator(name)))
+
+
+def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    return manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+
+
+SECRETS = {"HF_TOKEN": "hub", "KEY": "gs://my-runs/key"}
+WRITTEN = {
+    "skypilot-v6e-8": lambda: export.skypilot(STAGED, settings(secrets=SECRETS)),
+    "jobset-v5litepod-16": lambda: export.jobset(
+        STAGED, settings(secrets=SECRETS), export.accelerator("v5litepod-16"), image="python:3.12-slim"
+    ),
+    "jobset-nvidia-l4": lambda: export.jobset(
+        STAGED, settings(spot=False), export.accelerator("nvidia-l4:2"), image="python:3.12-slim"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_is_as_recorded(name: str):
+    found = WRITTEN[name]()
+    file = GOLDEN / f"{name}.yaml"
+    if os.environ.get("TPULM_UPDATE_GOLDEN"):
+        file.write_text(found, encoding="utf-8")
+    assert found == file.read_text(encoding="utf-8"), (
+        "if this is wanted: TPULM_UPDATE_GOLDEN=1 pytest tests/cloud/test_export.py"
+    )
+
+
+# -- SkyPilot -----------------------------------------------------------------------------------------------------------
+
+# Of its task file: docs/source/reference/yaml-spec.rst of skypilot-org/skypilot.
+TASK_KEYS = {"name", "resources", "file_mounts", "secrets", "setup", "run", "num_nodes", "envs", "workdir"}
+RESOURCE_KEYS = {"accelerators", "accelerator_args", "use_spot", "job_recovery", "ordered", "any_of", "infra", "disk_size"}
+
+
+def test_a_task_for_skypilot():
+    task = yaml.safe_load(export.skypilot(STAGED, settings()))
+    resources = task["resources"]
+    assert set(task) <= TASK_KEYS and set(resources) <= RESOURCE_KEYS and "secrets" not in task
+    assert resources["accelerators"] == "tpu-v6e-8" and resources["use_spot"] is True
+    assert resources["accelerator_args"] == {"runtime_version": "v2-alpha-tpuv6e"}
+    assert resources["job_recovery"]["recover_on_exit_codes"] == [75]
+    assert [place["infra"] for place in resources["ordered"]] == ["gcp/us-east5", "gcp/us-east1/us-east1-d"]
+    assert task["run"].endswith(f"-m tpulm run {STAGED.run_file} --workdir {STAGED.workdir}\n")
+    assert task["file_mounts"] == {"~/tpulm/bundle.tar.gz": str(STAGED.bundle)}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sky") is None, reason="skypilot is not installed")
+@pytest.mark.parametrize("name", ["v6e-8", "v5litepod-16", "v3-8"])
+def test_skypilots_loader_takes_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    import sky  # pyright: ignore[reportMissingImports]
+
+    written = export.skypilot(STAGED, settings(accelerator=name, zones=(), secrets=SECRETS))
+    given = [(variable, "x") for variable in SECRETS]
+    task = sky.Task.from_yaml_config(yaml.safe_load(written), secrets_overrides=given)
+    assert {frozenset(found.accelerators) for found in task.resources} == {frozenset({f"tpu-{name}"})}
+    assert all(found.use_spot for found in task.resources) and set(task.secrets) == set(SECRETS)
+
+
+# -- JobSet -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_jobset_is_as_its_definition_says():
+    """Names, types and enumerations: config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml of kubernetes-sigs/jobset."""
+    manifest = jobset("v5litepod-16")
+    spec = manifest["spec"]
+    assert set(manifest) == {"apiVersion", "kind", "metadata", "spec"}
+    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert set(spec) == {"network", "failurePolicy", "replicatedJobs"}
+    assert spec["network"] == {
+        "enableDNSHostnames": True,
+        "publishNotReadyAddresses": True,
+        "subdomain": manifest["metadata"]["name"],
+    }
+    policy = spec["failurePolicy"]
+    assert isinstance(policy["maxRestarts"], int) and policy["restartStrategy"] == "BlockingRecreate"
+    (rule,) = policy["rules"]
+    assert set(rule) == {"name", "action", "onJobFailureReasons"} and rule["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+    assert rule["onJobFailureReasons"] == ["PodFailurePolicy"], "what a Job says that failed by a rule of its own"
+    (slice_of,) = spec["replicatedJobs"]
+    assert set(slice_of) == {"name", "replicas", "template"} and set(slice_of["template"]) == {"spec"}
+
+
+def test_a_pod_that_was_stopped_or_preempted_costs_no_restart():
+    """Rules of a Job: https://kubernetes.io/docs/tasks/job/pod-failure-policy; they need restartPolicy Never."""
+    manifest = jobset()
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert pod_of(manifest)["restartPolicy"] == "Never" and job["backoffLimit"] == 0
+    assert job["podFailurePolicy"]["rules"] == [
+        {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [75]}},
+        {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+    assert pod_of(manifest)["containers"][0]["name"] == "trainer" and pod_of(manifest)["terminationGracePeriodSeconds"] >= 120
+
+
+# https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, and xpk's src/xpk/core/system_characteristics.py
+NODES = [
+    ("v3-8", "tpu-v3-device", "2x2", 1, 4),
+    ("v3-32", "tpu-v3-slice", "4x4", 4, 4),
+    ("v4-16", "tpu-v4-podslice", "2x2x2", 2, 4),
+    ("v5litepod-1", "tpu-v5-lite-podslice", "1x1", 1, 1),
+    ("v5litepod-8", "tpu-v5-lite-podslice", "2x4", 1, 8),
+    ("v5litepod-16", "tpu-v5-lite-podslice", "4x4", 4, 4),
+    ("v5p-8", "tpu-v5p-slice", "2x2x1", 1, 4),
+    ("v5p-32", "tpu-v5p-slice", "2x2x4", 4, 4),
+    ("v6e-4", "tpu-v6e-slice", "2x2", 1, 4),
+    ("v6e-256", "tpu-v6e-slice", "16x16", 64, 4),
+    ("tpu7x-128", "tpu7x", "4x4x4", 16, 4),
+]
+
+
+@pytest.mark.parametrize(("name", "label", "topology", "hosts", "chips"), NODES)
+def test_the_nodes_of_a_slice(name: str, label: str, topology: str, hosts: int, chips: int):
+    manifest = jobset(name)
+    job, pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"], pod_of(manifest)
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == label
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
+    assert (job["completions"], job["parallelism"], job["completionMode"]) == (hosts, hosts, "Indexed")
+    resources = pod["containers"][0]["resources"]
+    assert resources["limits"] == resources["requests"] == {"google.com/tpu": chips}
+    assert ("network" in manifest["spec"]) is (hosts > 1)
+    assert ("--num-hosts" in pod["containers"][0]["command"][2]) is (hosts > 1)
+
+
+def test_hosts_find_each_other_by_the_names_of_their_pods():
+    """<jobSet.name>-<spec.replicatedJob.name>-<job-index>-<pod-index>.<subdomain>, says JobSet's definition."""
+    manifest = jobset("v5litepod-16")
+    name = manifest["metadata"]["name"]
+    script = pod_of(manifest)["containers"][0]["command"][2]
+    assert f'--coordinator {name}-slice-0-0.{name}:8476 --num-hosts 4 --host-index "$JOB_COMPLETION_INDEX"' in script
+    assert len(f"{name}-slice-0-100") <= 63, "a host's name"
+
+
+def test_gpus_of_a_node():
+    manifest = jobset("nvidia-h100-80gb:8")
+    pod = pod_of(manifest)
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb", "cloud.google.com/gke-spot": "true"}
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert "gke-spot" not in str(jobset("nvidia-l4", spot=False))
+
+
+def test_what_is_installed_for_gpus(tmp_path: Path):
+    script = pod_of(jobset("nvidia-l4"))["containers"][0]["command"][2]
+    (tmp_path / "pins.txt").write_text("jax[tpu]==0.10.2\njaxlib==0.10.2\nlibtpu==0.0.40\n")
+    (line,) = (line for line in script.splitlines() if line.startswith("sed "))
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+    assert (tmp_path / "pins.txt").read_text() == "jax[cuda12]==0.10.2\njaxlib==0.10.2\n"
+
+
+def test_accelerators():
+    assert export.accelerator("nvidia-l4") == Gpu("nvidia-l4", 1)
+    with pytest.raises(ConfigError, match="GKE has no nodes with v2-8"):
+        export.accelerator("v2-8")
+    with pytest.raises(ConfigError, match="no accelerator type is named 'v6e-9'"):
+        export.accelerator("v6e-9")
+
+
+# -- the script ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def metadata_server() -> Iterator[str]:
+    """That of a pod with Workload Identity."""
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.headers["Metadata-Flavor"] == "Google"
+            body = json.dumps({"access_token": "t", "expires_in": 3599, "token_type": "Bearer"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_script_of_a_pod_starts_the_run(
+    gcs: Emulator, metadata_server: str, tmp_path: Path, user_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    """From the bundle in the bucket to `tpulm run`, which says what this run lacks."""
+    stage = bundle.stage
+    monkeypatch.setattr(bundle, "stage", lambda folder, **given: stage(folder, **{**given, "python": sys.executable}))
+    config = load("bert-tiny", ["corpus.sources=[{path='gs://runs/none/*.txt'}]"])
+    staged = export.stage(config, storage.as_path("gs://runs/toy"), settings(bucket="runs"))
+    manifest = yaml.safe_load(export.jobset(staged, settings(bucket="runs"), export.accelerator("v6e-8")))
+    environment = {**user_environment, **gcs.environment, "GCE_METADATA_HOST": metadata_server, "TPU_SKIP_MDS_QUERY": "1"}
+    done = subprocess.run(
+        pod_of(manifest)["containers"][0]["command"],
+        env={**environment, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == ConfigError.exit_code, done.stderr
+    assert "bundle.tar.gz: OK" in done.stdout and "gs://runs/none" in done.stderr
+    assert (tmp_path / "tpulm" / "python").read_text() == sys.executable
+
+
+# -- the commands -------------------------------------------------------------------------------------------------------
+
+RUN = """
+name = "toy"
+[corpus]
+sources = ["corpus.txt.gz"]
+[tokenizer]
+vocab_size = 60
+[data]
+sequence_length = 32
+part_bytes = 10_000
+[model]
+num_layers = 1
+hidden_size = 32
+num_heads = 2
+intermediate_size = 64
+max_positions = 32
+[train]
+steps = 20
+batch_size = 8
+"""
+
+
+@pytest.fixture
+def place(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy.toml").write_text(RUN)
+    write_corpus(tmp_path / "corpus.txt.gz")
+    (tmp_path / "cloud.toml").write_text(f'project = "{PROJECT}"\nbucket = "runs"\naccelerator = "v6e-8"\nbudget = 5.0\n')
+    return tmp_path
+
+
+def exported(*arguments: str) -> Any:
+    done = CliRunner().invoke(app, ["cloud", "export", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return done
+
+
+def test_the_commands_prepare_and_stage(place: Path):
+    said = exported("skypilot", "toy.toml", "--to", "job.yaml").stderr
+    assert "sky jobs launch job.yaml" in said and "nobody watches them here" in said
+    task = yaml.safe_load((place / "job.yaml").read_text())
+    assert storage.exists(WORKDIR_PATH / "dataset" / "manifest.json") and storage.exists(WORKDIR_PATH / "cloud" / "run.json")
+    staged = storage.as_path(task["file_mounts"]["~/tpulm/bundle.tar.gz"])
+    checksum = staged.name.removesuffix(".tar.gz")
+    assert storage.sha256(staged) == checksum and checksum in task["setup"]
+    manifest = yaml.safe_load(exported("jobset", "toy.toml", "--accelerator", "tpu7x-8").stdout)
+    assert pod_of(manifest)["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == "tpu7x"
+
+
+def test_a_run_that_has_a_node_is_left_alone(place: Path):
+    write_job(running())
+    with pytest.raises(ConfigError, match=r"toy-a2 works in gs://runs/toy; end it first: tpulm cloud stop"):
+        export.stage(load("bert-tiny"), WORKDIR_PATH, settings())

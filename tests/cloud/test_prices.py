@@ -1,0 +1,223 @@
+"""What a TPU costs where: Google's own rows give Google's prices, and what is not known is never counted as nothing."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from tpulm import accelerators, storage
+from tpulm.cloud import prices
+from tpulm.cloud.google_rest import GoogleError, GoogleRest
+from tpulm.cloud.settings import CloudSettings
+from tpulm.emulator import Emulator
+from tpulm.errors import ConfigError
+
+COMPUTE_ENGINE, CLOUD_TPU = "6F81-5844-456A", "E000-3F24-B8AA"
+ROWS = json.loads((resources.files("tpulm.emulator") / "recorded" / "billing.json").read_text())["services"]
+
+
+def settings_of(accelerator: str, **changes: Any) -> CloudSettings:
+    return CloudSettings(project="tpulm-emulator", accelerator=accelerator, **changes)
+
+
+def per_hour(accelerator: str, *zones: str, notes: list[str] | None = None, **changes: Any) -> dict[str, Any]:
+    settings = settings_of(accelerator, **changes)
+    rest = GoogleRest(settings.project, patience_seconds=0.0)
+    found = prices.of(settings, zones, rest=rest, note=[].append if notes is None else notes.append)
+    assert all(price.zone == zone and price.spot == settings.spot for zone, price in found.items())
+    return {zone: pytest.approx(price.dollars_per_hour) for zone, price in found.items()}
+
+
+class Catalog:
+    """A session's client that serves these rows, all in one page, and counts how often it is asked."""
+
+    def __init__(self, *rows: dict[str, Any], of: str = COMPUTE_ENGINE):
+        self.rows, self.of, self.asked = rows, of, 0
+
+    def get(self, service: str, path: str, **query: Any) -> dict[str, Any]:
+        assert (service, path) == ("cloudbilling", f"v1/services/{self.of}/skus")
+        self.asked += 1
+        return {"skus": list(self.rows), "nextPageToken": ""}
+
+
+@pytest.fixture
+def cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING", raising=False)
+    return tmp_path / "tpulm" / "prices" / f"{COMPUTE_ENGINE}.json"
+
+
+# Captured from the Cloud Billing Catalog API on 2026-06-14, per chip: google's rows, verbatim in recorded/billing.json.
+@pytest.mark.parametrize(
+    ("accelerator", "zone", "spot", "dollars"),
+    [
+        ("v5litepod-1", "asia-south2-a", False, 1.44132),
+        ("v5p-8", "southamerica-east1-a", False, 4 * 6.430995),
+        ("v6e-1", "us-south1-ai1b", False, 2.70),
+        ("v5litepod-8", "asia-southeast1-b", True, 8 * 0.78),
+        ("v6e-8", "us-east5-b", False, 8 * 2.70),
+        ("v6e-8", "us-east5-b", True, 8 * 1.4033),  # 2026-08-07; not the rows of DWS, and of optimized capacity
+    ],
+)
+def test_googles_rows_give_googles_prices(gcs: Emulator, accelerator: str, zone: str, spot: bool, dollars: float):
+    assert per_hour(accelerator, zone, spot=spot) == {zone: dollars}
+    (price,) = prices.of(settings_of(accelerator, spot=spot), [zone]).values()
+    assert price.source == "Cloud Billing Catalog" and len(price.as_of) == len("2026-06-14")
+
+
+def test_tpu7x_is_in_every_region_of_its_row(gcs: Emulator):
+    rest = GoogleRest("tpulm-emulator", patience_seconds=0.0)
+    found = prices.of_type(accelerators.find("tpu7x-8"), ["us-west1-a", "us-east1-b", "us-east5-a"], spot=False, rest=rest)
+    assert {zone: price.dollars_per_hour for zone, price in found.items()} == {"us-west1-a": 48.0, "us-east1-b": 48.0}
+
+
+def test_a_spot_v6e_in_europe_is_not_a_third_of_its_price(gcs: Emulator):
+    for _ in range(2):  # from the catalogue, and from the file where it is off
+        assert per_hour("v6e-8", "europe-west4-a", budget=100.0) == {"europe-west4-a": 8 * 1.78}
+        gcs.tpu.disable_service("cloudbilling.googleapis.com")
+
+
+def test_v2_and_v3_are_priced_by_8_cores_and_slices_by_rows_of_their_own(gcs: Emulator):
+    assert per_hour("v3-8", "us-central1-a", spot=False) == {"us-central1-a": 8.0}
+    assert per_hour("v3-8", "us-central1-a") == {"us-central1-a": 2.04}, "its usageType is OnDemand, too"
+    assert per_hour("v3-32", "us-central1-a", spot=False) == {"us-central1-a": 4 * 7.2}
+
+
+def test_a_v4_is_always_priced_as_a_slice(cache: Any):
+    row = {**ROWS[CLOUD_TPU][-1]["sku"], "description": "Tpu-v4 Pod Accelerator USA"}  # the name is Google's
+    catalog: Any = Catalog(row, {**row, "description": "Tpu-v4 accelerator USA"}, of=CLOUD_TPU)
+    (price,) = prices.of(settings_of("v4-8", spot=False), ["us-central2-b"], rest=catalog).values()
+    assert price.dollars_per_hour == pytest.approx(8.1144)
+
+
+def test_reservations_and_commitments_are_no_price(gcs: Emulator):
+    assert per_hour("v5p-8", "europe-west4-b", spot=False) == {}, "there is a commitment for 3 years alone"
+    assert per_hour("v5p-8", "asia-south2-a", spot=False) == {}, "there is a reservation alone; its usageType is OnDemand"
+    assert per_hour("v5litepod-4", "us-central1-a", spot=False) == {"us-central1-a": 4 * 1.2}, "and no sole tenancy"
+    assert per_hour("v4-8", "us-central2-b") == {}
+
+
+def test_the_newest_entry_counts_and_units_may_be_absent(gcs: Emulator):
+    assert per_hour("v5litepod-1", "europe-west4-b", spot=False) == {"europe-west4-b": 1.56}
+    assert "units" not in ROWS[CLOUD_TPU][9]["sku"]["pricingInfo"][0] and per_hour("v5litepod-1", "europe-west4-b") == {
+        "europe-west4-b": 0.624
+    }
+
+
+def test_other_currencies_and_units_are_not_known(gcs: Emulator):
+    assert per_hour("v5litepod-1", "europe-west8-a", "europe-west12-a", spot=False) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pricingInfo": []},
+        {"pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": []}}]},
+        {"category": {}},
+        {"description": None},
+    ],
+)
+def test_a_row_in_another_form_hides_no_other(cache: Any, wrong: dict[str, Any]):
+    dallas = ROWS[COMPUTE_ENGINE][2]["sku"]
+    found = prices.of(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=Catalog({**dallas, **wrong}, dallas))  # type: ignore[arg-type]
+    assert found["us-south1-a"].source == prices.CATALOG
+
+
+def test_the_rate_from_the_first_hour_on_counts_and_of_two_rows_the_dearer(cache: Any):
+    dallas = ROWS[COMPUTE_ENGINE][2]["sku"]
+    rates = [{"startUsageAmount": amount, "unitPrice": {"currencyCode": "USD", "units": str(amount or 3)}} for amount in (9, 0)]
+    tiered = {**dallas, "pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": rates}}]}
+    found = prices.of(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=Catalog(tiered, dallas))  # type: ignore[arg-type]
+    assert found["us-south1-a"].dollars_per_hour == 3.0
+
+
+def test_all_pages_are_read(gcs: Emulator):
+    before = gcs.requests.get("LIST prices", 0)
+    per_hour("v5p-8", "us-central1-a")
+    pages = gcs.requests["LIST prices"] - before
+    assert pages == -(-len(ROWS[COMPUTE_ENGINE]) // 8) > 2
+
+
+def test_where_the_catalogue_is_off_the_file_counts_and_it_is_told(gcs: Emulator):
+    gcs.tpu.disable_service("cloudbilling.googleapis.com")
+    notes: list[str] = []
+    assert per_hour("v6e-8", "us-east5-a", "us-central1-b", notes=notes) == {"us-east5-a": 8 * 1.62}
+    (note,) = notes
+    assert "Cloud Billing API has not been used in project" in note and "of the dates given" in note
+    (price,) = prices.of(settings_of("v6e-8"), ["us-east5-a"]).values()
+    assert str(price) == ("$12.96 an hour spot in us-east5-a (readings of the Cloud Billing Catalog by third parties, 2026-08)")
+
+
+def test_an_emulator_as_it_was_has_no_prices(monkeypatch: pytest.MonkeyPatch):
+    with Emulator(as_it_was=["prices"]) as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ConfigError, match="a budget needs a price"):
+            per_hour("v3-8", "us-central1-a", budget=100.0)
+
+
+def test_a_budget_needs_a_price_of_every_zone(gcs: Emulator):
+    with pytest.raises(ConfigError, match=r"in us-central2-b: write dollars_per_hour = … in cloud.toml, or leave"):
+        per_hour("v4-8", "us-central2-b", budget=100.0)
+    with pytest.raises(ConfigError, match=r'spot v3-8 in asia-east1-c: .* or zones = \["us-central1-a"\]'):
+        per_hour("v3-8", "us-central1-a", "asia-east1-c", budget=100.0)
+    assert per_hour("v4-8", "us-central2-b", budget=100.0, dollars_per_hour=0.0) == {"us-central2-b": 0.0}
+
+
+def test_the_users_own_prices_come_first(gcs: Emulator, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    own = tmp_path / "own.toml"
+    own.write_text('[prices]\nas_of = "2026-11"\n[[tpu]]\nprefix = "v4"\nspot = 0.5\n')
+    monkeypatch.setenv("TPULM_ACCELERATORS", str(own))
+    accelerators._catalogue.cache_clear()
+    try:
+        (price,) = prices.of(settings_of("v4-16"), ["us-central2-b"]).values()
+        assert (price.dollars_per_hour, price.source, price.as_of) == (4.0, str(own), "2026-11")
+        assert per_hour("v4-16", "us-central2-b", spot=False) == {}
+    finally:
+        accelerators._catalogue.cache_clear()
+
+
+def test_the_catalogue_is_kept_for_a_day(cache: Any):
+    catalog: Any = Catalog(ROWS[COMPUTE_ENGINE][2]["sku"])
+
+    def found() -> prices.Price:
+        return prices.of(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=catalog)["us-south1-a"]
+
+    assert found() == found() and catalog.asked == 1
+    for damage in ("{", "[]", "{}", '{"at": 9e99, "dollars": {}}', '{"at": "now", "dollars": {}}'):
+        cache.write_text(damage)
+        asked = catalog.asked
+        assert found().source == prices.CATALOG and catalog.asked == asked + 1, damage
+    kept, asked = json.loads(cache.read_text()), catalog.asked
+    cache.write_text(json.dumps({**kept, "at": kept["at"] - 90_000}))
+    assert found().dollars_per_hour == 2.7 and catalog.asked == asked + 1
+
+
+def test_nothing_of_an_emulator_is_kept(gcs: Emulator, cache: Any, monkeypatch: pytest.MonkeyPatch):
+    for name, value in gcs.environment.items():
+        monkeypatch.setenv(name, value)
+    assert per_hour("v6e-8", "us-east5-a") and not cache.exists()
+
+
+def test_an_unknown_service_is_not_found(gcs: Emulator):
+    with pytest.raises(GoogleError) as raised:
+        GoogleRest("tpulm-emulator", patience_seconds=0.0).get("cloudbilling", "v1/services/0000-0000-0000/skus")
+    assert raised.value.missing
+
+
+def test_the_prices_of_a_launch_are_written_down(gcs: Emulator):
+    folder = storage.as_path("gs://runs/toy/cloud")
+    assert prices.saved(folder) is None
+    found = prices.of(settings_of("v6e-8"), ["us-east5-a", "europe-west4-a"])
+    prices.save(folder, found)
+    assert prices.saved(folder) == found
+    storage.write_atomic(folder / "prices.json", b"[]")
+    assert prices.saved(folder) is None
+
+
+def test_every_price_of_the_file_has_a_date_and_a_source():
+    for part in [*prices.table()["tpu"], prices.table()["storage"], prices.table()["comparison"]]:
+        assert part["as_of"] and part["source"]
