@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,7 +22,7 @@ FILE = "cloud.toml"  # in the current folder, where no other is named
 WORKER = "tpulm-worker"  # the VMs' account, where no other is named
 
 _PROJECT = re.compile(r"([a-z0-9.-]+\.[a-z]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|\*)")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|ai[0-9]+[a-z]|\*)")  # "us-south1-ai1b" is one, too
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,6 +41,9 @@ _EXAMPLES = {
 }
 
 
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
 class CloudSettings(Settings):
     """Empty text and an empty tuple are what nobody has set; `load` says so where it is needed."""
 
@@ -50,10 +53,15 @@ class CloudSettings(Settings):
     bucket: str = ""  # of the work folders; without gs://
     data_bucket: str | None = None  # where corpora and datasets lie, if in another
     spot: bool = True  # cheaper, and preempted at any time
-    queued: bool = False  # through a queued resource, which waits for capacity
+    queued: bool = False  # through queued resources, which wait for capacity, in all zones at once
+    queue_hours: PositiveFloat = 24.0  # that they wait
+    quota_patience_hours: NotNegative = 1.0  # that a zone may refuse for want of quota; husks of other nodes hold some
+    login_patience_hours: NotNegative = 12.0  # that the supervisor waits for somebody to log in again
+    hang_minutes: PositiveFloat | None = None  # without a new step; None: the larger of 10 and 20 typical steps
+    supervise: Literal["here", "cloud"] = "here"  # by this machine, or by a small VM of Compute Engine
     budget: PositiveFloat | None = None  # dollars
     deadline_hours: PositiveFloat | None = None
-    dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of those of `prices`
+    dollars_per_hour: NotNegative | None = None  # in place of those of `prices`
     service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
     network: str | None = None  # None: "default"
     subnetwork: str | None = None  # None: the network's own in auto mode
