@@ -28,6 +28,7 @@ from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
 _VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
+_LIFE_SECONDS = "tpulm-life-seconds"  # the same, from its first boot: it may have waited in a queue
 _LONGEST_SECONDS = 30 * 86_400.0  # that a node of an attempt runs, where no deadline says less
 
 
@@ -190,12 +191,12 @@ def policy_of(settings: CloudSettings, job: Job) -> Policy:
 def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PurePath, bundle_path: str) -> Request:
     """The node of an attempt. Its metadata and labels hold no secrets, only where they are."""
     queue_seconds = settings.queue_hours * 3600 if settings.queued else 0.0
-    valid_until = node.intended_at + queue_seconds + _LONGEST_SECONDS
+    life_seconds = _LONGEST_SECONDS
+    if settings.budget is not None and (price := job.price(node.zone)):
+        life_seconds = min(life_seconds, max(0.0, settings.budget - job.dollars(node.intended_at)) / price * 3600)
+    valid_until = node.intended_at + queue_seconds + life_seconds
     if settings.deadline_hours is not None:
         valid_until = min(valid_until, job.created_at + settings.deadline_hours * 3600)
-    if settings.budget is not None and (price := job.price(node.zone)):
-        left = max(0.0, settings.budget - job.dollars(node.intended_at))
-        valid_until = min(valid_until, node.intended_at + queue_seconds + left / price * 3600)
     secrets = {
         variable: source if source.startswith("gs://") else f"projects/{settings.project}/secrets/{source}/versions/latest"
         for variable, source in settings.secrets.items()
@@ -222,6 +223,7 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
             "tpulm-secrets": json.dumps(secrets, sort_keys=True),
             "tpulm-hang-seconds": "" if settings.hang_minutes is None else str(round(settings.hang_minutes * 60)),
             _VALID_UNTIL: str(round(valid_until)),
+            _LIFE_SECONDS: str(round(life_seconds)),
         },
         network=settings.network,
         subnetwork=settings.subnetwork,

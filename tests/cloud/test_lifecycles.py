@@ -1,0 +1,345 @@
+"""Whole lives of runs by a fast clock: the real supervisor, decisions and job, in a cloud where everything may happen.
+
+    TPULM_LIFECYCLES=1000 .venv/bin/pytest -n0 -s tests/cloud/test_lifecycles.py
+
+prints what happened, by kind. What Google does is played here; the emulator is for its words.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from tpulm.cloud.actions import GiveUp, Rest
+from tpulm.cloud.control import Beat
+from tpulm.cloud.decide import Outcome
+from tpulm.cloud.job import Job
+from tpulm.cloud.launch import policy_of, request_for
+from tpulm.cloud.provider import LABEL, Creation, Refused, Request, Sight
+from tpulm.cloud.refusals import Refusal
+from tpulm.cloud.settings import load
+from tpulm.cloud.supervise import Supervisor
+from tpulm.errors import CloudRefused, Unavailable
+
+LIVES = int(os.environ.get("TPULM_LIFECYCLES", "60"))
+POLL = 30.0  # seconds between two looks
+ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
+PRICES = dict(zip(ZONES, (2.0, 3.0, 5.0), strict=True))  # dollars an hour
+STEP_SECONDS, CHECKPOINT_STEPS = 2.0, 300
+SELF_DELETE_SECONDS, GRACE_SECONDS = 900.0, 240.0  # as agent.py has them
+MONTH = 30 * 86_400.0
+
+
+class Killed(BaseException):
+    """Of a supervisor, in the middle of a request or between two."""
+
+
+@dataclass
+class Vm:
+    request: Request
+    attempt: int
+    asked_at: float
+    ready_at: float | None = None
+    gone_at: float | None = None  # from when it does not bill
+    comes_at: float = 0.0
+    state: str = "CREATING"
+    failure: tuple[Refusal, str] | None = None  # of its operation or queued resource
+    undeletable_until: float = 0.0
+    boots_at: float = 0.0
+    preempted_at: float = 0.0  # is to be
+    silent_at: float = float("inf")  # its agent dies
+    step: float = 0.0
+    idle_since: float | None = None
+    stopping_at: float | None = None
+    beat: tuple[float, str, int | None] | None = None
+    outcome: Outcome | None = None
+
+    def is_billed(self, now: float) -> bool:
+        return self.ready_at is not None and self.gone_at is None and now >= self.ready_at
+
+
+@dataclass
+class World:
+    """A provider, the objects in the bucket, and the VMs, all in memory."""
+
+    chance: random.Random
+    trouble: float
+    steps: int
+    now: float = 1_000_000.0
+    job: Job | None = None
+    version: int = 0
+    vms: dict[str, Vm] = field(default_factory=dict)
+    past: list[Vm] = field(default_factory=list)
+    failed: dict[str, Refused] = field(default_factory=dict)  # operations
+    newest: int = 0
+    complete: bool = False
+    hang_at: int | None = None
+    closed: frozenset[str] = frozenset()
+    dollars: float = 0.0
+    events: Counter[str] = field(default_factory=Counter)
+
+    # -- what a supervisor reads and writes ------------------------------------------------------------------------------
+
+    folder = PurePosixPath("W/cloud")
+    path = PurePosixPath("W/cloud/job.json")
+
+    def read(self) -> tuple[Job, str] | None:
+        assert self.job is not None
+        return self.job, str(self.version)
+
+    def replace(self, job: Job, version: str) -> str | None:
+        if version != str(self.version):
+            return None
+        self.job, self.version = job, self.version + 1
+        return str(self.version)
+
+    def heard(self, attempt: int) -> dict[int, int]:
+        vm = self._of(attempt)
+        return {} if vm is None or vm.beat is None else {0: int(vm.beat[0])}
+
+    def beat(self, attempt: int, worker: int) -> Beat | None:
+        vm = self._of(attempt)
+        return None if vm is None or vm.beat is None else Beat(worker, *vm.beat)
+
+    def outcome(self, attempt: int) -> Outcome | None:
+        vm = self._of(attempt)
+        return None if vm is None else vm.outcome
+
+    def _of(self, attempt: int) -> Vm | None:
+        return next((vm for vm in [*self.vms.values(), *self.past] if vm.attempt == attempt), None)
+
+    # -- the provider ----------------------------------------------------------------------------------------------------
+
+    def _hit(self, what: str, share: float = 1.0) -> bool:
+        if self.chance.random() < self.trouble * share:
+            self.events[what] += 1
+            return True
+        return False
+
+    def _between(self) -> None:
+        if self._hit("supervisor killed", 0.02):
+            raise Killed
+        if self._hit("no answer", 0.05):
+            raise Unavailable("no answer")
+        if self._hit("login refused", 0.02):
+            raise CloudRefused("the login has expired")
+
+    def create(self, request: Request) -> str:
+        self._between()
+        if request.name in self.vms:
+            return ""
+        if request.zone in self.closed:
+            self.events["zone refused"] += 1
+            raise Refused("zone", f"Permission denied on 'locations/{request.zone}' (or it may not exist).")
+        if self._hit("quota", 0.1):
+            raise Refused("quota", "Quota limit 'TPUV3sPreemptible' has been exceeded.")
+        asked = self.now
+        vm = Vm(request, int(request.metadata["tpulm-attempt"]), asked)
+        wait = self.chance.uniform(0, 20 * 3600) if request.queued and self._hit("waits in the queue") else 0.0
+        vm.comes_at = asked + wait + self.chance.uniform(60, 400)
+        if request.queued:
+            vm.state = "WAITING_FOR_RESOURCES"
+        for kind, what, share in (
+            ("stock-out", "stock-out", 1.0),
+            ("preempted", "preempted while it was created", 0.2),
+            ("cloud", "internal error", 0.05),
+        ):
+            if vm.failure is None and self._hit(what, share):
+                vm.failure = kind, what
+        vm.boots_at = vm.comes_at + self.chance.uniform(30, 200)
+        vm.preempted_at = vm.comes_at + self.chance.expovariate(self.trouble / 7200) if self.trouble else float("inf")
+        if self._hit("agent dies", 0.05):
+            vm.silent_at = vm.boots_at + self.chance.uniform(0, 7200)
+        if self._hit("deletion refused for a while", 0.1):
+            vm.undeletable_until = asked + self.chance.uniform(0, 2 * 3600)
+        self.vms[request.name] = vm
+        self._between()  # the answer may be lost
+        return request.name
+
+    def progress(self, operation: str) -> Creation:
+        vm = self.vms.get(operation)
+        pending = vm is not None and not vm.request.queued and self.now < vm.comes_at
+        return Creation(pending, self.failed.get(operation))
+
+    def look(self, name: str, zone: str) -> Sight:
+        self._between()
+        vm = self.vms.get(name)
+        if vm is None:
+            return Sight(None)
+        refused = Refused(*vm.failure) if vm.failure and vm.state == "FAILED" else None
+        return Sight(vm.state, dict(vm.request.labels), 1, refused)
+
+    def delete(self, name: str, zone: str) -> str:
+        self._between()
+        vm = self.vms.get(name)
+        if vm is not None and self.now < vm.undeletable_until:
+            return "DeleteQueuedResource is not supported when state is PROVISIONING"
+        if vm is not None:
+            self._end(name)
+        self._between()
+        return ""
+
+    def boot_progress(self, name: str, zone: str) -> str:
+        return ""
+
+    # -- time ------------------------------------------------------------------------------------------------------------
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += POLL
+            for name in list(self.vms):
+                self._live(name, self.vms[name])
+            self.dollars += sum(
+                PRICES[vm.request.zone] * POLL / 3600 for vm in self.vms.values() if vm.is_billed(self.now)
+            )
+
+    def _end(self, name: str) -> None:
+        vm = self.vms.pop(name)
+        vm.gone_at = self.now
+        self.past.append(vm)
+
+    def _live(self, name: str, vm: Vm) -> None:
+        if vm.ready_at is None:
+            if self.now < vm.comes_at:
+                return
+            if vm.failure is not None:
+                if vm.request.queued:
+                    vm.state = "FAILED"  # and it holds its name
+                else:
+                    self.failed[name] = Refused(*vm.failure)
+                    self._end(name)
+                return
+            vm.ready_at, vm.state = self.now, "READY"
+        if vm.gone_at is not None:
+            return
+        if self.now >= vm.preempted_at:
+            self.events["preempted"] += 1
+            if self._hit("vanished", 0.5):
+                self._end(name)
+            else:
+                vm.state, vm.gone_at = "SUSPENDED" if vm.request.queued else "PREEMPTED", self.now
+            return
+        if self.now >= vm.boots_at and self.now < vm.silent_at:
+            self._agent(name, vm)
+
+    def _agent(self, name: str, vm: Vm) -> None:
+        """As agent.py does: it trains while its attempt counts, and deletes its own VM in the end."""
+        assert self.job is not None and vm.ready_at is not None
+        node = self.job.node
+        counts = node is not None and node.attempt == vm.attempt and node.ending is None
+        life = float(vm.request.metadata["tpulm-life-seconds"])
+        until = min(float(vm.request.metadata["tpulm-valid-until"]), vm.ready_at + life)
+        if vm.outcome is None and counts:
+            self._train(vm, node)
+            if self.now > until and vm.stopping_at is None:
+                vm.stopping_at = self.now
+        elif vm.idle_since is None:
+            vm.idle_since = self.now
+        over = vm.stopping_at is not None and self.now > vm.stopping_at + GRACE_SECONDS
+        if over or self.now > until + GRACE_SECONDS or (vm.idle_since and self.now > vm.idle_since + SELF_DELETE_SECONDS):
+            self.events["deleted itself"] += 1
+            self._end(name)
+
+    def _train(self, vm: Vm, node: Any) -> None:
+        if vm.step < self.newest:
+            vm.step = self.newest
+        hung = self.hang_at is not None and vm.step + POLL / STEP_SECONDS >= self.hang_at
+        vm.beat = (self.now, "training", int(vm.step))
+        if hung:
+            if self.now > vm.boots_at + 3600:
+                self.events["hang"] += 1
+                vm.outcome = Outcome(1, "Hung", f"no step after {int(vm.step)}", int(vm.step))
+                if self.chance.random() < 0.7:
+                    self.hang_at = None  # it was that machine's
+            return
+        vm.step += POLL / STEP_SECONDS
+        if vm.step - self.newest >= CHECKPOINT_STEPS:
+            self.newest = int(vm.step)
+        if self._hit("trainer dies", 0.001):
+            vm.outcome = Outcome(-9, None, "")
+        if node.asked_to_stop is not None or vm.stopping_at is not None or self.job and self.job.wanted != "running":
+            self.newest, vm.outcome = int(vm.step), Outcome(75, None, "saved and stopped")
+        elif vm.step >= self.steps:
+            self.newest, self.complete, vm.outcome = self.steps, True, Outcome(0, None, "")
+
+
+def live(seed: int) -> tuple[World, Job, float | None]:
+    """From the launch to the end, whatever happens."""
+    chance = random.Random(seed)
+    budget = chance.choice([None, 20.0, 60.0])
+    queued = chance.random() < 0.4
+    settings = load(
+        project="tpulm-emulator", accelerator="v3-8", bucket="runs", zones=ZONES, budget=budget, queued=queued
+    )
+    world = World(chance, chance.choice([0.0, 0.2, 0.5, 0.9]), chance.choice([2_000, 20_000]))
+    if world.trouble and chance.random() < 0.3:
+        world.closed = frozenset(chance.sample(ZONES, chance.randint(1, 3)))
+    if world.trouble and chance.random() < 0.3:
+        world.hang_at = chance.randrange(world.steps)
+    values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "queued": queued, "zones": ZONES}
+    world.job = Job(**values, prices=PRICES, created_at=world.now)
+
+    def supervisor() -> Supervisor:
+        return Supervisor(
+            world,  # type: ignore[arg-type]
+            world,
+            replace(policy_of(settings, world.read()[0]), fruitless=5),  # type: ignore[index]
+            lambda job, node: request_for(
+                job, node, settings, workdir=PurePosixPath("gs://runs/toy"), bundle_path="gs://runs/bundle.tar.gz"
+            ),
+            newest_step=lambda: world.newest,
+            complete=lambda: world.complete,
+            clock=lambda: world.now,
+        )
+
+    begun, current, wants_stop = world.now, supervisor(), chance.random() < 0.1
+    while world.now < begun + 2 * MONTH:
+        try:
+            job, action = current.step()
+        except Killed:
+            world.pass_time(chance.choice([0.0, 300.0, 6 * 3600.0]))
+            current = supervisor()
+            continue
+        except (Unavailable, CloudRefused):
+            world.pass_time(POLL)
+            continue
+        if isinstance(action, Rest):
+            return world, job, budget
+        if isinstance(action, GiveUp):  # somebody attaches again later
+            world.events["gave up deleting"] += 1
+            world.pass_time(3600.0)
+            current = supervisor()
+            continue
+        if wants_stop and world.now > begun + 1800 and job.wanted == "running":
+            world.replace(job.model_copy(update={"wanted": "stopped"}), str(world.version))
+            wants_stop = False
+        world.pass_time(POLL if type(action).__name__ in ("Wait", "Delete") else 0.0)
+    raise AssertionError(f"seed {seed}: not over after two months: {world.job}")
+
+
+def test_nothing_bills_at_the_end_and_the_budget_holds():
+    statuses, events = Counter[str](), Counter[str]()
+    for seed in range(LIVES):
+        world, job, budget = live(seed)
+        assert world.vms == {}, (seed, job)  # neither a VM nor its agent, nor a husk that holds quota
+        assert job.nodes == () and job.status != "active", (seed, job)
+        dearest = max(PRICES.values())
+        if budget is not None:
+            assert world.dollars <= budget + 2 * POLL / 3600 * dearest, (seed, world.dollars, budget, job)
+        if world.trouble == 0.0 and budget is None and job.wanted == "running":
+            assert job.status == "done", (seed, job)
+        statuses[job.status] += 1
+        events.update(world.events)
+        events["attempts"] += len(job.attempts)
+        events["endings: " + ", ".join(sorted({attempt.ending for attempt in job.attempts}))] += 0
+    assert statuses["done"] > LIVES / 4
+    if LIVES >= 60:
+        for kind in ("preempted", "stock-out", "quota", "zone refused", "hang", "supervisor killed", "no answer", "deleted itself"):
+            assert events[kind] > 0, kind
+    print(f"\n{LIVES} lives: {dict(statuses)}")
+    print("\n".join(f"{count:8,}  {kind}" for kind, count in events.most_common() if count))
