@@ -186,8 +186,8 @@ def test_launched_for_a_vm_to_supervise(tpulm: Tpulm, gcs: Emulator) -> None:
     assert list(gcs.compute.instances()) == [begun["supervisor"]["name"]]
     followed = tpulm("cloud", "attach", "--workdir", "gs://runs/toy")
     assert followed.returncode == 0, followed.stderr
-    assert "supervises; its lease was renewed" in " ".join(followed.stderr.split())
-    assert "the run is complete" in followed.stderr, "what the VM says"
+    assert f"the VM {begun['supervisor']['name']} in us-central1-a (RUNNING)" in " ".join(followed.stderr.split())
+    assert "a spot v3-8, in us-central1-a" in followed.stderr, "what the VM says"
     wait_until(lambda: not gcs.compute.instances())
     assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
 
