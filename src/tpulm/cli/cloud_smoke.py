@@ -44,7 +44,9 @@ def smoke(
 
     Ends with exit code 4 when a line is not as expected.
     """
-    from tpulm import __version__, interrupt, storage
+    from importlib import metadata
+
+    from tpulm import interrupt, storage
     from tpulm.cloud import launch
     from tpulm.cloud.google_rest import GoogleRest
     from tpulm.cloud.smoke import Line, Smoke, transcript
@@ -77,7 +79,7 @@ def smoke(
         try:
             made.run()
         finally:
-            about = f"tpulm {__version__} cloud smoke, {settings.accelerator}, Python {platform.python_version()}"
+            about = f"tpulm {metadata.version('tpulm')} cloud smoke, {settings.accelerator}, Python {platform.python_version()}"
             storage.write_atomic(to, transcript(lines, made, about=about))
     wrong = [line.what for line in lines if line.ok is False]
     console.print(f"\nit cost {dollars(made.spent)} at most; the transcript is {to}", soft_wrap=True)
