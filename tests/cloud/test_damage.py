@@ -10,14 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from google.api_core import exceptions
 from test_decide import NOW, POLICY, WORKING, requested, working
 from vm_rig import PATIENCE, QUICK, WORKDIR, Cloud, agents, cloud, endings, machines, newest_step, until
 
 from tpulm import storage
 from tpulm.cloud import job as jobs
 from tpulm.cloud import launch as launching
-from tpulm.cloud import tpu_api
+from tpulm.cloud import refusals
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import AskToStop, Condemn, Note, Outcome, decide, recorded
 from tpulm.config import load as load_run
@@ -103,14 +102,15 @@ def test_a_failure_without_a_record_says_so():
     ],
 )
 def test_requests_too_often_are_no_quota_of_cores(message: str, is_rate: bool):
-    assert tpu_api._is_rate_limit(exceptions.TooManyRequests(message)) is is_rate
+    assert refusals.is_rate_limit(message) is is_rate
 
 
 def test_a_budget_that_is_no_more_than_what_is_kept_for_the_end(cloud: Cloud):
     cloud.launch(budget=10.0)
-    launching.check_means(cloud.settings, 2.0, spent=0.0)
+    prices = dict.fromkeys(cloud.settings.zones, 2.0)
+    launching.check_means(cloud.settings, prices, spent=0.0)
     with pytest.raises(CloudRefused, match=r"15 minutes \(\$0.50\) are kept"):
-        launching.check_means(cloud.settings, 2.0, spent=9.6)
+        launching.check_means(cloud.settings, prices, spent=9.6)
 
 
 # -- runs ---------------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_settings_that_the_node_does_not_have(cloud: Cloud):
     with pytest.raises(ConfigError, match=r"train\.steps"):
         launching.take_up(load_run("bert-tiny", {"train.steps": 7}), WORKDIR, cloud.settings)
     with pytest.raises(ConfigError, match="was recorded meanwhile"):
-        launching.launch(run, WORKDIR, other, dollars_per_hour=1.0)
+        launching.launch(run, WORKDIR, other, prices=dict.fromkeys(other.zones, 1.0))
     assert before == (storage.read_bytes(control.run_file), storage.read_bytes(control.settings_file))
     launching.take_up(run, WORKDIR, cloud.settings)
     assert cloud.begin()().status == "done"

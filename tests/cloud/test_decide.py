@@ -11,27 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpulm.cloud import job as jobs
-from tpulm.cloud.decide import (
+from tpulm.cloud.actions import (
     Action,
     Adopt,
     AskToStop,
+    Beside,
     Bury,
     Close,
     Condemn,
     Create,
     Delete,
+    GiveUp,
     Intend,
     Note,
-    Outcome,
-    Policy,
-    Refusal,
+    Promote,
     Rest,
-    Seen,
     Wait,
-    decide,
-    recorded,
 )
+from tpulm.cloud.decide import Outcome, Pace, Policy, Seen, decide, recorded, refused
 from tpulm.cloud.job import Job
+from tpulm.cloud.refusals import Refusal
 
 POLICY = Policy()
 NOW = 1_000_000.0
@@ -39,7 +38,8 @@ WORKING = Seen(state="READY", silence=(10.0,))
 
 
 def new(**changes: object) -> Job:
-    fields = {"run": "reviews", "accelerator": "v3-8", "spot": True, "zones": ("a", "b"), "dollars_per_hour": 2.0}
+    fields = {"run": "reviews", "accelerator": "v3-8", "spot": True, "zones": ("a", "b")}
+    fields["prices"] = {"a": 2.0, "b": 2.0, "c": 2.0}
     return Job.model_validate({**fields, "created_at": NOW, **changes})
 
 
@@ -86,7 +86,7 @@ def test_what_is_due(job: Job, seen: Seen, later: float, expected: Action):
         (requested(state="ACTIVE"), Seen(state="SUSPENDED", silence=(3.0,)), 0, "preempted"),
         (requested(state="ACCEPTED"), Seen(state="FAILED"), 0, "cloud"),
         (requested(state="CREATING"), Seen(state="CREATING"), 1801, "slow"),
-        (requested(state="WAITING_FOR_RESOURCES"), Seen(state="WAITING_FOR_RESOURCES"), 1801, "slow"),
+        (requested(state="WAITING_FOR_RESOURCES"), Seen(state="WAITING_FOR_RESOURCES"), 24 * 3600 + 1, "slow"),
         (requested(), Seen(), 0, "lost"),
         (requested(), Seen(refusal="stock-out"), 0, "stock-out"),
         (requested(), Seen(refusal="quota"), 0, "quota"),
@@ -188,7 +188,7 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
     assert job.fruitless == 0
 
 
-@pytest.mark.parametrize("refusal", ["quota", "denied", "invalid"])
+@pytest.mark.parametrize("refusal", ["denied", "invalid"])
 def test_a_refusal_that_lasts_ends_the_run(refusal: Refusal):
     job = recorded(requested(), Condemn(refusal, "Quota limit 'X' has been exceeded."), Seen(), NOW)
     job = recorded(job, decide(job, Seen(), NOW, POLICY), Seen(), NOW)
@@ -200,11 +200,202 @@ def test_three_attempts_without_a_new_checkpoint_end_the_run():
     job = new(newest_step=10)
     for _ in range(3):
         job = jobs.intended(job.model_copy(update={"not_before": 0.0}), now=NOW)
-        job = jobs.ended(jobs.ending(job, "preempted", "it was PREEMPTED"), now=NOW, newest_step=10, pause=0.0)
+        job = jobs.ended(jobs.ending(job, "trainer", "it was killed"), now=NOW, newest_step=10, pause=0.0)
     closed = decide(job, Seen(newest_step=10), NOW, POLICY)
-    assert isinstance(closed, Close) and closed.status == "failed" and "it was PREEMPTED" in closed.message
+    assert isinstance(closed, Close) and closed.status == "failed" and "it was killed" in closed.message
     job = jobs.ended(jobs.ending(jobs.intended(job, now=NOW), "preempted", "x"), now=NOW, newest_step=20, pause=0.0)
     assert job.fruitless == 0
+
+
+# -- zones, queues and hangs ----------------------------------------------------------------------------------------------
+
+
+def after(job: Job, kind: Refusal, because: str, now: float = NOW, policy: Policy = POLICY) -> Job:
+    """A new attempt whose request is refused."""
+    job = recorded(job.model_copy(update={"not_before": 0.0}), Intend(), Seen(), now)
+    assert job.node is not None
+    job = recorded(job, refused(job, job.node, kind, because, now, policy), Seen(), now)
+    return recorded(job, decide(job, Seen(), now, policy), Seen(), now)
+
+
+def test_a_zone_that_refuses_is_closed_and_the_next_is_tried_at_once():
+    job = after(new(zones=("a", "b", "c")), "zone", "the zone is closed")
+    assert (job.closed, job.open_zones, job.not_before) == ({"a": "the zone is closed"}, ("b", "c"), NOW)
+    job = after(job, "zone", "the type is not there")
+    job = recorded(job, Intend(), Seen(), NOW)
+    assert job.node is not None and job.node.zone == "c"
+    job = jobs.ended(jobs.ending(job, "zone", "not permitted"), now=NOW, newest_step=0, pause=0.0)
+    action = decide(job, Seen(), NOW, POLICY)
+    assert isinstance(action, Close) and action.status == "refused"
+    for line in ("a: the zone is closed", "b: the type is not there", "c: not permitted"):
+        assert line in action.message
+    assert jobs.reopened(job).open_zones == ("a", "b", "c")
+
+
+def test_a_quota_closes_its_zone_when_patience_is_over():
+    job, now = after(new(), "quota", "Quota limit 'X'"), NOW
+    while not job.closed:
+        now += 600.0
+        job = after(job, "quota", "Quota limit 'X'", now)
+    assert list(job.closed) == ["b"] or list(job.closed) == ["a"]
+    assert 3600 <= now - NOW <= 4800 and "Quota limit 'X' (refused for" in next(iter(job.closed.values()))
+    served = after(after(new(zones=("a",)), "quota", "x"), "stock-out", "no more capacity", NOW + 3000)
+    assert after(served, "quota", "x", NOW + 4000).closed == {}, "counted from the first refusal in a row"
+    assert after(new(), "quota", "x", NOW, Policy(quota_patience=0.0)).closed == {"a": "x"}
+
+
+def test_preempted_while_creating_is_a_preemption():
+    job = after(new(), "preempted", "update is not supported while in state PREEMPTED")
+    assert (job.attempts[-1].ending, job.fruitless, job.idle) == ("preempted", 0, 1)
+
+
+def queued_job() -> Job:
+    return recorded(new(queued=True, zones=("a", "b", "c")), Intend(), Seen(), NOW)
+
+
+WAITING = Seen(state="WAITING_FOR_RESOURCES")
+
+
+def test_several_zones_are_queued_at_once_and_the_first_is_kept():
+    job = queued_job()
+    assert [(node.name, node.zone) for node in job.nodes] == [("reviews-a1", "a"), ("reviews-a2", "b"), ("reviews-a3", "c")]
+    spare = {"reviews-a2": Seen(), "reviews-a3": Seen()}
+    assert decide(job, Seen(spare=spare), NOW, POLICY) == Create(), "recorded before it is created, one after the other"
+    job = jobs.with_node(recorded(job, Create(), Seen(), NOW), state=WAITING.state)
+    for name in spare:
+        seen = dataclasses.replace(WAITING, spare=dict(spare))
+        assert decide(job, seen, NOW, POLICY) == Beside(name, Create())
+        job = recorded(job, Beside(name, Create()), seen, NOW)
+        job = jobs.with_beside(job, jobs.with_node(jobs.beside(job, name), state=WAITING.state))
+        spare[name] = WAITING
+    waiting = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": WAITING})
+    assert isinstance(decide(job, waiting, NOW + 23 * 3600, POLICY), Wait)
+    ready = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": Seen(state="READY")})
+    assert decide(job, ready, NOW + 60, POLICY) == Promote("reviews-a3")
+    job = recorded(job, Promote("reviews-a3"), ready, NOW + 60)
+    assert job.node is not None and job.node.zone == "c" and job.dollars_per_hour == 2.0
+    seen = Seen(state="READY", spare={"reviews-a1": WAITING, "reviews-a2": WAITING})
+    job = recorded(job, decide(job, seen, NOW + 60, POLICY), seen, NOW + 60)  # its state
+    for name in ("reviews-a1", "reviews-a2"):
+        action = decide(job, seen, NOW + 60, POLICY)
+        assert isinstance(action, Beside) and isinstance(action.action, Condemn) and action.action.why == "withdrawn"
+        assert action.node == name
+        job = recorded(job, action, seen, NOW + 60)
+    assert decide(job, seen, NOW + 60, POLICY) == Delete()
+    gone = Seen(state="READY", silence=(5.0,), spare={"reviews-a1": Seen(), "reviews-a2": Seen(state="DELETING")})
+    job = recorded(job, decide(job, gone, NOW + 70, POLICY), gone, NOW + 70)
+    assert [node.name for node in job.nodes] == ["reviews-a3", "reviews-a2"]
+    assert job.attempts[-1].ending == "withdrawn" and job.attempts[-1].dollars == 0.0
+
+
+def test_a_failed_queue_leaves_the_others_waiting():
+    job = queued_job()
+    job = jobs.with_node(job, requested=True, state="WAITING_FOR_RESOURCES")
+    spare = {"reviews-a2": WAITING, "reviews-a3": WAITING}
+    seen = Seen(state="FAILED", refusal="stock-out", refused_because="no more capacity", spare=spare)
+    job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
+    assert decide(job, seen, NOW, POLICY) == Promote("reviews-a2")
+    job = recorded(job, Promote("reviews-a2"), seen, NOW)
+    assert job.node is not None and job.node.zone == "b" and job.spare[-1].ending is None
+    assert [node.ending for node in job.spare] == ["stock-out", None]
+
+
+def test_a_stop_withdraws_what_is_queued():
+    job = queued_job().model_copy(update={"wanted": "stopped"})
+    spare = {"reviews-a2": WAITING, "reviews-a3": WAITING}
+    seen = dataclasses.replace(WAITING, spare=spare)
+    for _ in range(40):
+        action = decide(job, seen, NOW, POLICY)
+        if isinstance(action, Delete):
+            spare = dict.fromkeys(spare, Seen())
+            seen = Seen(spare=spare)
+            continue
+        if isinstance(action, Rest):
+            break
+        assert not isinstance(action, Wait), action
+        if isinstance(action, Create) or (isinstance(action, Beside) and isinstance(action.action, Create)):
+            pytest.fail("nothing is created any more")
+        job = recorded(job, action, seen, NOW)
+    assert (job.status, job.nodes) == ("stopped", ())
+
+
+def test_the_price_of_the_zone_counts_and_the_dearest_before():
+    prices = {"a": 1.0, "b": 4.0}
+    job = new(prices=prices)
+    assert job.dollars_per_hour == job.most_dollars_per_hour == 4.0
+    job = jobs.intended(job, now=NOW)
+    assert job.dollars_per_hour == 1.0
+    job = jobs.seen(jobs.with_node(job, requested=True), "READY", now=NOW, heard=False)
+    assert job.dollars(NOW + 7200) == 2.0
+    both = new(prices=prices, queued=True)
+    both = jobs.intended(both, now=NOW)
+    assert (both.dollars_per_hour, both.most_dollars_per_hour) == (1.0, 4.0)
+    both = jobs.with_beside(both, jobs.seen(jobs.beside(both, "reviews-a2"), "READY", now=NOW, heard=False))
+    assert both.dollars(NOW + 3600) == 4.0, "whatever is READY counts"
+
+
+def test_the_same_hang_twice_ends_the_run():
+    hung = Outcome(
+        1, "Hung", "no step after 40 for 700 s; its threads' stacks are in gs://b/w/cloud/attempts/1/stacks-0.txt", 40
+    )
+    seen = dataclasses.replace(WORKING, outcome=hung)
+    action = decide(working(), seen, NOW, POLICY)
+    assert action == Condemn("hung", hung.message, 40)
+    job = recorded(working(), action, seen, NOW)
+    job = jobs.ended(job, now=NOW, newest_step=0, pause=0.0)
+    assert (job.status, job.hangs, job.fruitless) == ("active", (40,), 1)
+    again = jobs.seen(jobs.with_node(jobs.intended(job, now=NOW), requested=True), "READY", now=NOW, heard=False)
+    elsewhere = dataclasses.replace(seen, outcome=dataclasses.replace(hung, step=90))
+    other = decide(again, elsewhere, NOW, POLICY)
+    assert isinstance(other, Condemn) and other.why == "hung"
+    action = decide(again, seen, NOW, POLICY)
+    assert isinstance(action, Condemn) and action.why == "failed"
+    assert "hung twice after step 40" in action.detail and "stacks-0.txt" in action.detail
+    assert isinstance(decide(jobs.reopened(again), seen, NOW, POLICY), Condemn)
+    relaunched = decide(jobs.reopened(again), seen, NOW, POLICY)
+    assert isinstance(relaunched, Condemn) and relaunched.why == "hung", "a launch begins anew"
+
+
+def test_heartbeats_without_steps_are_a_hang():
+    slow = dataclasses.replace(WORKING, pace=Pace(40, 5300.0, 1.0))
+    assert decide(working(), slow, NOW, POLICY) == Wait("working")
+    action = decide(working(), dataclasses.replace(WORKING, pace=Pace(40, 5500.0, 1.0)), NOW, POLICY)
+    assert isinstance(action, Condemn) and (action.why, action.step) == ("hung", 40)
+    long_steps = dataclasses.replace(WORKING, pace=Pace(40, 9000.0, 60.0))
+    assert decide(working(), long_steps, NOW, POLICY) == Wait("working")
+
+
+def test_a_boot_that_does_not_end_says_how_far_it_came():
+    action = decide(working(), Seen(state="READY", boot="installing"), NOW + 1201, POLICY)
+    assert isinstance(action, Condemn) and "it got as far as 'installing'" in action.detail
+
+
+@pytest.mark.parametrize(("state", "bound"), [("WAITING_FOR_RESOURCES", 86_400), ("PROVISIONING", 7200), ("CREATING", 7200)])
+def test_how_long_a_queued_resource_may_take(state: str, bound: float):
+    job = recorded(new(queued=True, zones=("a",)), Intend(), Seen(), NOW)
+    job = jobs.with_node(job, requested=True, state=state, since=NOW)
+    assert isinstance(decide(job, Seen(state=state), NOW + bound - 1, POLICY), Wait)
+    action = decide(job, Seen(state=state), NOW + bound + 1, POLICY)
+    assert isinstance(action, Condemn) and action.why == "slow"
+
+
+def test_suspending_before_anything_ran_may_yet_say_why():
+    job = jobs.with_node(
+        recorded(new(queued=True, zones=("a",)), Intend(), Seen(), NOW), requested=True, state="SUSPENDING", since=NOW
+    )
+    assert isinstance(decide(job, Seen(state="SUSPENDING"), NOW + 60, POLICY), Wait)
+    failed = Seen(state="FAILED", refusal="cloud", refused_because="an internal error has occurred")
+    assert decide(job, failed, NOW + 90, POLICY) == Condemn("cloud", "an internal error has occurred")
+
+
+def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():
+    job = working(ending="preempted")
+    assert decide(job, Seen(state="PREEMPTED", deleting=599.0), NOW, POLICY) == Delete()
+    assert decide(job, Seen(state="PREEMPTED", deleting=601.0), NOW, POLICY) == GiveUp()
+    assert decide(job, Seen(state="PROVISIONING", deleting=7100.0), NOW, POLICY) == Delete(), "it ends by itself"
+    stopped = job.model_copy(update={"wanted": "stopped"})
+    assert decide(stopped, Seen(state="PROVISIONING", deleting=601.0), NOW, POLICY) == GiveUp()
+    assert recorded(job, GiveUp(), Seen(), NOW) == job
 
 
 def test_a_job_survives_its_file():

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tpulm.cloud.actions import Bury, Rest
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import Policy, Rest
+from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job, Node, reopened
 from tpulm.cloud.provider import LABEL, Creation, Refused, Request, Resource, Sight
 from tpulm.cloud.supervise import Supervisor
-from tpulm.errors import StorageError
+from tpulm.emulator.recorded import answer
+from tpulm.errors import CloudRefused, StorageError, TpulmError
 
 
 class Killed(BaseException):
@@ -32,6 +34,8 @@ class Cloud:
     created: list[str] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
     kill_at: int | None = None
+    refused_deletions: int = 0
+    trouble: list[Exception] = field(default_factory=list)  # raised by the next looks
     before: bool = True  # whether the kill comes before the effect or after it
 
     def _mortal(self) -> bool:
@@ -60,15 +64,24 @@ class Cloud:
     def look(self, name: str, zone: str) -> Sight:
         if self._mortal():
             raise Killed
+        if self.trouble:
+            raise self.trouble.pop(0)
         return Sight(self.nodes.get(name), self.labels.get(name, {}))
 
-    def delete(self, name: str, zone: str) -> None:
+    def delete(self, name: str, zone: str) -> str:
         dies = self._mortal()
         if dies and self.before:
             raise Killed
+        if self.refused_deletions:
+            self.refused_deletions -= 1
+            return "DeleteQueuedResource is not supported when state is PROVISIONING"
         self.nodes.pop(name, None)
         if dies:
             raise Killed
+        return ""
+
+    def boot_progress(self, name: str, zone: str) -> str:
+        return "installing"
 
     def resources(self, zone: str) -> Iterable[Resource]:
         return [Resource("node", name, zone, state, self.labels[name], "v3-8") for name, state in self.nodes.items()]
@@ -130,7 +143,8 @@ def supervisor(run: Run) -> Supervisor:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    job = {"run": "reviews", "accelerator": "v3-8", "spot": True, "zones": ("a",), "dollars_per_hour": 2.0, "created_at": 1e9}
+    job = {"run": "reviews", "accelerator": "v3-8", "spot": True, "zones": ("a",), "project": "p", "prices": {"a": 2.0}}
+    job["created_at"] = 1e9
     control = Control(tmp_path)
     control.folder.mkdir()  # type: ignore[attr-defined]
     assert control.create(Job.model_validate(job)) and not control.create(Job.model_validate(job))
@@ -193,9 +207,27 @@ def test_a_preempted_node_is_deleted_before_another_is_made(run: Run):
     assert [(attempt.first_step, attempt.last_step) for attempt in job.attempts] == [(0, 1), (1, 2), (2, 3)]
 
 
-def test_three_attempts_without_a_checkpoint_end_the_run(run: Run):
-    while (found := run.control.read()) is not None and not found[0].is_over:
+def test_preemptions_before_the_first_checkpoint_are_not_counted(run: Run):
+    """Only money and time bound them; the pauses grow, and the run goes on where a node is left to work."""
+    pauses = []
+    while len(run.cloud.created) < 8:
         run.cloud.nodes = dict.fromkeys(run.cloud.nodes, "PREEMPTED")
+        job, action = supervisor(run).step()
+        if isinstance(action, Bury):
+            pauses.append(action.pause)
+        run.now = max(run.now, job.not_before) + 1.0
+    assert pauses == [0, 60, 120, 240, 480, 960, 1800]
+    run.now += 1800.0
+    assert (to_the_end(run).status, run.cloud.nodes) == ("done", {})
+
+
+def test_three_trainers_that_crash_end_the_run(run: Run):
+    while (found := run.control.read()) is not None and not found[0].is_over:
+        for name in run.cloud.nodes:
+            run.cloud.nodes[name] = "READY"
+            folder = Path(str(run.control.attempt(int(name[-1]))))
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "end-0.json").write_text(json.dumps({"exit_code": -9, "failure": None, "message": ""}))
         supervisor(run).step()
         run.now += 600.0
     assert found is not None and found[0].status == "failed"
@@ -203,12 +235,121 @@ def test_three_attempts_without_a_checkpoint_end_the_run(run: Run):
 
 
 def test_a_refusal_is_recorded_and_ends_the_run(run: Run):
-    run.cloud.refusals.append(Refused("quota", "Quota limit 'TPUS_PER_PROJECT' has been exceeded. Limit: 0 in region r."))
+    run.cloud.refusals.append(Refused("denied", "Permission 'tpu.nodes.create' denied on 'projects/p/locations/a/nodes/n'"))
     job = to_the_end(run)
     assert (job.status, run.cloud.created) == ("refused", [])
-    assert "Limit: 0" in job.message
+    assert "tpu.nodes.create" in job.message
     run.control.change(reopened)
     assert to_the_end(run).status == "done"
+
+
+def test_a_quota_that_is_full_is_waited_for_and_then_named(run: Run):
+    def quota() -> Refused:
+        return Refused("quota", answer("quota")["http"]["body"]["error"]["message"])
+
+    run.cloud.refusals += [quota(), quota()]
+    assert to_the_end(run).status == "done" and run.cloud.created == ["reviews-a3"]
+    run.control.change(lambda job: reopened(job.model_copy(update={"created_at": run.now})))
+    run.checkpoint, run.cloud.refusals = 0, [quota() for _ in range(20)]
+    begun = run.now
+    while not (job := supervisor(run).step()[0]).is_over:
+        run.now += 30.0
+    assert job.status == "refused" and "TPUV5sLitepodServingPerProjectPerZoneForTPUAPI" in job.message
+    assert 3600 <= run.now - begun <= 3600 + 1800 + 60
+
+
+def test_a_permission_that_was_there_before_is_waited_for(run: Run):
+    while run.checkpoint < 1:
+        supervisor(run).step()
+        run.go_on()
+    run.cloud.nodes.clear()
+    run.cloud.refusals += [Refused("denied", answer("iam")["http"]["body"]["error"]["message"])]
+    with pytest.raises(CloudRefused, match="denied on"):
+        to_the_end(run)
+    assert to_the_end(run).status == "done"
+
+
+def test_a_deletion_that_is_refused_is_tried_until_it_is_not(run: Run):
+    run.cloud.refused_deletions = 5
+    job = to_the_end(run)
+    assert (job.status, run.cloud.nodes) == ("done", {})
+
+
+def test_what_cannot_be_deleted_is_named_and_stays_recorded(run: Run):
+    run.cloud.refused_deletions = 1000
+    loop = supervisor(run)
+    told: list[str] = []
+
+    def newest() -> int:
+        run.go_on()
+        return run.checkpoint
+
+    with pytest.raises(TpulmError) as raised:
+        dataclasses.replace(loop, newest_step=newest, tell=told.append).run()
+    assert "gcloud compute tpus tpu-vm delete reviews-a1 --zone=a --project=p" in str(raised.value)
+    assert raised.value.exit_code == 1 and "could not be deleted for" in str(raised.value)
+    assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in told)
+    job = run.control.job()
+    assert job.node is not None and (job.node.name, job.node.ending) == ("reviews-a1", "done")
+    run.cloud.refused_deletions = 0
+    assert to_the_end(run).status == "done"
+
+
+@pytest.mark.parametrize("patience", [3600.0, 90.0])
+def test_a_login_that_ends_in_the_middle(run: Run, patience: float):
+    """It is waited for, with a line that says what to do; after that what still bills is named with the command."""
+    loop = supervisor(run)
+    told: list[str] = []
+
+    def newest() -> int:
+        if run.checkpoint == 1 and not over:
+            over.append(True)
+            text = answer("session-over", "credentials")["http"]["body"]["error_description"]
+            run.cloud.trouble += [CloudRefused(f"the login has expired or was revoked ({text})")] * 6
+        run.go_on()
+        return run.checkpoint
+
+    over: list[bool] = []
+
+    def clock() -> float:
+        run.now += 20.0
+        return run.now
+
+    loop = dataclasses.replace(loop, newest_step=newest, tell=told.append, clock=clock, policy=Policy(login_patience=patience))
+    if patience > 1000:
+        assert loop.run().status == "done"
+        assert any("log in again" in line and "invalid_rapt" in line for line in told)
+    else:
+        with pytest.raises(CloudRefused, match=r"may be there, and bill[^~]*gcloud compute tpus tpu-vm delete reviews-a1"):
+            loop.run()
+
+
+def test_a_login_that_never_worked_is_an_error_at_once(run: Run):
+    run.cloud.trouble.append(CloudRefused("the login has expired"))
+    with pytest.raises(CloudRefused, match="the login has expired"):
+        supervisor(run).run()
+    assert run.cloud.created == []
+
+
+def test_steps_that_stop_though_heartbeats_come(run: Run):
+    """The second line, should the agent itself not find out."""
+    loop, ends = supervisor(run), []
+    for _ in range(2000):
+        job, action = loop.step()
+        if isinstance(action, Rest):
+            break
+        run.now += 60.0
+        if job.node is None:
+            continue
+        if run.cloud.nodes.get(job.node.name) == "CREATING":
+            run.cloud.nodes[job.node.name] = "READY"
+        folder = Path(str(run.control.attempt(job.node.attempt)))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "beat-0.json").write_text(json.dumps({"time": run.now, "state": "training", "step": 40}))
+        ends.append(job.node.intended_at)
+    assert [attempt.ending for attempt in job.attempts] == ["hung", "failed"]
+    assert job.status == "failed" and "hung twice after step 40" in job.message
+    assert all(5400 < attempt.ended_at - attempt.intended_at < 6000 for attempt in job.attempts)
 
 
 def test_another_runs_node_is_left_alone(run: Run):
@@ -244,7 +385,17 @@ def test_the_loop_ends_with_the_run(run: Run):
     assert told[0].startswith("creating reviews-a1, a spot v3-8, in a") and told[-1] == "reviews-a1 is gone"
 
 
-def test_a_job_of_another_format_is_told(run: Run):
-    Path(run.control.path).write_text('{"format": 1, "run": "x", "colour": "blue"}')
-    with pytest.raises(StorageError, match=r"job.json is not a job of format 1"):
+@pytest.mark.parametrize("text", ['{"format": 1, "run": "x", "colour": "blue"}', '{"format": 3, "run": "x"}'])
+def test_a_job_of_another_format_is_told(run: Run, text: str):
+    Path(run.control.path).write_text(text)
+    with pytest.raises(StorageError, match=r"job.json is not a job of format 2"):
         run.control.read()
+
+
+def test_a_job_of_the_format_before_is_read(run: Run):
+    node = {"name": "x-a1", "zone": "a", "attempt": 1, "intended_at": 1e9, "ready_at": 1e9, "state": "READY"}
+    old = {"format": 1, "run": "x", "accelerator": "v3-8", "spot": True, "zones": ["a", "b"], "dollars_per_hour": 3.0}
+    Path(run.control.path).write_text(json.dumps({**old, "created_at": 1e9, "attempt": 1, "node": node, "fruitless": 1}))
+    job = run.control.job()
+    assert (job.prices, job.dollars(1e9 + 7200), job.nodes[0].name) == ({"a": 3.0, "b": 3.0}, 6.0, "x-a1")
+    assert Job.model_validate_json(job.model_dump_json()) == job

@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable
 
 import pytest
+from google.auth import exceptions as auth
 
+from tpulm.cloud import refusals, tpu_api
 from tpulm.cloud.provider import LABEL, Refused, Request
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
-from tpulm.errors import CloudRefused
+from tpulm.emulator.recorded import answer
+from tpulm.errors import CloudRefused, StorageRefused, StorageUnavailable, TpulmError, Unavailable
+from tpulm.storage.cloud_causes import explain
 
 ZONE, PROJECT = "us-central1-a", "tpulm-emulator"
 REQUEST = Request(
@@ -94,8 +98,8 @@ def test_a_failed_operation_is_the_clouds_fault(api: TpuApi, gcs: Emulator):
         (lambda tpu: tpu.set_quota("v3-8", 0), {}, "quota"),
         (lambda tpu: tpu.deny("tpu.nodes.create"), {}, "denied"),
         (lambda tpu: tpu.disable_service("tpu.googleapis.com"), {}, "denied"),
-        (lambda tpu: None, {"zone": "us-central1-z"}, "stock-out"),
-        (lambda tpu: None, {"accelerator": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}, "stock-out"),
+        (lambda tpu: None, {"zone": "us-central1-z"}, "zone"),
+        (lambda tpu: None, {"accelerator": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}, "zone"),
         (lambda tpu: None, {"runtime_version": "tpu-vm-tf-1.15"}, "invalid"),
         (lambda tpu: None, {"labels": {LABEL: "Not A Label"}}, "invalid"),
     ],
@@ -146,3 +150,168 @@ def test_a_suspended_queued_resource_can_be_deleted(api: TpuApi, gcs: Emulator):
     until(lambda: api.look("reviews-a1", ZONE).state == "SUSPENDED")
     api.delete("reviews-a1", ZONE)
     until(lambda: api.look("reviews-a1", ZONE).state is None)
+
+
+# -- Google's own answers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("quota", "quota"),
+        ("type-not-in-zone", "zone"),
+        ("zone-without-tpus", "zone"),
+        ("type-not-permitted", "zone"),
+        ("location-policy", "zone"),
+        ("location-unauthorized", "zone"),
+        ("not-found", "zone"),
+        ("iam", "denied"),
+        ("iam-in-detail", "denied"),
+        ("scopes", "denied"),
+        ("free-trial", "denied"),
+        ("api-off", "denied"),
+        ("billing-off", "denied"),
+    ],
+)
+def test_refusals_over_http(api: TpuApi, gcs: Emulator, name: str, kind: str):
+    gcs.tpu.answer_next(name, requests="CREATE node")
+    with pytest.raises(Refused) as raised:
+        api.create(REQUEST)
+    assert raised.value.kind == kind, str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("stock-out", "stock-out"),
+        ("no-reserved-capacity", "zone"),
+        ("no-reserved-capacity-9", "zone"),
+        ("no-reservation", "zone"),
+        ("flex-start", "zone"),
+        ("preempted-while-creating", "preempted"),
+        ("internal", "cloud"),
+    ],
+)
+def test_refusals_in_the_operation(api: TpuApi, gcs: Emulator, name: str, kind: str):
+    gcs.tpu.answer_next(name)
+    operation = api.create(REQUEST)
+    until(lambda: api.progress(operation).refused)
+    refused = api.progress(operation).refused
+    assert refused is not None and refused.kind == kind, str(refused)
+
+
+def test_the_queue_that_is_not_for_the_project(api: TpuApi, gcs: Emulator):
+    gcs.tpu.answer_next("queue-not-permitted")
+    operation = api.create(QUEUED)
+    until(lambda: api.progress(operation).refused)
+    refused = api.progress(operation).refused
+    assert refused is not None and refused.kind == "zone", str(refused)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("failed-internal", "cloud", "internal error"),
+        ("failed-stock-out", "stock-out", "no more capacity"),
+        ("failed-addresses", "quota", "external_addresses = false"),
+        ("failed-quota", "quota", "TPUV5sLitepodServing"),
+        ("failed-not-permitted", "zone", "permission to submit"),
+        ("failed-expired", "stock-out", "valid_until"),
+    ],
+)
+def test_why_a_queued_resource_failed(api: TpuApi, gcs: Emulator, name: str, kind: str, said: str):
+    """The node that it began is being deleted meanwhile, which says nothing."""
+    gcs.tpu.set(create_seconds=60.0)
+    api.create(QUEUED)
+    gcs.tpu.fail_queued("reviews-a1", name)
+    states = set()
+    while (sight := api.look("reviews-a1", ZONE)).state != "FAILED":
+        states.add(sight.state)
+        time.sleep(0.005)
+    assert "DELETING" not in states
+    assert sight.refused is not None and sight.refused.kind == kind and said in str(sight.refused)
+    api.delete("reviews-a1", ZONE)
+    until(lambda: api.look("reviews-a1", ZONE).state is None)
+
+
+def test_addresses_are_told_with_their_fix():
+    message = answer("failed-addresses", limit=8, region="us-central1")["failed_data"]["error"]["message"]
+    assert refusals.of_code(8, message) == "quota" == refusals.of_code(8, "IN_USE_ADDRESSES limit: 8.0")
+    assert "IN_USE_ADDRESSES" in refusals.advised(message) and "Cloud NAT" in refusals.advised(message)
+
+
+def test_a_deletion_in_provisioning_is_refused_without_an_error(api: TpuApi, gcs: Emulator):
+    """FAILED_PRECONDITION arrives with HTTP 400, of which google.api_core makes BadRequest."""
+    gcs.tpu.set(create_seconds=60.0)
+    api.create(QUEUED)
+    assert gcs.tpu.queued_resources() == {"reviews-a1": "PROVISIONING"}
+    assert "not supported when state is PROVISIONING" in api.delete("reviews-a1", ZONE)
+    gcs.tpu.advance(60.0)
+    assert api.delete("reviews-a1", ZONE) == ""
+    until(lambda: api.look("reviews-a1", ZONE).state is None)
+
+
+def test_other_bad_requests_of_a_deletion_are_errors(api: TpuApi, gcs: Emulator):
+    gcs.tpu.answer_next("zone-without-tpus", requests="DELETE")
+    with pytest.raises(CloudRefused, match="requested zone"):
+        api.delete("reviews-a1", ZONE)
+
+
+def test_a_spot_queued_resource_says_so_itself(api: TpuApi, gcs: Emulator):
+    api.create(QUEUED)
+    until(lambda: is_ready(api))
+    queued = api._queued("reviews-a1", ZONE)
+    assert queued is not None and "spot" in queued
+    assert not any(spec.node.scheduling_config.spot for spec in queued.tpu.node_spec)
+    assert {(found.kind, found.spot) for found in api.resources(ZONE)} == {("queued resource", True), ("node", True)}
+
+
+def test_a_subnetwork_is_asked_for(api: TpuApi, gcs: Emulator):
+    api.create(dataclasses.replace(REQUEST, network="net", subnetwork="sub"))
+    until(lambda: is_ready(api))
+    node = api._node("reviews-a1", ZONE)
+    assert node is not None and node.network_config.subnetwork.endswith("/sub")
+
+
+def test_all_pages_of_zones_are_read(api: TpuApi):
+    assert len(api.zones()) > 10 and "us-south1-ai1b" in api.zones()
+
+
+@pytest.mark.parametrize("name", ["location-policy", "location-unauthorized", "zone-without-tpus"])
+def test_a_closed_zone_offers_no_types(api: TpuApi, gcs: Emulator, name: str):
+    gcs.tpu.answer_next(name, requests="LIST types")
+    assert api.types(ZONE) == set()
+
+
+def test_a_login_that_ended_is_no_refusal_of_the_request(api: TpuApi, gcs: Emulator):
+    """And the next request reads the login anew."""
+    assert api.look("reviews-a1", ZONE).state is None
+    before = api._client
+    gcs.tpu.answer_next("unauthenticated", requests="CREATE node")
+    with pytest.raises(CloudRefused, match="credentials"):
+        api.create(REQUEST)
+    assert api.create(REQUEST) and api._client is not before
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("metadata-server-ill", Unavailable), ("reauthentication", CloudRefused), ("session-over", CloudRefused)]
+)
+def test_tokens_that_cannot_be_had(name: str, kind: type[TpulmError]):
+    found = answer(name, "credentials")
+    text = found.get("text") or found["http"]["body"]["error_description"]
+    with pytest.raises(kind), tpu_api._explained():
+        raise auth.RefreshError(text)
+    with (
+        pytest.raises(StorageUnavailable if kind is Unavailable else StorageRefused),
+        explain("read", "gs://b/o", identity=str),
+    ):
+        raise auth.RefreshError(text)
+
+
+def test_how_far_a_boot_came(api: TpuApi, gcs: Emulator):
+    assert api.boot_progress("reviews-a1", ZONE) == ""
+    api.create(REQUEST)
+    until(lambda: is_ready(api))
+    assert api.boot_progress("reviews-a1", ZONE) == "nothing"
+    gcs.tpu.machine("reviews-a1").metadata.set("instance/guest-attributes/tpulm", {"boot": "installing"})
+    assert api.boot_progress("reviews-a1", ZONE) == "installing"

@@ -50,7 +50,9 @@ class Cloud:
         self.settings = load(project="tpulm-emulator", **options)
         setup.apply(setup.steps(self.settings))
         run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"]})
-        launching.launch(run, self.workdir, self.settings, dollars_per_hour=2.0, python=str(self._interpreter()))
+        launching.launch(
+            run, self.workdir, self.settings, prices=dict.fromkeys(self.settings.zones, 2.0), python=str(self._interpreter())
+        )
 
     def _interpreter(self) -> Path:
         path = self._folder / "python"

@@ -122,14 +122,15 @@ def launch(
         _end(job, folder, as_json)
     settings = launching.offered(settings, TpuApi(settings.project))
     if job is not None and job.node is not None:
-        launching.check_means(settings, job.dollars_per_hour, spent=job.dollars(time.time()))
+        launching.check_means(settings.model_copy(update={"zones": job.zones}), job.prices, spent=job.dollars(time.time()))
         console.print(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.", soft_wrap=True)
         launching.take_up(config, folder, settings)
     else:
         with console.status("Looking up prices …"):
             found_prices = prices.of(settings, settings.zones, note=lambda text: console.print(escape(text), soft_wrap=True))
-        dearest = max((price.dollars_per_hour for price in found_prices.values()), default=None)
-        launching.check_means(settings, dearest or 0.0, spent=job.dollars(time.time()) if job else 0.0)
+        by_zone = {zone: price.dollars_per_hour for zone, price in found_prices.items()}
+        dearest = max(by_zone.values(), default=None)
+        launching.check_means(settings, by_zone, spent=job.dollars(time.time()) if job else 0.0)
         check_sources(config, folder, on_tpu=prepare_on_tpu)
         estimate = _planned(config, settings, dearest) if plan else None
         _agree(config, settings, folder, found_prices, estimate, yes=yes)
@@ -137,7 +138,7 @@ def launch(
         if not prepare_on_tpu:
             prepare(staged, folder)
         with drawn_progress() as progress:
-            launching.launch(staged, folder, settings, dollars_per_hour=dearest or 0.0, python=python, progress=progress)
+            launching.launch(staged, folder, settings, prices=by_zone, python=python, progress=progress)
         prices.save(control.folder, found_prices)
     if in_cloud:
         _supervise_in_cloud(folder, settings, follow=not detach, as_json=as_json)

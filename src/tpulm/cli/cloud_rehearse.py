@@ -123,7 +123,8 @@ class _Rehearsal:
         prepare(self._config, self._workdir)
         tell("dataset and tokenizer are in the bucket")
         price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
-        launching.launch(self._config, self._workdir, settings, dollars_per_hour=price)
+        prices = dict.fromkeys(settings.zones, price)
+        launching.launch(self._config, self._workdir, settings, prices=prices)
         supervisor = launching.supervisor(
             self._workdir, settings, api, newest_step=self._newest_step, tell=tell, pause_seconds=0.5
         )

@@ -171,11 +171,11 @@ class AllResources(TpuApi):
         found = self._compute.find(name, zone)
         return Sight(None) if found is None else Sight(found.state, found.labels)
 
-    def delete(self, name: str, zone: str) -> None:
-        if (name, zone) in self._vms:
-            self._compute.delete(name, zone)
-        else:
-            super().delete(name, zone)
+    def delete(self, name: str, zone: str) -> str:
+        if (name, zone) not in self._vms:
+            return super().delete(name, zone)
+        self._compute.delete(name, zone)
+        return ""
 
 
 def _resource(found: Instance) -> Resource:

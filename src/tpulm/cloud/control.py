@@ -2,8 +2,9 @@
 
 run.json, settings.json   what is run, and where
 job.json                  the job, replaced by compare-and-swap alone
-attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state"}
-attempts/N/end-I.json     its trainer has ended: {"exit_code", "failure", "message"}
+attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state", "step"}
+attempts/N/end-I.json     its trainer has ended: {"exit_code", "failure", "message", "step"}
+attempts/N/stacks-I.txt   what its threads were doing when it hung
 attempts/N/log-I.txt      what its trainer printed
 """
 
@@ -29,6 +30,7 @@ class Beat:
     worker: int
     time: float  # seconds since 1970
     state: str  # "starting", "training", …
+    step: int | None = None  # the trainer's newest one
 
 
 class Control:
@@ -90,12 +92,14 @@ class Control:
 
     def beats(self, attempt: int) -> list[Beat]:
         """What cannot be read, a VM that is writing or in disorder, is left out."""
-        folder = self.attempt(attempt)
-        return [
-            Beat(worker, found["time"], str(found.get("state", "")))
-            for worker in self.heard(attempt)
-            if isinstance((found := _read(folder / f"beat-{worker}.json")).get("time"), int | float)
-        ]
+        return [beat for worker in self.heard(attempt) if (beat := self.beat(attempt, worker)) is not None]
+
+    def beat(self, attempt: int, worker: int) -> Beat | None:
+        """The newest one of a worker that was heard; None where it cannot be read."""
+        found = _read(self.attempt(attempt) / f"beat-{worker}.json")
+        if not isinstance(found.get("time"), int | float):
+            return None
+        return Beat(worker, found["time"], str(found.get("state", "")), _step(found))
 
     def heard(self, attempt: int) -> dict[int, int]:
         """Worker -> the version of its heartbeat: another one with each beat, whatever the clocks say."""
@@ -133,7 +137,12 @@ def _outcome(found: Mapping[str, Any]) -> Outcome:
     code, failure = found.get("exit_code"), found.get("failure")
     if not isinstance(code, int) or isinstance(code, bool) or not isinstance(failure, str | None):
         return Outcome(1, None, "what the VM wrote of it cannot be read")
-    return Outcome(code, failure, str(found.get("message", "")))
+    return Outcome(code, failure, str(found.get("message", "")), _step(found))
+
+
+def _step(found: Mapping[str, Any]) -> int | None:
+    step = found.get("step")
+    return step if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 def _telling(outcome: Outcome) -> int:

@@ -62,7 +62,7 @@ def spent(job: Job, *, now: float, newest_step: int, prices: Mapping[str, Price]
         done.append(Spent(item.number, item.node, item.zone, item.ending, hours, steps, dollars))
     if (node := job.node) is not None:
         hours = _hours(node.ready_at, now)
-        dollars = None if hours and node.zone in unknown else hours * job.dollars_per_hour
+        dollars = None if hours and node.zone in unknown else hours * job.price(node.zone)
         done.append(Spent(node.attempt, node.name, node.zone, "", hours, max(0, newest_step - job.newest_step), dollars))
     return tuple(done)
 
@@ -86,7 +86,7 @@ def cost(
     at_least = any(item.dollars is None for item in attempts)
     hours_left = 0.0 if job.status == "done" else None if seconds_left is None else seconds_left / 3600
     zone = job.zones[0] if job.node is None else job.node.zone
-    per_hour = None if zone in _unknown(job, prices) else job.dollars_per_hour
+    per_hour = None if zone in _unknown(job, prices) else job.price(zone)
     left = None if hours_left is None else 0.0 if not hours_left else None if per_hour is None else hours_left * per_hour
     return Cost(
         dollars=so_far,

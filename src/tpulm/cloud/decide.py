@@ -6,14 +6,30 @@ recorded is enough to go on, since a resource is recorded before it is created a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tpulm.cloud import job as jobs
-from tpulm.cloud.job import FINAL, Ending, Job, Node, Status
-from tpulm.readable import dollars
-
-Refusal = Literal["stock-out", "quota", "denied", "invalid", "taken", "cloud"]
+from tpulm.cloud.actions import (
+    Action,
+    Adopt,
+    AskToStop,
+    Beside,
+    Bury,
+    Close,
+    Condemn,
+    Create,
+    Delete,
+    GiveUp,
+    Intend,
+    Note,
+    Promote,
+    Rest,
+    Wait,
+)
+from tpulm.cloud.job import FINAL, NO_CAPACITY, Ending, Job, Node
+from tpulm.cloud.refusals import Refusal
+from tpulm.readable import dollars, duration
 
 
 @dataclass(frozen=True)
@@ -21,15 +37,21 @@ class Policy:
     """Bounds, in seconds and dollars."""
 
     create: float = 1800.0  # from the request until a node is READY or a worker is heard
+    queue: float = 86_400.0  # that a queued resource may wait
+    provision: float = 7200.0  # that one may be PROVISIONING, or refuse to be deleted in that state
     boot: float = 1200.0  # from READY until every worker is heard
     stale: float = 180.0  # from a worker's last heartbeat until it counts as dead
+    hang: float | None = None  # without a new step, by the settings; None: the larger of 10 minutes and 20 steps
+    stage: float = 3600.0  # that a trainer may say nothing new outside of training
     repair: float = 1200.0  # that maintenance may take
     unknown: float = 600.0  # that a state without a meaning may last
     save: float = 300.0  # that a trainer has to save and stop when asked
     teardown: float = 600.0  # that deleting may take; with `save`, the margin before budget and deadline
-    fruitless: int = 3  # attempts in a row without a new checkpoint
+    fruitless: int = 3  # attempts in a row without a new checkpoint that nothing outside is to blame for
     pause: float = 60.0  # before an attempt after one that was refused; doubled for each refusal
     longest_pause: float = 1800.0
+    quota_patience: float = 3600.0  # that a zone may refuse for want of quota, until it is closed
+    login_patience: float = 43_200.0  # that a login which worked before may be refused
     budget: float | None = None  # dollars of the whole run
     deadline: float | None = None  # seconds since 1970
 
@@ -37,6 +59,11 @@ class Policy:
     def margin(self) -> float:
         """Seconds before budget and deadline at which a run is ended."""
         return self.save + self.teardown
+
+    def hangs_after(self, seconds_per_step: float) -> float:
+        """Seconds without a new step. The worker's own agent, which knows the stages, is to find out long before."""
+        limit = self.hang or max(600.0, 20 * seconds_per_step)
+        return 1.5 * max(self.stage, 6 * limit)
 
 
 @dataclass(frozen=True)
@@ -46,6 +73,16 @@ class Outcome:
     exit_code: int  # negative: the signal that killed it
     failure: str | None  # the kind of the typed failure record, if there is one
     message: str
+    step: int | None = None  # the newest one; None: before the first
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Of a trainer whose worker says that it trains."""
+
+    step: int | None = None  # the newest one that it told
+    still: float = 0.0  # seconds since that was first seen
+    seconds_per_step: float = 0.0  # 0.0: it has made none since it is watched
 
 
 @dataclass(frozen=True)
@@ -62,98 +99,32 @@ class Seen:
     outcome: Outcome | None = None
     newest_step: int = 0  # of a committed checkpoint
     complete: bool = False  # the run's last result is there
+    pace: Pace = Pace()
+    boot: str = ""  # how far the boot came, if the node says so
+    deleting: float = 0.0  # seconds since this supervisor first asked to delete it
+    spare: Mapping[str, Seen] = field(default_factory=dict)  # of each spare node by its name
 
-
-# -- actions ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Nothing to do yet."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class Intend:
-    """Record a new attempt."""
-
-
-@dataclass(frozen=True)
-class Create:
-    """Ask the cloud for the recorded node; asking again for one that is there does nothing."""
-
-
-@dataclass(frozen=True)
-class Adopt:
-    """The node is there although nobody recorded that it was asked for: an earlier supervisor did."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """Record the state that the node is seen in."""
-
-    state: str
-
-
-@dataclass(frozen=True)
-class AskToStop:
-    """Have the trainer save and stop."""
-
-    because: Ending
-
-
-@dataclass(frozen=True)
-class Condemn:
-    """Record that the node is to be deleted, and why."""
-
-    why: Ending
-    detail: str
-
-
-@dataclass(frozen=True)
-class Delete:
-    """Ask the cloud to delete the node; asking again does nothing."""
-
-
-@dataclass(frozen=True)
-class Bury:
-    """The node is gone: record the end of its attempt."""
-
-    pause: float  # before the next one
-
-
-@dataclass(frozen=True)
-class Close:
-    """The run is over, and nothing of it is left."""
-
-    status: Status
-    message: str
-
-
-@dataclass(frozen=True)
-class Rest:
-    """It was over already."""
-
-
-Action = Wait | Intend | Create | Adopt | Note | AskToStop | Condemn | Delete | Bury | Close | Rest
 
 _GONE = frozenset(["PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "HIDING", "HIDDEN"])
-_QUEUE_ENDED = frozenset(["SUSPENDING", "SUSPENDED", "FAILED"])
-_COMING = frozenset(["CREATING", "STARTING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"])
+_UP = frozenset(["READY", "ACTIVE"])
+_WAITING = frozenset(["ACCEPTED", "WAITING_FOR_RESOURCES"])  # in a queue
+_COMING = _WAITING | {"CREATING", "STARTING", "PROVISIONING", "ACTIVE"}
 _MENDING = frozenset(["REPAIRING", "RESTARTING"])
 _NOT_THE_RUNS = frozenset([None, "PeerLost", "StorageError", "StorageUnavailable"])  # failure records with exit code 1
 _USERS = frozenset([2, 3, 4])  # exit codes that say: the run, its data, its permissions
 
 
 def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
-    if job.node is None:
-        return _without_node(job, seen, now, policy)
-    if job.node.ending is not None:
-        return _deleting(job, job.node, job.node.ending, seen, now, policy)
-    if not job.node.requested:
-        return _intended(job, job.node, seen)
-    return _with_node(job, job.node, seen, now, policy)
+    """The node first; then those beside it, as soon as it has nothing to do but to wait or to be deleted."""
+    if job.node is None or (job.node.ending is not None and job.node.ending not in FINAL):
+        alive = [node.name for node in job.spare if node.ending is None]
+        if alive:
+            up = [name for name in alive if _is_up(seen.spare.get(name, Seen()))]
+            return Promote((up or alive)[0])
+    action = _of_node(job, seen, now, policy)
+    if isinstance(action, Wait | Delete | GiveUp) and job.spare:
+        return _of_spare(job, seen, now, policy, action)
+    return action
 
 
 def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
@@ -167,14 +138,70 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
             return jobs.seen(job, state, now=now, heard=bool(seen.silence))
         case AskToStop(because):
             return jobs.asked_to_stop(job, because, now=now)
-        case Condemn(why, detail):
-            return jobs.ending(job, why, detail, heard=bool(seen.silence) or seen.outcome is not None)
+        case Condemn(why, detail, step):
+            return jobs.ending(job, why, detail, heard=bool(seen.silence) or seen.outcome is not None, step=step)
+        case Promote(name):
+            return jobs.promoted(job, name)
+        case Beside(name, Bury()):
+            return jobs.dropped(job, name, now=now)
+        case Beside(name, same):
+            return jobs.with_beside(job, recorded(jobs.beside(job, name), same, seen.spare.get(name, Seen()), now))
         case Bury(pause):
             return jobs.ended(job, now=now, newest_step=seen.newest_step, pause=pause)
         case Close(status, message):
             return jobs.closed(job, status, message)
-        case Wait() | Delete() | Rest():
+        case Wait() | Delete() | GiveUp() | Rest():
             return job
+
+
+def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, policy: Policy) -> Condemn:
+    """What follows from a refusal. Want of quota often passes: husks hold it, and others of the project."""
+    since = job.quota_since.get(node.zone, node.intended_at)
+    if kind == "quota" and now - since >= policy.quota_patience:
+        waited = f" (refused for {duration(now - since)})" if now > since else ""
+        return Condemn("zone", because + waited)
+    return Condemn(kind, because)
+
+
+def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
+    if job.node is None:
+        action = _without_node(job, seen, now, policy)
+        return Wait("what was queued elsewhere is being deleted") if job.spare and isinstance(action, Close | Rest) else action
+    if job.node.ending is not None:
+        return _deleting(job, job.node, job.node.ending, seen, policy)
+    if not job.node.requested:
+        return _intended(job, job.node, seen)
+    return _with_node(job, job.node, seen, now, policy)
+
+
+def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
+    """Nodes that were queued in several zones: the first that is up is kept. `action` is due of the node itself."""
+    served = job.node is not None and job.node.ending is None and _is_up(seen)
+    over = job.status != "active" or job.wanted != "running" or seen.complete or _out_of_means(job, now, policy)
+    for node in job.spare:
+        its = seen.spare.get(node.name, Seen())
+        due: Action
+        if node.ending is None and (served or over):
+            why = f"{job.node.name} in {job.node.zone} came first" if served and job.node else "the run does not need it"
+            due = Condemn("withdrawn", why)
+        elif node.ending is None and _is_up(its):
+            return Promote(node.name)
+        else:
+            due = _of_node(jobs.beside(job, node.name), its, now, policy)
+        match due:
+            case Intend() | Create() | Adopt() | Note() | Condemn() | Bury():
+                return Beside(node.name, due)
+            case Delete():
+                action = action if isinstance(action, GiveUp) else due
+            case GiveUp():  # while the run goes on elsewhere it is tried on
+                action = due if job.node is None else Delete()
+            case _:
+                pass
+    return action
+
+
+def _is_up(seen: Seen) -> bool:
+    return not seen.foreign and (seen.state in _UP or bool(seen.silence))
 
 
 def _without_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
@@ -186,6 +213,9 @@ def _without_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
         return Close("stopped", "stopped on request; launching it again continues")
     if reason := _out_of_means(job, now, policy):
         return Close("stopped", reason[1])
+    if not job.open_zones:
+        reasons = [f"{zone}: {job.closed[zone]}" for zone in job.zones]
+        return Close("refused", reasons[0] if len(reasons) == 1 else "no zone takes the run:\n" + "\n".join(reasons))
     if job.fruitless >= policy.fruitless:
         last = job.attempts[-1]
         return Close(
@@ -205,48 +235,58 @@ def _intended(job: Job, node: Node, seen: Seen) -> Action:
     return Create()
 
 
-def _deleting(job: Job, node: Node, why: Ending, seen: Seen, now: float, policy: Policy) -> Action:
+def _deleting(job: Job, node: Node, why: Ending, seen: Seen, policy: Policy) -> Action:
     if seen.state is not None and not seen.foreign:
+        patience = policy.provision if seen.state in _COMING and job.wanted == "running" else policy.teardown
+        if seen.deleting > patience:
+            return GiveUp()
         return Wait(f"{node.name} is being deleted") if seen.state == "DELETING" else Delete()
     if seen.pending:
         return Wait(f"whether {node.name} will be created is not known yet")
-    return Bury(0.0 if why in FINAL else _pause(job, why, policy))
+    return Bury(0.0 if why in FINAL else _pause(job, why, seen, policy))
 
 
-def _pause(job: Job, why: Ending, policy: Policy) -> float:
-    """Seconds: doubled for each round of all zones that found no capacity; none between zones, or after a preemption."""
-    if why in ("stock-out", "slow"):
-        rounds, rest = divmod(job.refusals + 1, len(job.zones))
+def _pause(job: Job, why: Ending, seen: Seen, policy: Policy) -> float:
+    """Seconds: doubled for each round of all zones without capacity, and while attempts begin and make no checkpoint."""
+    if why in NO_CAPACITY:
+        rounds, rest = divmod(job.refusals + 1, 1 if job.queued else max(1, len(job.open_zones)))
         return 0.0 if rest else min(policy.pause * 2.0 ** (rounds - 1), policy.longest_pause)
-    if why in ("cloud", "taken", "silent", "trainer"):
-        return min(policy.pause * 2.0**job.fruitless, policy.longest_pause)
-    return 0.0
+    if why == "zone":
+        return 0.0
+    doublings = 0 if seen.newest_step > job.newest_step else job.idle
+    if why not in ("cloud", "taken", "silent", "trainer"):
+        if doublings == 0:
+            return 0.0
+        doublings -= 1
+    return min(policy.pause * 2.0 ** min(doublings, 30), policy.longest_pause)
 
 
 def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action:
     if seen.refusal is not None:
-        return Condemn(seen.refusal, seen.refused_because)
+        return refused(job, node, seen.refusal, seen.refused_because, now, policy)
     if seen.foreign:
         return Condemn("taken", f"{node.name} exists in {node.zone} and belongs to another run")
     if seen.complete and (seen.outcome is not None or not _answers(seen, policy)):
         return Condemn("done", "the run is complete")
     if seen.outcome is not None:
-        return Condemn(*_judged(job, node, seen.outcome))
+        return _judged(job, node, seen.outcome)
     if (state := seen.state) is None:
         if seen.pending and now - node.intended_at <= policy.create:
             return Wait(f"{node.name} was asked for")
         return Condemn("lost", f"{node.name} is gone from {node.zone}")
     if state in _GONE:
         return Condemn("preempted", f"{node.name} is {state}")
-    if state in _QUEUE_ENDED:
-        return Condemn("preempted" if seen.silence else "cloud", f"the queued resource of {node.name} is {state}")
+    if state == "SUSPENDED" or (state == "SUSPENDING" and seen.silence):
+        return Condemn("preempted", f"the queued resource of {node.name} is {state}")
+    if state == "FAILED":
+        return Condemn("cloud", f"the queued resource of {node.name} is {state}, and does not say why")
     if state == "DELETING":
         return Condemn("lost", f"{node.name} is being deleted by someone else")
     if state != node.state:
         return Note(state)
     if asked := _asked_to_stop(job, node, seen, now, policy):
         return asked
-    return _lives(node, seen, now, policy)
+    return _lives(job, node, seen, now, policy)
 
 
 def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action | None:
@@ -278,7 +318,7 @@ def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | 
     if policy.deadline is not None and now + policy.margin >= policy.deadline:
         return "deadline", "the deadline is reached; a later one continues"
     if policy.budget is not None:
-        needed = job.dollars(now) + policy.margin / 3600 * job.dollars_per_hour
+        needed = job.dollars(now) + policy.margin / 3600 * job.most_dollars_per_hour
         if needed >= policy.budget:
             return (
                 "budget",
@@ -287,20 +327,32 @@ def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | 
     return None
 
 
-def _judged(job: Job, node: Node, outcome: Outcome) -> tuple[Ending, str]:
+def _judged(job: Job, node: Node, outcome: Outcome) -> Condemn:
     """Whose fault a trainer's end was. Death by a signal, 134 and 137, and an end that left no record, is never the user's."""
     code, message = outcome.exit_code, outcome.message
     if code == 0:
-        return "trainer", "the trainer ended as if it were done, and the run has no export"
+        return Condemn("trainer", "the trainer ended as if it were done, and the run has no export")
     if code == 75:
-        return (node.asked_because or ("stopped" if job.wanted != "running" else "again")), message or "saved and stopped"
+        why = node.asked_because or ("stopped" if job.wanted != "running" else "again")
+        return Condemn(why, message or "saved and stopped")
+    if outcome.failure == "Hung":
+        return _hung(job, outcome.step, message or "the trainer made no new step")
     if code in _USERS or (code == 1 and outcome.failure not in _NOT_THE_RUNS):
-        return "failed", message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
+        said = message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
+        return Condemn("failed", said)
     by = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return "trainer", f"the trainer ended ({by})" + (f": {message}" if message else "")
+    return Condemn("trainer", f"the trainer ended ({by})" + (f": {message}" if message else ""))
 
 
-def _lives(node: Node, seen: Seen, now: float, policy: Policy) -> Action:
+def _hung(job: Job, step: int | None, message: str) -> Condemn:
+    """Once may be a machine's fault; twice at the same step is the run's."""
+    if step not in job.hangs:
+        return Condemn("hung", message, step)
+    where = "before its first step" if step is None else f"after step {step}"
+    return Condemn("failed", f"the trainer hung twice {where}: {message}")
+
+
+def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action:
     """Of a node that should be working: is it?"""
     waited, state = now - node.since, seen.state or ""
     dead = [silence for silence in seen.silence if silence > policy.stale]
@@ -310,15 +362,25 @@ def _lives(node: Node, seen: Seen, now: float, policy: Policy) -> Action:
         bound, detail = policy.repair, f"{node.name} was {state} for more than {policy.repair:.0f} s"
     elif dead:
         return Condemn("silent", f"{len(dead)} of {seen.workers} workers were not heard for {max(dead):.0f} s")
-    elif state in _COMING:
-        if seen.silence:  # it works, whatever the cloud says
+    elif state in _COMING and not seen.silence:  # else it works, whatever the cloud says
+        why, bound = "slow", policy.create
+        if state in _WAITING:
+            bound = policy.queue
+        elif job.queued:
+            bound = policy.provision
+        if state in _WAITING or not job.queued:
+            waited = now - node.intended_at
+        detail = f"{node.name} was still {state} after {duration(bound)}"
+    elif state in _COMING or (state == "READY" and len(seen.silence) >= seen.workers):
+        if seen.pace.still <= policy.hangs_after(seen.pace.seconds_per_step):
             return Wait("working")
-        waited, why = now - node.intended_at, "slow"
-        bound, detail = policy.create, f"{node.name} was still {state} after {policy.create:.0f} s"
+        step = seen.pace.step
+        after = "no step was made" if step is None else f"no step was made after {step}"
+        return _hung(job, step, f"{after} for {duration(seen.pace.still)}, though {heard}")
     elif state == "READY":
-        if len(seen.silence) >= seen.workers:
-            return Wait("working")
         why, bound, detail = "silent", policy.boot, f"{heard} within {policy.boot:.0f} s of READY"
+        if seen.boot:
+            detail += f"; it got as far as '{seen.boot}'"
     else:
         bound, detail = policy.unknown, f"{node.name} was {state} for more than {policy.unknown:.0f} s"
     return Condemn(why, detail) if waited > bound else Wait(f"{node.name} is {state}")

@@ -7,11 +7,11 @@ that may be billing. Every change of a job is one of the functions below; `decid
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-FORMAT = 1
+FORMAT = 2
 
 Wanted = Literal["running", "stopped"]
 Status = Literal["active", "done", "failed", "refused", "stopped"]
@@ -24,24 +24,28 @@ Ending = Literal[
     "preempted",
     "lost",  # the node is gone, or one of its workers is
     "silent",  # no heartbeat in time
+    "hung",  # heartbeats, and no new step
     "trainer",  # the trainer was killed, with nothing that says the run is to blame
     "again",  # the trainer saved and stopped although nobody asked: a notice of preemption
     "stock-out",
     "slow",  # not created in time
     "quota",
+    "zone",  # the zone is closed to the project, or to this type
     "denied",
     "invalid",  # the request itself
     "taken",  # another's resource has this name
     "cloud",  # the cloud's own failure
+    "withdrawn",  # it waited in another zone's queue than the one that served first
 ]
-NO_FAULT: frozenset[Ending] = frozenset(["stock-out", "slow", "taken"])  # nothing ran: not counted as a fruitless attempt
+NO_CAPACITY: frozenset[Ending] = frozenset(["stock-out", "slow", "quota"])
+FAULTS: frozenset[Ending] = frozenset(["silent", "hung", "trainer", "cloud"])  # not to be had over and over
+NEXT_ZONE: frozenset[Ending] = frozenset([*NO_CAPACITY, "zone", "cloud"])
 FINAL: dict[Ending, Status] = {
     "done": "done",
     "stopped": "stopped",
     "budget": "stopped",
     "deadline": "stopped",
     "failed": "failed",
-    "quota": "refused",
     "denied": "refused",
     "invalid": "refused",
 }
@@ -52,6 +56,7 @@ class _Value(BaseModel):
 
 
 Zone = Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Node(_Value):
@@ -89,48 +94,100 @@ class Attempt(_Value):
 
 
 class Job(_Value):
-    format: int = FORMAT
+    format: Literal[2] = FORMAT
     run: str  # the label of everything that belongs to it
     accelerator: str
     spot: bool
+    queued: bool = False  # by queued resources, in all open zones at once
     zones: Annotated[tuple[Zone, ...], Field(min_length=1)]
     project: str = ""  # where its nodes are
-    dollars_per_hour: Annotated[float, Field(ge=0.0)]
+    prices: dict[Zone, Price] = Field(default_factory=dict)  # dollars per hour of the whole slice; none: not known
     created_at: float
     wanted: Wanted = "running"
     status: Status = "active"
     message: str = ""
-    attempt: int = 0  # the newest one's number; workers of older ones are fenced out
-    node: Node | None = None
+    attempt: int = 0  # the newest one's number
+    node: Node | None = None  # the one whose workers count; others are fenced out
+    spare: tuple[Node, ...] = ()  # that wait in other zones' queues, or are being deleted
+    closed: dict[Zone, str] = Field(default_factory=dict)  # zones that refuse the run, and why
+    quota_since: dict[Zone, float] = Field(default_factory=dict)  # since when a zone has refused for want of quota
     next_zone: int = 0  # of `zones`
     refusals: int = 0  # attempts in a row that found no capacity
     not_before: float = 0.0  # of the next attempt
-    fruitless: int = 0  # attempts in a row that ended without a new checkpoint
+    idle: int = 0  # attempts in a row that began and made no new checkpoint
+    fruitless: int = 0  # those of them that nothing outside is to blame for
+    hangs: tuple[int | None, ...] = ()  # the steps at which attempts hung; None: before the first
     newest_step: int = 0  # of a committed checkpoint, when the newest attempt began, or since
     attempts: tuple[Attempt, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_format_1(cls, values: Any) -> Any:
+        """It had one price, and ended at the first refusal."""
+        if not isinstance(values, dict) or "dollars_per_hour" not in values:
+            return values
+        values = {**values, "format": FORMAT}
+        price = values.pop("dollars_per_hour")
+        return {**values, "prices": dict.fromkeys(values.get("zones", ()), price)}
+
     @property
     def is_over(self) -> bool:
-        return self.status != "active" and self.node is None
+        return self.status != "active" and not self.nodes
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All that may be there."""
+        return self.spare if self.node is None else (self.node, *self.spare)
+
+    @property
+    def open_zones(self) -> tuple[str, ...]:
+        """That have not refused the run, the next one first."""
+        start = self.next_zone % len(self.zones)
+        return tuple(zone for zone in (*self.zones[start:], *self.zones[:start]) if zone not in self.closed)
+
+    @property
+    def current(self) -> int:
+        """The attempt whose workers count, or the newest one; 0: none has begun."""
+        return self.attempt if self.node is None else self.node.attempt
+
+    def price(self, zone: str) -> float:
+        """Dollars per hour; 0 where none is known, which a budget does not allow."""
+        return self.prices.get(zone, 0.0)
+
+    @property
+    def dollars_per_hour(self) -> float:
+        """While the node runs; before there is one that of the dearest zone in which it may come to be."""
+        if self.node is not None:
+            return self.price(self.node.zone)
+        return max(map(self.price, self.open_zones or self.zones))
+
+    @property
+    def most_dollars_per_hour(self) -> float:
+        """Of all that bills, or may begin to."""
+        billing = math.fsum(self.price(node.zone) for node in self.nodes if node.ready_at is not None)
+        return max([billing, *(self.price(node.zone) for node in self.nodes)]) if self.nodes else self.dollars_per_hour
 
     def dollars(self, now: float) -> float:
-        """So far, by the catalogue's price; what runs counted to `now`."""
-        running = 0.0 if self.node is None else _dollars(self.node, now, self.dollars_per_hour)
-        return math.fsum([running, *(attempt.dollars for attempt in self.attempts)])
+        """So far, by the prices of the launch; what runs counted to `now`."""
+        running = [self._dollars(node, now) for node in self.nodes]
+        return math.fsum([*running, *(attempt.dollars for attempt in self.attempts)])
 
-
-def _dollars(node: Node, now: float, per_hour: float) -> float:
-    return 0.0 if node.ready_at is None else max(0.0, now - node.ready_at) / 3600 * per_hour
+    def _dollars(self, node: Node, now: float) -> float:
+        return 0.0 if node.ready_at is None else max(0.0, now - node.ready_at) / 3600 * self.price(node.zone)
 
 
 # -- changes ------------------------------------------------------------------------------------------------------------
 
 
 def intended(job: Job, *, now: float) -> Job:
-    """A new attempt in the next zone, recorded before the cloud is asked for anything."""
-    number = job.attempt + 1
-    node = Node(name=f"{job.run}-a{number}", zone=job.zones[job.next_zone % len(job.zones)], attempt=number, intended_at=now)
-    return job.model_copy(update={"attempt": number, "node": node})
+    """A new attempt in the next zone, or one in the queue of each, recorded before the cloud is asked for anything."""
+    zones = job.open_zones if job.queued else job.open_zones[:1]
+    numbers = range(job.attempt + 1, job.attempt + 1 + len(zones))
+    nodes = [
+        Node(name=f"{job.run}-a{number}", zone=zone, attempt=number, intended_at=now)
+        for number, zone in zip(numbers, zones, strict=True)
+    ]
+    return job.model_copy(update={"attempt": numbers[-1], "node": nodes[0], "spare": (*job.spare, *nodes[1:])})
 
 
 def with_node(job: Job, **changes: object) -> Job:
@@ -151,12 +208,16 @@ def asked_to_stop(job: Job, because: Ending, *, now: float) -> Job:
     return with_node(job, asked_to_stop=now, asked_because=because)
 
 
-def ending(job: Job, why: Ending, detail: str, *, heard: bool = False) -> Job:
+def ending(job: Job, why: Ending, detail: str, *, heard: bool = False, step: int | None = None) -> Job:
     """The node is to be deleted, whatever is seen of it later. `heard`: its workers were, so that it was READY."""
     assert job.node is not None
     ready_at = job.node.ready_at
     if heard and ready_at is None:
         ready_at = job.node.since or job.node.intended_at
+    if why == "zone":
+        job = job.model_copy(update={"closed": {**job.closed, job.node.zone: detail}})
+    if why == "hung":
+        job = job.model_copy(update={"hangs": (*job.hangs, step)})
     return with_node(job, ending=why, detail=detail, ready_at=ready_at)
 
 
@@ -164,6 +225,29 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
     """The node is seen to be gone; `pause` is how long the next attempt waits, in seconds."""
     node = job.node
     assert node is not None and node.ending is not None
+    job = _archived(job, node, now=now, newest_step=newest_step)
+    fruitful, outside = job.newest_step > job.attempts[-1].first_step, node.ending in NO_CAPACITY | {"zone", "taken"}
+    idle = 0 if fruitful else job.idle + (not outside)
+    next_zone = job.next_zone
+    if node.zone in job.zones:  # a zone that preempts at once has little to give
+        next_zone = job.zones.index(node.zone) + (node.ending in NEXT_ZONE or (node.ending == "preempted" and not fruitful))
+    return job.model_copy(
+        update={
+            "node": None,
+            "next_zone": next_zone % len(job.zones),
+            "refusals": job.refusals + 1 if node.ending in NO_CAPACITY else 0,
+            "idle": idle,
+            "fruitless": 0 if fruitful else job.fruitless + (node.ending in FAULTS),
+            "not_before": now + pause,
+            "status": (status := FINAL.get(node.ending, job.status)),
+            "message": node.detail if status != "active" else job.message,
+        }
+    )
+
+
+def _archived(job: Job, node: Node, *, now: float, newest_step: int) -> Job:
+    """With the attempt of a node that is gone among those that have ended."""
+    assert node.ending is not None
     attempt = Attempt(
         number=node.attempt,
         node=node.name,
@@ -175,35 +259,51 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
         detail=node.detail,
         first_step=job.newest_step,
         last_step=max(newest_step, job.newest_step),
-        dollars=_dollars(node, now, job.dollars_per_hour),
+        dollars=job._dollars(node, now),
     )
-    no_capacity = node.ending in ("stock-out", "slow")
-    fruitful = attempt.last_step > attempt.first_step
-    fruitless = job.fruitless if node.ending in NO_FAULT else 0 if fruitful else job.fruitless + 1
-    status = FINAL.get(node.ending, job.status)
-    return job.model_copy(
-        update={
-            "node": None,
-            "attempts": (*job.attempts, attempt),
-            "newest_step": attempt.last_step,
-            "next_zone": (job.next_zone + no_capacity) % len(job.zones),
-            "refusals": job.refusals + 1 if no_capacity else 0,
-            "fruitless": fruitless,
-            "not_before": now + pause,
-            "status": status,
-            "message": node.detail if status != "active" else job.message,
-        }
-    )
+    quota_since = {zone: since for zone, since in job.quota_since.items() if zone != node.zone}
+    if node.ending == "quota":
+        quota_since[node.zone] = job.quota_since.get(node.zone, node.intended_at)
+    changes = {"attempts": (*job.attempts, attempt), "newest_step": attempt.last_step, "quota_since": quota_since}
+    return job.model_copy(update=changes)
 
 
 def reopened(job: Job) -> Job:
     """One that was over, or is to be, goes on. A trainer that was asked to stop does, and another attempt follows."""
-    changes = {"wanted": "running", "status": "active", "message": "", "fruitless": 0, "refusals": 0}
-    job = job.model_copy(update=changes)
+    changes = {"wanted": "running", "status": "active", "message": "", "fruitless": 0, "idle": 0, "refusals": 0}
+    job = job.model_copy(update={**changes, "closed": {}, "quota_since": {}, "hangs": ()})
     return job if job.node is None else with_node(job, asked_to_stop=None, asked_because=None)
 
 
 def closed(job: Job, status: Status, message: str) -> Job:
     """Over, with nothing left in the cloud."""
-    assert job.node is None
+    assert not job.nodes
     return job.model_copy(update={"status": status, "message": message})
+
+
+# -- nodes beside the one that counts -----------------------------------------------------------------------------------
+
+
+def beside(job: Job, name: str) -> Job:
+    """The job as it would be if this spare node were all that it had."""
+    return job.model_copy(update={"node": next(node for node in job.spare if node.name == name), "spare": ()})
+
+
+def with_beside(job: Job, view: Job) -> Job:
+    """What became of the node of `beside`."""
+    spare = tuple(view.node if view.node and node.name == view.node.name else node for node in job.spare)
+    return job.model_copy(update={"spare": spare, "closed": view.closed})
+
+
+def dropped(job: Job, name: str, *, now: float) -> Job:
+    """A spare node is seen to be gone. It made no steps."""
+    node = next(node for node in job.spare if node.name == name)
+    rest = tuple(other for other in job.spare if other.name != name)
+    return _archived(job, node, now=now, newest_step=job.newest_step).model_copy(update={"spare": rest})
+
+
+def promoted(job: Job, name: str) -> Job:
+    """A spare node becomes the one that counts; the other one, if there is one, is fenced out."""
+    node = next(node for node in job.spare if node.name == name)
+    rest = tuple(other for other in job.spare if other.name != name)
+    return job.model_copy(update={"node": node, "spare": rest if job.node is None else (job.node, *rest)})

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +28,7 @@ from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
 _VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
-_LONGEST_SECONDS = 30 * 86_400.0  # of one attempt, where no deadline says less
+_LONGEST_SECONDS = 30 * 86_400.0  # that a node of an attempt runs, where no deadline says less
 
 
 def launch(
@@ -36,23 +36,27 @@ def launch(
     workdir: PurePath,
     settings: CloudSettings,
     *,
-    dollars_per_hour: float,
+    prices: Mapping[str, float],
     python: str | None = None,
     progress: Progress = SILENT,
 ) -> Job:
     """Stage what the workers need and record the job, or open the one that is there again. Nothing is created yet.
 
+    `prices`: dollars per hour of the whole slice, by zone. One may be missing where there is no budget.
     The work folder's tokenizer and dataset should be there: workers prepare what is missing, on a TPU that is paid for.
     `python`: an interpreter on the VM's image that has this tpulm. Raises ConfigError for a folder that is not in a bucket, and
-    for a run that has a node (see `take_up`); InUse where somebody supervises the run. Then nothing was changed.
+    for a run that has a node (see `take_up`); CloudRefused for a budget without a price; InUse where somebody supervises the
+    run. Then nothing was changed.
     """
     check_folder(workdir)
+    _check_priced(settings, prices)
     control = Control(workdir)
     where = {
         "accelerator": settings.kind.name,
         "spot": settings.spot,
+        "queued": settings.queued,
         "zones": settings.zones,
-        "dollars_per_hour": dollars_per_hour,
+        "prices": {zone: prices[zone] for zone in settings.zones if zone in prices},
         "project": settings.project,
     }
     with storage.held(control.folder, note=progress.note):
@@ -93,16 +97,25 @@ def check_folder(workdir: PurePath) -> None:
         raise ConfigError(f"--workdir {workdir} {where}; the workers need a folder in a bucket: gs://bucket/path")
 
 
-def check_means(settings: CloudSettings, dollars_per_hour: float, *, spent: float) -> None:
-    """Raises CloudRefused for a budget that would end the run as soon as it begins."""
+def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:
+    """Raises CloudRefused for a budget that would end the run as soon as it begins, or that nobody could watch."""
     if settings.budget is None:
         return
-    least = spent + Policy().margin / 3600 * dollars_per_hour
+    _check_priced(settings, prices)
+    least = spent + Policy().margin / 3600 * max(prices[zone] for zone in settings.zones)
     if settings.budget <= least:
         was = f"{dollars(spent)} of it are spent, and " if spent else ""
         raise CloudRefused(
             f"a budget of {dollars(settings.budget)} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
             f"({dollars(least - spent)}) are kept for saving and deleting; raise it with --budget"
+        )
+
+
+def _check_priced(settings: CloudSettings, prices: Mapping[str, float]) -> None:
+    if settings.budget is not None and (unknown := [zone for zone in settings.zones if zone not in prices]):
+        raise CloudRefused(
+            f"a budget needs the price of {settings.accelerator} in {', '.join(unknown)}, which is not known: write "
+            "dollars_per_hour = … in cloud.toml, name other zones, or leave the budget out"
         )
 
 
@@ -164,17 +177,25 @@ def _launched_with(control: Control) -> dict[str, Any]:
 
 def policy_of(settings: CloudSettings, job: Job) -> Policy:
     deadline = None if settings.deadline_hours is None else job.created_at + settings.deadline_hours * 3600
-    return Policy(budget=settings.budget, deadline=deadline)
+    return Policy(
+        budget=settings.budget,
+        deadline=deadline,
+        queue=settings.queue_hours * 3600,
+        hang=None if settings.hang_minutes is None else settings.hang_minutes * 60,
+        quota_patience=settings.quota_patience_hours * 3600,
+        login_patience=settings.login_patience_hours * 3600,
+    )
 
 
 def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PurePath, bundle_path: str) -> Request:
     """The node of an attempt. Its metadata and labels hold no secrets, only where they are."""
-    valid_until = node.intended_at + _LONGEST_SECONDS
+    queue_seconds = settings.queue_hours * 3600 if settings.queued else 0.0
+    valid_until = node.intended_at + queue_seconds + _LONGEST_SECONDS
     if settings.deadline_hours is not None:
         valid_until = min(valid_until, job.created_at + settings.deadline_hours * 3600)
-    if settings.budget is not None and job.dollars_per_hour:
+    if settings.budget is not None and (price := job.price(node.zone)):
         left = max(0.0, settings.budget - job.dollars(node.intended_at))
-        valid_until = min(valid_until, node.intended_at + left / job.dollars_per_hour * 3600)
+        valid_until = min(valid_until, node.intended_at + queue_seconds + left / price * 3600)
     secrets = {
         variable: source if source.startswith("gs://") else f"projects/{settings.project}/secrets/{source}/versions/latest"
         for variable, source in settings.secrets.items()
@@ -187,19 +208,23 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
         runtime_version=accelerators.find(job.accelerator).runtime_version,
         spot=job.spot,
         queued=settings.queued,
-        valid_seconds=Policy().create,
+        valid_seconds=queue_seconds,
         service_account=settings.service_account or None,
         labels={LABEL: job.run, UNTIL_LABEL: str(round(valid_until))},
         metadata={
             "startup-script": bundle.boot_script(),
             "tpulm-bundle": f"b/{bucket}/o/{quote(name, safe='')}",
             WORKDIR: str(workdir),
+            "tpulm-project": settings.project,
+            "tpulm-zone": node.zone,
             "tpulm-node": node.name,
             "tpulm-attempt": str(node.attempt),
             "tpulm-secrets": json.dumps(secrets, sort_keys=True),
+            "tpulm-hang-seconds": "" if settings.hang_minutes is None else str(round(settings.hang_minutes * 60)),
             _VALID_UNTIL: str(round(valid_until)),
         },
         network=settings.network,
+        subnetwork=settings.subnetwork,
         external_addresses=settings.external_addresses,
     )
 

@@ -68,7 +68,7 @@ def attempt_of(job: Job, number: int | None) -> int:
         raise StorageError("no attempt has begun yet: there is no log" + (f" ({job.message})" if job.message else ""))
     if number is not None and not 1 <= number <= job.attempt:
         raise StorageError(f"there is no attempt {number}; there are 1 to {job.attempt}")
-    return job.attempt if number is None else number
+    return job.current if number is None else number
 
 
 def follow(
@@ -83,7 +83,7 @@ def follow(
 ) -> int:
     """Print what is new until the run, or the one attempt that is named, is over; how often something was lost."""
     job = control.job()
-    number, gaps = max(job.attempt, 1) if attempt is None else attempt_of(job, attempt), 0
+    number, gaps = max(job.current, 1) if attempt is None else attempt_of(job, attempt), 0
     tail: Tail | None = None
     silent_since: float | None = time.monotonic()
     alone: bool | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tpulm.cloud.decide import Refusal
+from tpulm.cloud.refusals import Refusal
 
 LABEL = "tpulm-run"  # on everything that belongs to a run; the value is the run's name
 UNTIL_LABEL = "tpulm-until"  # when it is to be gone at the latest, in seconds since 1970
@@ -36,6 +36,7 @@ class Request:
     labels: Mapping[str, str]
     metadata: Mapping[str, str]  # "startup-script" among them
     network: str | None = None
+    subnetwork: str | None = None
     external_addresses: bool = True
 
 
@@ -46,6 +47,7 @@ class Sight:
     state: str | None  # of the node, or of its queued resource while there is no node; None: nothing
     labels: Mapping[str, str] = field(default_factory=dict)
     workers: int = 1
+    refused: Refused | None = None  # why its queued resource failed, if it says so
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,12 @@ class Provider(Protocol):
 
     def look(self, name: str, zone: str) -> Sight: ...
 
-    def delete(self, name: str, zone: str) -> None:
-        """Ask for the end of a node and of its queued resource; nothing where there is none."""
+    def delete(self, name: str, zone: str) -> str:
+        """Ask for the end of a node and of its queued resource; why that cannot be now, "" where it can, or there is none."""
+        ...
+
+    def boot_progress(self, name: str, zone: str) -> str:
+        """How far the boot of a node came, as it says itself; "" where that cannot be found out."""
         ...
 
     def resources(self, zone: str) -> Iterable[Resource]:

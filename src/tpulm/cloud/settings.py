@@ -23,7 +23,7 @@ WORKER = "tpulm-worker"  # the VMs' account, where no other is named
 SUPERVISOR = "tpulm-supervisor"  # that of a VM that supervises runs
 
 _PROJECT = re.compile(r"([a-z0-9.-]+\.[a-z]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|ai[0-9]+[a-z]|\*)")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|ai[0-9]+[a-z]|\*)")  # "us-south1-ai1b" is one, too
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -42,6 +42,9 @@ _EXAMPLES = {
 }
 
 
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
 class CloudSettings(Settings):
     """Empty text and an empty tuple are what nobody has set; `load` says so where it is needed."""
 
@@ -51,14 +54,18 @@ class CloudSettings(Settings):
     bucket: str = ""  # of the work folders; without gs://
     data_bucket: str | None = None  # where corpora and datasets lie, if in another
     spot: bool = True  # cheaper, and preempted at any time
-    queued: bool = False  # through a queued resource, which waits for capacity
+    queued: bool = False  # through queued resources, which wait for capacity, in all zones at once
+    queue_hours: PositiveFloat = 24.0  # that they wait
+    quota_patience_hours: NotNegative = 1.0  # that a zone may refuse for want of quota; husks of other nodes hold some
+    login_patience_hours: NotNegative = 12.0  # that the supervisor waits for somebody to log in again
+    hang_minutes: PositiveFloat | None = None  # without a new step; None: the larger of 10 and 20 typical steps
+    supervise: Literal["here", "cloud"] = "here"  # by this machine, or by a small VM of Compute Engine
     budget: PositiveFloat | None = None  # dollars
     deadline_hours: PositiveFloat | None = None
-    dollars_per_hour: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None  # in place of the catalogue's price
+    dollars_per_hour: NotNegative | None = None  # in place of those of `prices`
     service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
     network: str | None = None  # None: "default"
     subnetwork: str | None = None  # None: the network's own in auto mode
-    supervise: Literal["here", "cloud"] = "here"  # "cloud": by a small VM of its own, which outlives this machine
     external_addresses: bool = True  # without them VMs reach Google's services only, by Private Google Access
     secrets: dict[str, str] = Field(default_factory=dict)  # variable -> a secret of Secret Manager, or a gs:// object
 

@@ -9,31 +9,33 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tpulm import interrupt, storage
 from tpulm.cloud import job as jobs
-from tpulm.cloud.control import Control
-from tpulm.cloud.decide import (
+from tpulm.cloud.actions import (
     Action,
     Adopt,
     AskToStop,
+    Beside,
     Bury,
     Close,
     Condemn,
     Create,
     Delete,
+    GiveUp,
+    Intend,
     Note,
-    Policy,
+    Promote,
     Rest,
-    Seen,
     Wait,
-    decide,
-    recorded,
 )
+from tpulm.cloud.control import Control
+from tpulm.cloud.decide import Pace, Policy, Seen, decide, recorded, refused
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, Provider, Refused, Request
 from tpulm.errors import CloudRefused, InUse, StorageError, StorageRefused, TpulmError, Unavailable
+from tpulm.readable import duration
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,18 @@ class Supervisor:
     clock: Callable[[], float] = time.time
     pause_seconds: float = 10.0  # between looks while there is nothing to do
     _heard: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)  # (attempt, worker) -> heartbeat, since when
+    _steps: dict[int, _Steps] = field(default_factory=dict)  # of attempts
+    _deleting: dict[str, float] = field(default_factory=dict)  # node -> when it was first asked to be deleted from here
     _told: list[str] = field(default_factory=list)  # the last line, if any
 
     def run(self) -> Job:
         """Until the run is over, or this process is asked to stop, which leaves the run as it is (Stopped).
 
-        A cloud that does not answer is waited for. Raises CloudRefused and StorageError for what waiting does not mend.
+        A cloud that does not answer is waited for, and so is, for `login_patience`, one that does not know the login any more.
+        Raises CloudRefused and StorageError for what waiting does not mend, and TpulmError for what cannot be deleted.
         """
+        refused_since: float | None = None
+        worked = False  # the cloud was asked for a node of the run, and answered
         with self._held():
             while True:
                 try:
@@ -63,11 +70,23 @@ class Supervisor:
                     self._say(f"{error} (it is tried on; the run itself does not need this process)")
                     action = Wait("an answer")
                 except (CloudRefused, StorageRefused) as error:
-                    raise type(error)(f"{error}\n{self._what_may_bill()}") from error
+                    refused_since = refused_since or self.clock()
+                    waited = self.clock() - refused_since
+                    if not worked or waited >= self.policy.login_patience:
+                        raise type(error)(f"{error}\n{self._what_may_bill()}") from error
+                    self._say(
+                        f"{error}\nIt is tried on for {duration(self.policy.login_patience - waited)}; log in again on this "
+                        "machine, and it goes on. The run itself does not need this process"
+                    )
+                    storage.forget_clients()
+                    action = Wait("a login")
                 else:
+                    refused_since, worked = None, worked or (job.node is not None and not isinstance(action, Intend))
                     if isinstance(action, Rest):
                         return job
-                interrupt.check("the run goes on in the cloud; 'tpulm cloud attach' takes it up again")
+                    if isinstance(action, GiveUp):
+                        raise TpulmError(f"{self._deleting_takes_long(job)}\n{left(job)}")
+                interrupt.check(self._when_interrupted())
                 if isinstance(action, Wait | Delete):
                     _sleep(self.pause_seconds)
 
@@ -97,23 +116,44 @@ class Supervisor:
 
     def look(self, job: Job, now: float) -> Seen:
         """What is to be seen of a job."""
-        if (node := job.node) is None:
-            return Seen(newest_step=self.newest_step(), complete=self.complete())
+        spare = {node.name: self._look(job, node, now) for node in job.spare}
+        if job.node is None:
+            return Seen(newest_step=self.newest_step(), complete=self.complete(), spare=spare)
+        seen = self._look(job, job.node, now)  # an outcome before what it leads to, or an end would come without a result
+        return replace(seen, newest_step=self.newest_step(), complete=self.complete(), spare=spare)
+
+    def _look(self, job: Job, node: Node, now: float) -> Seen:
         creation = self.provider.progress(node.operation)
         sight = self.provider.look(node.name, node.zone)
-        outcome = self.control.outcome(node.attempt)  # before what it leads to, or its end would come without a result
+        refusal = creation.refused or sight.refused
+        silence = self._silence(node.attempt, now)
+        is_ready = sight.state == "READY" and node.ending is None
+        unheard = is_ready and len(silence) < sight.workers and node.state == "READY" and now - node.since > self.policy.boot
         return Seen(
             state=sight.state,
             pending=creation.pending,
             foreign=sight.state is not None and sight.labels.get(LABEL) != job.run,
-            refusal=creation.refused.kind if creation.refused else None,
-            refused_because=str(creation.refused or ""),
+            refusal=refusal.kind if refusal else None,
+            refused_because=str(refusal or ""),
             workers=sight.workers,
-            silence=self._silence(node.attempt, now),
-            outcome=outcome,
-            newest_step=self.newest_step(),
-            complete=self.complete(),
+            silence=silence,
+            outcome=self.control.outcome(node.attempt),
+            pace=self._pace(node.attempt, now) if is_ready and silence else Pace(),
+            boot=self.provider.boot_progress(node.name, node.zone) if unheard else "",
+            deleting=now - self._deleting.get(node.name, now),
         )
+
+    def _pace(self, attempt: int, now: float) -> Pace:
+        """By the heartbeats of one worker: all make the same steps. Measured by one clock, as silence is."""
+        beat = self.control.beat(attempt, min(self.control.heard(attempt), default=0))
+        if beat is None or beat.state != "training":
+            self._steps.pop(attempt, None)
+            return Pace()
+        known = self._steps.get(attempt)
+        if known is None or known.newest != beat.step:
+            first = known or _Steps(beat.step, now, beat.step, now)
+            known = self._steps[attempt] = replace(first, newest=beat.step, since=now)
+        return Pace(beat.step, now - known.since, known.seconds_per_step)
 
     def _silence(self, attempt: int, now: float) -> tuple[float, ...]:
         """Of each worker that was heard: since its newest heartbeat was first seen here. VMs may have other clocks."""
@@ -127,25 +167,55 @@ class Supervisor:
         return tuple(found)
 
     def _act(self, job: Job, action: Action, seen: Seen, now: float) -> Job:
-        node = job.node
-        if isinstance(action, Create) and node is not None:
-            try:
-                operation = self.provider.create(self.request(job, node))
-            except Refused as refused:
-                return jobs.ending(job, refused.kind, str(refused))
-            return jobs.with_node(recorded(job, action, seen, now), operation=operation)
-        if isinstance(action, Delete) and node is not None:
-            self.provider.delete(node.name, node.zone)
+        if isinstance(action, Delete):
+            self._delete(job, seen, now)
+        if isinstance(action, Beside) and isinstance(action.action, Create):
+            view = jobs.beside(job, action.node)
+            return jobs.with_beside(job, self._create(view, action.action, seen.spare[action.node], now))
+        if isinstance(action, Create):
+            return self._create(job, action, seen, now)
         return recorded(job, action, seen, now)
+
+    def _create(self, job: Job, action: Create, seen: Seen, now: float) -> Job:
+        assert job.node is not None
+        try:
+            operation = self.provider.create(self.request(job, job.node))
+        except Refused as error:
+            if error.kind == "denied" and any(attempt.ready_at is not None for attempt in job.attempts):
+                raise CloudRefused(f"the TPU API refused: {error}") from error  # it was allowed before, and may be again
+            return recorded(job, refused(job, job.node, error.kind, str(error), now, self.policy), seen, now)
+        return jobs.with_node(recorded(job, action, seen, now), operation=operation)
+
+    def _delete(self, job: Job, seen: Seen, now: float) -> None:
+        """All that is given up and there. What cannot be deleted now is tried again with the next look."""
+        for node in job.nodes:
+            its = seen if node is job.node else seen.spare[node.name]
+            if node.ending is not None and its.state not in (None, "DELETING") and not its.foreign:
+                self._deleting.setdefault(node.name, now)
+                if why := self.provider.delete(node.name, node.zone):
+                    self._say(f"{node.name} cannot be deleted yet, and is tried again: {why}")
+
+    def _deleting_takes_long(self, job: Job) -> str:
+        names = [node.name for node in job.nodes if node.ending is not None]
+        since = min((self._deleting[name] for name in names if name in self._deleting), default=self.clock())
+        return f"{' and '.join(names)} could not be deleted for {duration(self.clock() - since)}"
+
+    def _when_interrupted(self) -> str:
+        with contextlib.suppress(TpulmError):
+            job, _ = self._read()
+            if any(node.ending is not None for node in job.nodes):
+                return f"what is being deleted may still be there, and bill. {left(job)}\n'tpulm cloud attach' goes on"
+        return "the run goes on in the cloud; 'tpulm cloud attach' takes it up again"
 
     def _what_may_bill(self) -> str:
         with contextlib.suppress(TpulmError):
             job, _ = self._read()
-            if job.node is None:
+            if not job.nodes:
                 return "nothing of the run was left in the cloud when it was last looked at"
+            named = " and ".join(f"{node.name} in {node.zone}" for node in job.nodes)
             return (
-                f"{job.node.name} in {job.node.zone} of {job.project} may be there, and bill; with the permission "
-                "'tpulm cloud attach' goes on, or 'tpulm cloud down' ends it"
+                f"{named} of {job.project} may be there, and bill; with the permission 'tpulm cloud attach' goes on, or "
+                f"'tpulm cloud down' ends it. {left(job)}"
             )
         return "what may bill is found by 'tpulm cloud audit'"
 
@@ -162,14 +232,46 @@ class Supervisor:
             self.tell(line)
 
 
+@dataclass(frozen=True)
+class _Steps:
+    """Of an attempt, since it is watched from here."""
+
+    first: int | None
+    begun: float
+    newest: int | None
+    since: float  # when the newest one was first seen
+
+    @property
+    def seconds_per_step(self) -> float:
+        """0.0: it has made none."""
+        made = (self.newest or 0) - (self.first or 0)
+        return (self.since - self.begun) / made if made > 0 else 0.0
+
+
+def left(job: Job) -> str:
+    """The commands that end what may be left of a run, whoever runs them."""
+    kind = "queued-resources" if job.queued else "tpu-vm"
+    project, force = job.project or "PROJECT", " --force" * job.queued
+    commands = [
+        f"    gcloud compute tpus {kind} delete {node.name} --zone={node.zone} --project={project}{force} --quiet"
+        for node in job.nodes
+    ]
+    return "This ends it without tpulm:\n" + "\n".join(commands)
+
+
 def in_words(job: Job, action: Action) -> str:
     """An action, for people."""
     node = job.node
     match action:
         case Wait(why):
             return why
+        case Beside(name, same):
+            return in_words(jobs.beside(job, name), same)
+        case Promote(name):
+            return f"{name} takes over"
         case Create() if node is not None:
-            return f"creating {node.name}, a {'spot ' * job.spot}{job.accelerator}, in {node.zone}"
+            how = "queueing for" if job.queued else "creating"
+            return f"{how} {node.name}, a {'spot ' * job.spot}{job.accelerator}, in {node.zone}"
         case Adopt() if node is not None:
             return f"{node.name} in {node.zone} is there already: taken over"
         case Note(state) if node is not None:
@@ -180,8 +282,8 @@ def in_words(job: Job, action: Action) -> str:
             return f"asking the trainer to save and stop ({because})"
         case Condemn(_, detail):
             return detail
-        case Delete() if node is not None:
-            return f"deleting {node.name}"
+        case Delete():
+            return f"deleting {' and '.join(node.name for node in job.nodes if node.ending is not None)}"
         case Bury() if node is not None:
             return f"{node.name} is gone"
         case Close(status, message):

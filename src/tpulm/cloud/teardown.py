@@ -41,7 +41,8 @@ def stop(
 ) -> Job:
     """Ask the run to stop and see it through: by its supervisor, or where there is none, as one.
 
-    Raises StorageError where there is no job, and TpulmError when another supervisor has not ended it after `seconds`.
+    Raises StorageError where there is no job, and TpulmError when another supervisor has not ended it after `seconds`, or for
+    what cannot be deleted, with the command that does so; it stays recorded.
     """
     control, said = Control(workdir), set[str]()
 

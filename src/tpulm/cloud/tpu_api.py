@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpulm import protos
-from tpulm.cloud.decide import Refusal
+from tpulm.cloud import refusals
 from tpulm.cloud.google_rest import needing_extra
 from tpulm.cloud.provider import WORKDIR, Creation, Refused, Request, Resource, Sight
 from tpulm.errors import CloudRefused, Unavailable
-from tpulm.storage.cloud_causes import expired, no_login, words
+from tpulm.storage.cloud_causes import expired, no_login, passes, words
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"  # gcloud's own variable
 _SECONDS = 60.0  # of one request
 _PATIENCE_SECONDS = 180.0  # of retries
-_RESOURCE_EXHAUSTED = 8  # google.rpc.Code
+
+_ENDED = frozenset(["SUSPENDING", "SUSPENDED", "FAILED"])  # states of queued resources
 
 Answer = TypeVar("Answer")
 
@@ -34,13 +35,15 @@ class TpuApi:
 
     def create(self, request: Request) -> str:
         begin = self._create_queued if request.queued else self._create_node
-        with _explained():
+        with self._explained():
             from google.api_core import exceptions
 
             try:
                 return begin(request).operation.name
             except exceptions.Conflict:
                 return ""
+            except exceptions.Unauthorized:  # of the login, which is not the request's fault
+                raise
             except exceptions.GoogleAPICallError as error:
                 raise _refused(error) from error
 
@@ -70,35 +73,55 @@ class TpuApi:
     def progress(self, operation: str) -> Creation:
         if not operation:
             return Creation()
-        found = _unless_missing(lambda: self._client.get_operation({"name": operation}, **self._patience))
+        found = self._unless_missing(lambda: self._client.get_operation({"name": operation}, **self._patience))
         if found is None:  # it is forgotten after a while
             return Creation()
         if not found.done:
             return Creation(pending=True)
         if not found.HasField("error"):
             return Creation()
-        return Creation(
-            refused=Refused(_kind(found.error.code == _RESOURCE_EXHAUSTED, found.error.message), found.error.message)
-        )
+        return Creation(refused=_failed(found.error))
 
     def look(self, name: str, zone: str) -> Sight:
-        if (node := self._node(name, zone)) is not None:
+        """A node that its queued resource is deleting shows the state of that, which says more."""
+        node = self._node(name, zone)
+        if node is not None and node.state.name != "DELETING":
             return Sight(node.state.name, dict(node.labels), max(1, len(node.network_endpoints)))
-        if (queued := self._queued(name, zone)) is not None:
-            return Sight(queued.state.state.name, _labels(queued))
-        return Sight(None)
+        queued = self._queued(name, zone)
+        if queued is not None and (node is None or queued.state.state.name in _ENDED):
+            error = queued.state.failed_data.error
+            return Sight(queued.state.state.name, _labels(queued), refused=_failed(error) if error.code else None)
+        return Sight(None) if node is None else Sight(node.state.name, dict(node.labels))
 
-    def delete(self, name: str, zone: str) -> None:
+    def delete(self, name: str, zone: str) -> str:
         """A node that a queued resource made goes with that; either may be gone before."""
-        with _explained():
+        with self._explained():
             from google.api_core import exceptions
 
-            with contextlib.suppress(exceptions.NotFound, exceptions.Conflict, exceptions.FailedPrecondition):
+            try:
                 if self._queued(name, zone) is not None:
                     path = f"{self._location(zone)}/queuedResources/{name}"
                     self._client.delete_queued_resource({"name": path, "force": True}, **self._patience)
                 else:
                     self._client.delete_node(name=f"{self._location(zone)}/nodes/{name}", **self._patience)
+            except exceptions.NotFound:
+                pass
+            except exceptions.Conflict as error:
+                return words(error)
+            except exceptions.BadRequest as error:  # google.api_core knows HTTP's 400 alone
+                if _status(error) != "FAILED_PRECONDITION":
+                    raise
+                return words(error)
+        return ""
+
+    def boot_progress(self, name: str, zone: str) -> str:
+        """As its agents write it into guest attributes: "0: installing, 1: training" of two workers."""
+        with contextlib.suppress(Exception):  # it is but told
+            path = {"name": f"{self._location(zone)}/nodes/{name}", "query_path": "tpulm/boot"}
+            found = self._client.get_guest_attributes(path, timeout=_SECONDS).guest_attributes
+            told = [next((item.value for item in worker.query_value.items), "nothing") for worker in found]
+            return told[0] if len(told) == 1 else ", ".join(f"{worker}: {value}" for worker, value in enumerate(told))
+        return ""
 
     def queued_state(self, name: str, zone: str) -> str | None:
         """Of a queued resource, whatever its node is; None: there is none."""
@@ -106,7 +129,7 @@ class TpuApi:
 
     def withdraw(self, name: str, zone: str) -> str:
         """Ask for the end of a queued resource, by force; the words of a refusal, else ""."""
-        with _explained():
+        with self._explained():
             from google.api_core import exceptions
 
             try:
@@ -116,53 +139,68 @@ class TpuApi:
                 return words(error)
         return ""
 
-    def boot_progress(self, name: str, zone: str) -> str:
-        """How far a VM's boot came, as its startup script told; "" where nothing can be read."""
-        from google.api_core import exceptions
-        from google.cloud import tpu_v2
-
-        try:
-            asked = tpu_v2.GetGuestAttributesRequest(name=f"{self._location(zone)}/nodes/{name}", query_path="tpulm/")
-            found = self._client.get_guest_attributes(asked, **self._patience)
-        except (exceptions.GoogleAPIError, CloudRefused, Unavailable, OSError):
-            return ""
-        values = (value for worker in found.guest_attributes for value in worker.query_value.items)
-        return next((value.value for value in values if value.key == "boot"), "")
-
     def resources(self, zone: str) -> Iterator[Resource]:
-        with _explained():
-            for node in self._client.list_nodes(parent=self._location(zone), **self._patience):
-                spot = node.scheduling_config.spot or node.scheduling_config.preemptible
-                yield _resource("node", node, zone, node.state.name, node, spot)
+        with self._explained():
+            spot_ones = set()
             for queued in self._client.list_queued_resources(parent=self._location(zone), **self._patience):
                 wanted = next((spec.node for spec in queued.tpu.node_spec), None)
+                if "spot" in queued:
+                    spot_ones.update(spec.node_id for spec in queued.tpu.node_spec)
                 yield _resource("queued resource", queued, zone, queued.state.state.name, wanted, "spot" in queued)
+            for node in self._client.list_nodes(parent=self._location(zone), **self._patience):
+                spot = node.scheduling_config.spot or node.scheduling_config.preemptible or _last(node.name) in spot_ones
+                yield _resource("node", node, zone, node.state.name, node, spot)
 
     def zones(self) -> list[str]:
         """Those of the TPU API that the project may use."""
-        found: list[str] = []
-        asked = {"name": f"projects/{self.project}"}
-        with _explained():
-            while True:  # the client turns no pages here
-                page = self._client.list_locations(asked, **self._patience)
-                found += [location.location_id for location in page.locations]
-                if not page.next_page_token:
-                    return sorted(found)
-                asked["page_token"] = page.next_page_token
+        names, token = [], ""
+        while True:
+            with self._explained():
+                asked = {"name": f"projects/{self.project}", "page_token": token}
+                found = self._client.list_locations(asked, **self._patience)
+            names += [location.location_id for location in found.locations]
+            if not (token := found.next_page_token):
+                return sorted(names)
 
     def types(self, zone: str) -> set[str]:
-        """The accelerator types offered in a zone; none where there is no such zone."""
-        found = _unless_missing(
-            lambda: list(self._client.list_accelerator_types(parent=self._location(zone), **self._patience))
-        )
-        return {kind.type_ for kind in found or ()}
+        """The accelerator types offered in a zone; none where there is no such zone, or where it is closed to the project."""
+        with self._explained():
+            from google.api_core import exceptions
+
+            try:
+                found = self._client.list_accelerator_types(parent=self._location(zone), **self._patience)
+                return {kind.type_ for kind in found}
+            except exceptions.ClientError as error:
+                if _refused(error).kind == "zone":
+                    return set()
+                raise
 
     def _node(self, name: str, zone: str) -> tpu_v2.Node | None:
-        return _unless_missing(lambda: self._client.get_node(name=f"{self._location(zone)}/nodes/{name}", **self._patience))
+        path = f"{self._location(zone)}/nodes/{name}"
+        return self._unless_missing(lambda: self._client.get_node(name=path, **self._patience))
 
     def _queued(self, name: str, zone: str) -> tpu_v2.QueuedResource | None:
         path = f"{self._location(zone)}/queuedResources/{name}"
-        return _unless_missing(lambda: self._client.get_queued_resource(name=path, **self._patience))
+        return self._unless_missing(lambda: self._client.get_queued_resource(name=path, **self._patience))
+
+    def _unless_missing(self, ask: Callable[[], Answer]) -> Answer | None:
+        with self._explained():
+            from google.api_core import exceptions
+
+            try:
+                return ask()
+            except exceptions.NotFound:
+                return None
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """As `_explained`; after a refusal of the login the next request reads it anew, since somebody may log in again."""
+        try:
+            with _explained():
+                yield
+        except CloudRefused:
+            self.__dict__.pop("_client", None)
+            raise
 
     def _location(self, zone: str) -> str:
         return f"projects/{self.project}/locations/{zone}"
@@ -178,7 +216,7 @@ class TpuApi:
         options = ClientOptions(api_endpoint=endpoint) if endpoint else ClientOptions(quota_project_id=self.project)
         # Over plain HTTP, as to an emulator, no credentials are sent.
         credentials = AnonymousCredentials() if endpoint.startswith("http://") else None
-        with _explained():
+        with self._explained():
             return tpu_v2.TpuClient(transport="rest", credentials=credentials, client_options=options)
 
     @cached_property
@@ -198,7 +236,8 @@ class TpuApi:
         failed = retry.if_exception_type(*answers, *none)
 
         def when(error: Exception) -> bool:
-            return failed(error) or _is_rate_limit(error)
+            too_often = isinstance(error, exceptions.TooManyRequests) and refusals.is_rate_limit(str(error))
+            return failed(error) or too_often
 
         return {"timeout": _SECONDS, "retry": retry.Retry(when, initial=1.0, maximum=20.0, timeout=_PATIENCE_SECONDS)}
 
@@ -209,11 +248,16 @@ def _node(request: Request) -> tpu_v2.Node:
     node = tpu_v2.Node(
         accelerator_type=request.accelerator,
         runtime_version=request.runtime_version,
-        scheduling_config=tpu_v2.SchedulingConfig(spot=request.spot),
-        network_config=tpu_v2.NetworkConfig(network=request.network or "", enable_external_ips=request.external_addresses),
+        network_config=tpu_v2.NetworkConfig(
+            network=request.network or "",
+            subnetwork=request.subnetwork or "",
+            enable_external_ips=request.external_addresses,
+        ),
         labels=dict(request.labels),
         metadata=dict(request.metadata),
     )
+    if not request.queued:  # of a queued resource its own `spot` says it
+        node.scheduling_config = tpu_v2.SchedulingConfig(spot=request.spot)
     if request.service_account is not None:
         scope = ["https://www.googleapis.com/auth/cloud-platform"]
         node.service_account = tpu_v2.ServiceAccount(email=request.service_account, scope=scope)
@@ -244,45 +288,23 @@ def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _unless_missing(ask: Callable[[], Answer]) -> Answer | None:
-    with _explained():
-        from google.api_core import exceptions
-
-        try:
-            return ask()
-        except exceptions.NotFound:
-            return None
-
-
 def _refused(error: Any) -> Refused:
     """Of an answer to a request to create something."""
-    from google.api_core import exceptions
-
-    kind: Refusal = "cloud"
-    if isinstance(error, exceptions.TooManyRequests):
-        kind = _kind(True, words(error))
-    elif isinstance(error, exceptions.NotFound):  # the zone, or the type in it: another zone may have it
-        kind = "stock-out"
-    elif isinstance(error, (exceptions.Forbidden, exceptions.Unauthorized)):
-        kind = "denied"
-    elif isinstance(error, exceptions.BadRequest):
-        kind = "invalid"
-    return Refused(kind, words(error))
+    reason = getattr(error, "reason", None) or _status(error)
+    message = words(error)
+    return Refused(refusals.of_http(int(error.code or 0), reason, message), refusals.advised(message))
 
 
-def _kind(exhausted: bool, message: str) -> Refusal:
-    if not exhausted:
-        return "cloud"
-    return "quota" if "quota" in message.lower() else "stock-out"
+def _failed(error: Any) -> Refused:
+    """Of a google.rpc.Status: an operation's, or a queued resource's."""
+    return Refused(refusals.of_code(error.code, error.message), refusals.advised(error.message))
 
 
-def _is_rate_limit(error: BaseException) -> bool:
-    """Of requests, which passes; other quotas are of cores, and last."""
-    from google.api_core import exceptions
-
-    return isinstance(error, exceptions.TooManyRequests) and any(
-        sign in str(error).lower() for sign in ("per minute", "per_minute", "perminute", "rate_limit", "rate limit")
-    )
+def _status(error: Any) -> str:
+    """google.rpc.Code in words, which HTTP's status does not tell: "FAILED_PRECONDITION"; "" where the answer has none."""
+    with contextlib.suppress(Exception):  # an answer of something in between
+        return str(error.response.json()["error"]["status"])
+    return ""
 
 
 def know_operations() -> None:
@@ -321,6 +343,8 @@ def _explained() -> Iterator[None]:
     except auth.DefaultCredentialsError as error:
         raise CloudRefused(no_login()) from error
     except auth.RefreshError as error:
+        if passes(error):
+            raise Unavailable(f"the metadata server of this VM gives no token now: {words(error)}") from error
         raise CloudRefused(expired(str(error))) from error
     except exceptions.Conflict as error:
         raise Unavailable(f"the TPU API cannot do it now: {words(error)}") from error

@@ -63,7 +63,7 @@ def _made(
     if isinstance(error, auth.DefaultCredentialsError):
         kind, cause = StorageRefused, no_login()
     elif isinstance(error, auth.RefreshError):
-        kind, cause = StorageRefused, expired(message)
+        kind, cause = (StorageUnavailable, message) if passes(error) else (StorageRefused, expired(message))
     elif isinstance(error, (exceptions.Unauthorized, exceptions.Forbidden)):
         kind, cause = StorageRefused, _refused(identity(), bucket, message)
     elif isinstance(error, exceptions.NotFound):
@@ -95,6 +95,11 @@ def _refused(identity: str, bucket: str, message: str) -> str:
         f"no permission for {identity} ({message}); grant it the role roles/storage.objectAdmin on gs://{bucket}, or log in "
         "as somebody else"
     )
+
+
+def passes(error: BaseException) -> bool:
+    """Whether a token that could not be had may come by itself: a VM's metadata server answers 500 and 503 now and then."""
+    return bool(getattr(error, "retryable", False)) or "metadata.google.internal" in str(error)
 
 
 def expired(why: str) -> str:

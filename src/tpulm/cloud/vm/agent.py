@@ -70,6 +70,7 @@ class Agent:
         outcome = None
         try:
             self.tell("starting")
+            self.wait_for_its_turn()
             if self.counts() and self.bucket.get(self.folder + f"end-{self.worker}.json") is None:
                 self.beat("starting")
                 outcome = self.train()
@@ -229,6 +230,16 @@ class Agent:
         job = job or self.job()
         node = None if job is None else job["node"]
         return node is not None and node["attempt"] == self.attempt and node["ending"] is None
+
+    def wait_for_its_turn(self):
+        """Of nodes queued in several zones the supervisor keeps the first: its attempt becomes the one that counts."""
+        until = time.time() + SELF_DELETE_SECONDS
+        while time.time() < until:
+            job = self.job() or {}
+            if not any(spare["attempt"] == self.attempt and spare["ending"] is None for spare in job.get("spare", ())):
+                return
+            self.beat("waiting for its turn")
+            time.sleep(LOOK_SECONDS)
 
     def beat(self, state, patience=PATIENCE_SECONDS):
         self.tell(state)
