@@ -132,6 +132,8 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
         ((*WHERE[:2], "--bucket", "nowhere-to-be-found", *WHERE[4:]), 4, "tpulm cloud setup"),
         ((*WHERE, "--no-check", "--zone", "us-central9-q"), 4, "no zone with TPUs is named us-central9-q"),
         ((*WHERE, "--set", "corpus.sources=['nope/*.txt']"), 2, "nope/*.txt"),
+        ((*WHERE, "--supervise", "cloud"), 4, "there is no account tpulm-supervisor@"),
+        ((*WHERE, "--supervise", "mars"), 2, "supervise: "),
         ((*WHERE, "--budget", "0.1"), 4, "a budget of $0.10 ends the run at once"),
         ((*V5P, "--budget", "100"), 4, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
         ((*V5P, "--budget", "100", "--no-check"), 2, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
@@ -171,6 +173,23 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
     again = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes")
     assert again.returncode == 0 and "gs://runs/toy/export" in again.stderr
     assert tpulm("cloud", "attach", "--workdir", "gs://runs/toy").returncode == 0
+
+
+@pytest.mark.slow
+def test_launched_for_a_vm_to_supervise(tpulm: Tpulm, gcs: Emulator) -> None:
+    """Nobody is here once the command has ended."""
+    gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
+    assert tpulm("cloud", "setup", *WHERE, "--supervise", "cloud", "--yes").returncode == 0
+    begun = told(
+        tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--supervise", "cloud", "--detach", "--json")
+    )
+    assert list(gcs.compute.instances()) == [begun["supervisor"]["name"]]
+    followed = tpulm("cloud", "attach", "--workdir", "gs://runs/toy")
+    assert followed.returncode == 0, followed.stderr
+    assert f"the VM {begun['supervisor']['name']} in us-central1-a (RUNNING)" in " ".join(followed.stderr.split())
+    assert "a spot v3-8, in us-central1-a" in followed.stderr, "what the VM says"
+    wait_until(lambda: not gcs.compute.instances())
+    assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
 
 
 @pytest.mark.slow

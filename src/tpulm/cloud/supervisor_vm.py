@@ -229,22 +229,22 @@ def follow(
 ) -> Job | None:
     """What a run's VM says, until the run is over; None once nothing supervises it any more. Raises Stopped."""
     tail = Tail(log_path(control))
-    looked_at, said = 0.0, ""
-    while True:
-        job = control.job()
-        write(tail.more()[0])
-        if job.is_over:
-            return job
-        if time.monotonic() - looked_at > _LOOK_SECONDS or not said:
+    looked_at, said = -_LOOK_SECONDS, ""
+    while not (job := control.job()).is_over:
+        if time.monotonic() - looked_at >= _LOOK_SECONDS or not said:
             looked_at, found = time.monotonic(), watch(control, compute)
-            if found is None or (found.state is None and storage.holder(control.folder) is None):
+            if found is None or (found.state is None and not found.holds_lease):
                 return None
             line = in_words(found)
             if line.partition(";")[0] != said:
                 said = line.partition(";")[0]
                 tell(line)
+        write(tail.more()[0])
         interrupt.check("the run and its supervisor go on in the cloud")
         _sleep(pause_seconds)
+    if said:
+        write(tail.more()[0])
+    return job
 
 
 def end(control: Control, compute: ComputeApi, *, tell: Tell = lambda line: None) -> None:
