@@ -41,9 +41,91 @@ def test_no_capacity_in_two_zones_and_then_there_is(cloud: Cloud) -> None:
 def test_no_quota(cloud: Cloud) -> None:
     cloud.tpu.set_quota("v3-8", 0)
     cloud.launch()
+    job = cloud.begin(dataclasses.replace(QUICK, quota_patience=1.0))()
+    assert job.status == "refused" and set(job.closed) == set(ZONES), job
+    assert all(zone in job.message for zone in ZONES)
+    assert "TPUV3sPreemptible" in job.message or "quota" in job.message.lower()
+
+
+def test_a_quota_that_is_free_again(cloud: Cloud) -> None:
+    cloud.tpu.answer_next("quota", count=3)
+    cloud.launch()
     job = cloud.begin()()
-    assert (job.status, job.attempt) == ("refused", 1)
-    assert "quota" in job.message.lower() and "us-central1" in job.message
+    assert (job.status, endings(job)) == ("done", ["quota", "quota", "quota", "done"]), cloud.told
+
+
+@pytest.mark.parametrize("name", ["type-not-permitted", "no-reserved-capacity-9"])
+def test_a_zone_that_refuses_is_left_for_the_next(cloud: Cloud, name: str) -> None:
+    cloud.tpu.answer_next(name, zone=ZONES[0], count=None)
+    cloud.launch(plan={})
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("done", ["zone", "done"]), cloud.told
+    assert job.attempts[-1].zone == ZONES[1] and list(job.closed) == [ZONES[0]]
+    cloud.tpu.take_back()
+
+
+def test_all_zones_refuse(cloud: Cloud) -> None:
+    cloud.tpu.answer_next("type-not-permitted", count=None)
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("refused", ["zone", "zone"])
+    assert all(f"{zone}: User does not have permission" in job.message for zone in ZONES)
+
+
+def test_a_permission_that_nobody_has_ends_the_run(cloud: Cloud) -> None:
+    cloud.tpu.deny("tpu.nodes.create")
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("refused", ["denied"]) and "tpu.nodes.create" in job.message
+
+
+def test_preempted_before_it_was_ready(cloud: Cloud) -> None:
+    cloud.tpu.answer_next("preempted-while-creating", count=4)
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("done", [*["preempted"] * 4, "done"]), cloud.told
+
+
+@pytest.mark.parametrize(("name", "ending"), [("failed-stock-out", "stock-out"), ("failed-internal", "cloud")])
+def test_a_queued_resource_that_fails(cloud: Cloud, name: str, ending: str) -> None:
+    """Only its zone's; the other one's goes on."""
+    cloud.tpu.answer_next(name, zone=ZONES[0])
+    cloud.tpu.stock_out(ZONES[1])
+    cloud.launch(queued=True)
+    end = cloud.begin()
+    until(lambda: any("FAILED" in line or "capacity" in line or "internal" in line for line in cloud.told))
+    cloud.tpu.restock(ZONES[1])
+    job = end()
+    assert (job.status, endings(job)) == ("done", [ending, "done"]), cloud.told
+    assert job.attempts[-1].zone == ZONES[1]
+
+
+def test_the_first_of_two_queues_is_kept(cloud: Cloud) -> None:
+    cloud.tpu.stock_out(ZONES[0])
+    cloud.launch(queued=True)
+    job = cloud.begin()()
+    assert job.status == "done" and sorted(endings(job)) == ["done", "withdrawn"], cloud.told
+    assert {attempt.ending: attempt.zone for attempt in job.attempts} == {"done": ZONES[1], "withdrawn": ZONES[0]}
+    assert next(attempt for attempt in job.attempts if attempt.ending == "withdrawn").dollars == 0.0
+
+
+def test_two_queues_that_are_served_at_once(cloud: Cloud) -> None:
+    """One is deleted, and only one ever trains."""
+    cloud.launch(queued=True)
+    job = cloud.begin()()
+    assert job.status == "done" and sorted(endings(job)) == ["done", "withdrawn"], cloud.told
+
+
+def test_stopped_while_it_is_being_provisioned(cloud: Cloud) -> None:
+    """Which refuses to be deleted: it is waited out, and then deleted."""
+    cloud.tpu.set(create_seconds=3.0, boot_seconds=3.0)
+    cloud.launch(queued=True, zones=ZONES[:1])
+    end = cloud.begin()
+    until(lambda: "PROVISIONING" in cloud.tpu.queued_resources().values())
+    Control(WORKDIR).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+    job = end()
+    assert (job.status, endings(job)) == ("stopped", ["stopped"])
+    assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in cloud.told), cloud.told
 
 
 def test_an_operation_that_fails(cloud: Cloud) -> None:
@@ -53,7 +135,7 @@ def test_an_operation_that_fails(cloud: Cloud) -> None:
 
 
 def test_a_queued_resource_that_is_suspended(cloud: Cloud) -> None:
-    cloud.launch(queued=True)
+    cloud.launch(queued=True, zones=ZONES[:1])
     end = cloud.begin()
     until(lambda: newest_step() >= 2)
     cloud.tpu.suspend(cloud.node())

@@ -176,14 +176,16 @@ class Supervisor:
             return self._create(job, action, seen, now)
         return recorded(job, action, seen, now)
 
-    def _create(self, job: Job, action: Create, seen: Seen, now: float) -> Job:
+    def _create(self, job: Job, action: Action, seen: Seen, now: float) -> Job:
         assert job.node is not None
         try:
             operation = self.provider.create(self.request(job, job.node))
         except Refused as error:
             if error.kind == "denied" and any(attempt.ready_at is not None for attempt in job.attempts):
                 raise CloudRefused(f"the TPU API refused: {error}") from error  # it was allowed before, and may be again
-            return recorded(job, refused(job, job.node, error.kind, str(error), now, self.policy), seen, now)
+            action = refused(job, job.node, error.kind, str(error), now, self.policy)
+            self._say(in_words(job, action))
+            return recorded(job, action, seen, now)
         return jobs.with_node(recorded(job, action, seen, now), operation=operation)
 
     def _delete(self, job: Job, seen: Seen, now: float) -> None:
