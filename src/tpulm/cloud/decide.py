@@ -101,6 +101,8 @@ class Seen:
     complete: bool = False  # the run's last result is there
     pace: Pace = Pace()
     boot: str = ""  # how far the boot came, if the node says so
+    created_at: float | None = None  # of the node, by the cloud's clock
+    unseen: float = 0.0  # seconds since it was last looked at and there, while nobody may have supervised
     deleting: float = 0.0  # seconds since this supervisor first asked to delete it
     spare: Mapping[str, Seen] = field(default_factory=dict)  # of each spare node by its name
 
@@ -135,11 +137,13 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
         case Create() | Adopt():
             return jobs.with_node(job, requested=True, since=now)
         case Note(state):
-            return jobs.seen(job, state, now=now, heard=bool(seen.silence))
+            return jobs.seen(job, state, now=now, unseen=seen.unseen, heard=bool(seen.silence), created_at=seen.created_at)
         case AskToStop(because):
             return jobs.asked_to_stop(job, because, now=now)
         case Condemn(why, detail, step):
-            return jobs.ending(job, why, detail, heard=bool(seen.silence) or seen.outcome is not None, step=step)
+            heard = bool(seen.silence) or seen.outcome is not None
+            billed_from = now - min(seen.unseen, jobs.UNHEARD_SECONDS) if why in ("lost", "preempted") else None
+            return jobs.ending(job, why, detail, heard=heard, created_at=seen.created_at, billed_from=billed_from, step=step)
         case Promote(name):
             return jobs.promoted(job, name)
         case Beside(name, Bury()):

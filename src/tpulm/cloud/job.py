@@ -40,6 +40,8 @@ Ending = Literal[
 NO_CAPACITY: frozenset[Ending] = frozenset(["stock-out", "slow", "quota"])
 FAULTS: frozenset[Ending] = frozenset(["silent", "hung", "trainer", "cloud"])  # not to be had over and over
 NEXT_ZONE: frozenset[Ending] = frozenset([*NO_CAPACITY, "zone", "cloud"])
+# Within this a VM is heard, or deletes itself: one that boots without a bundle after 30 minutes, an idle one after 15.
+UNHEARD_SECONDS = 1800.0
 FINAL: dict[Ending, Status] = {
     "done": "done",
     "stopped": "stopped",
@@ -195,25 +197,40 @@ def with_node(job: Job, **changes: object) -> Job:
     return job.model_copy(update={"node": job.node.model_copy(update=changes)})
 
 
-def seen(job: Job, state: str, *, now: float, heard: bool) -> Job:
+def seen(job: Job, state: str, *, now: float, heard: bool, created_at: float | None = None, unseen: float = 0.0) -> Job:
     """The node was seen in another state than before. `heard`: its workers were, too: it was READY before it was looked at."""
     assert job.node is not None
     ready_at = job.node.ready_at
     if state == "READY" and ready_at is None:
-        ready_at = job.node.since or job.node.intended_at if heard else now
+        ready_at = _earliest(job.node, created_at) if heard else now - min(unseen, UNHEARD_SECONDS)
     return with_node(job, state=state, since=now, ready_at=ready_at)
+
+
+def _earliest(node: Node, created_at: float | None) -> float:
+    """From when a node that nobody saw become READY may bill: it may have waited in a queue for hours before it was made."""
+    return max(node.since or node.intended_at, created_at or 0.0)
 
 
 def asked_to_stop(job: Job, because: Ending, *, now: float) -> Job:
     return with_node(job, asked_to_stop=now, asked_because=because)
 
 
-def ending(job: Job, why: Ending, detail: str, *, heard: bool = False, step: int | None = None) -> Job:
-    """The node is to be deleted, whatever is seen of it later. `heard`: its workers were, so that it was READY."""
+def ending(
+    job: Job,
+    why: Ending,
+    detail: str,
+    *,
+    heard: bool = False,
+    created_at: float | None = None,
+    billed_from: float | None = None,
+    step: int | None = None,
+) -> Job:
+    """The node is to be deleted, whatever is seen of it later. `heard`: its workers were, so that it was READY; if they were not,
+    it may have been from `billed_from` on."""
     assert job.node is not None
     ready_at = job.node.ready_at
-    if heard and ready_at is None:
-        ready_at = job.node.since or job.node.intended_at
+    if ready_at is None and job.node.requested:
+        ready_at = _earliest(job.node, created_at) if heard else billed_from
     if why == "zone":
         job = job.model_copy(update={"closed": {**job.closed, job.node.zone: detail}})
     if why == "hung":

@@ -193,7 +193,8 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
     queue_seconds = settings.queue_hours * 3600 if settings.queued else 0.0
     life_seconds = _LONGEST_SECONDS
     if settings.budget is not None and (price := job.price(node.zone)):
-        life_seconds = min(life_seconds, max(0.0, settings.budget - job.dollars(node.intended_at)) / price * 3600)
+        paid_seconds = (settings.budget - job.dollars(node.intended_at)) / price * 3600
+        life_seconds = min(life_seconds, max(0.0, paid_seconds - Policy().save))  # its trainer saves after that
     valid_until = node.intended_at + queue_seconds + life_seconds
     if settings.deadline_hours is not None:
         valid_until = min(valid_until, job.created_at + settings.deadline_hours * 3600)

@@ -48,6 +48,7 @@ class Sight:
     labels: Mapping[str, str] = field(default_factory=dict)
     workers: int = 1
     refused: Refused | None = None  # why its queued resource failed, if it says so
+    created_at: float | None = None  # of the node, in seconds since 1970; it bills from READY, which is later
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class Supervisor:
     pause_seconds: float = 10.0  # between looks while there is nothing to do
     _heard: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)  # (attempt, worker) -> heartbeat, since when
     _steps: dict[int, _Steps] = field(default_factory=dict)  # of attempts
+    _there: dict[str, float] = field(default_factory=dict)  # node -> when it was last seen to be there, from here
     _deleting: dict[str, float] = field(default_factory=dict)  # node -> when it was first asked to be deleted from here
     _told: list[str] = field(default_factory=list)  # the last line, if any
 
@@ -126,6 +127,9 @@ class Supervisor:
         creation = self.provider.progress(node.operation)
         sight = self.provider.look(node.name, node.zone)
         refusal = creation.refused or sight.refused
+        unseen = now - self._there.get(node.name, node.since or node.intended_at)
+        if sight.state is not None:
+            self._there[node.name] = now
         silence = self._silence(node.attempt, now)
         is_ready = sight.state == "READY" and node.ending is None
         unheard = is_ready and len(silence) < sight.workers and node.state == "READY" and now - node.since > self.policy.boot
@@ -140,6 +144,8 @@ class Supervisor:
             outcome=self.control.outcome(node.attempt),
             pace=self._pace(node.attempt, now) if is_ready and silence else Pace(),
             boot=self.provider.boot_progress(node.name, node.zone) if unheard else "",
+            created_at=None if sight.created_at is None else min(sight.created_at, now),
+            unseen=unseen,
             deleting=now - self._deleting.get(node.name, now),
         )
 

@@ -86,7 +86,8 @@ class TpuApi:
         """A node that its queued resource is deleting shows the state of that, which says more."""
         node = self._node(name, zone)
         if node is not None and node.state.name != "DELETING":
-            return Sight(node.state.name, dict(node.labels), max(1, len(node.network_endpoints)))
+            created_at = node.create_time.timestamp() if node.create_time else None
+            return Sight(node.state.name, dict(node.labels), max(1, len(node.network_endpoints)), created_at=created_at)
         queued = self._queued(name, zone)
         if queued is not None and (node is None or queued.state.state.name in _ENDED):
             error = queued.state.failed_data.error

@@ -49,7 +49,7 @@ class Agent:
         attribute = self.metadata.attribute
         self.workdir = (attribute("tpulm-workdir") or "").rstrip("/")
         self.attempt = int(attribute("tpulm-attempt") or 0)
-        self.valid_until = float(attribute("tpulm-valid-until") or 0)
+        self.valid_until = until(attribute("tpulm-valid-until"), attribute("tpulm-life-seconds"))
         self.worker = int(attribute("agent-worker-number") or 0)
         self.bucket = Bucket(self.workdir, self.metadata)
         self.folder = f"cloud/attempts/{self.attempt}/"
@@ -315,6 +315,17 @@ class Agent:
         for path in ("queuedResources/{}?force=true", "nodes/{}"):
             status, body, _ = request(f"{place}/{path.format(name)}", "DELETE", headers=headers)
             say("deleting {}: HTTP {} {}".format(path.format(name), status, body[:200] if status >= 400 else ""))
+
+
+def until(valid_until, life_seconds):
+    """When this VM's time is up, in seconds since 1970; 0: never. A life counts from the first boot, which may come after hours in a
+    queue."""
+    born = HOME / "born"
+    if not born.exists():
+        HOME.mkdir(parents=True, exist_ok=True)
+        born.write_text(str(time.time()))
+    ends = [float(valid_until or 0), float(born.read_text() or time.time()) + float(life_seconds) if life_seconds else 0]
+    return min(filter(None, ends), default=0)
 
 
 def die_with_parent():
