@@ -102,6 +102,7 @@ class Seen:
     pace: Pace = Pace()
     boot: str = ""  # how far the boot came, if the node says so
     deleting: float = 0.0  # seconds since this supervisor first asked to delete it
+    before: float | None = None  # when this supervisor looked last
     spare: Mapping[str, Seen] = field(default_factory=dict)  # of each spare node by its name
 
 
@@ -135,7 +136,7 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
         case Create() | Adopt():
             return jobs.with_node(job, requested=True, since=now)
         case Note(state):
-            return jobs.seen(job, state, now=now, heard=bool(seen.silence))
+            return jobs.seen(job, state, now=now, heard=bool(seen.silence), before=seen.before)
         case AskToStop(because):
             return jobs.asked_to_stop(job, because, now=now)
         case Condemn(why, detail, step):

@@ -195,12 +195,16 @@ def with_node(job: Job, **changes: object) -> Job:
     return job.model_copy(update={"node": job.node.model_copy(update=changes)})
 
 
-def seen(job: Job, state: str, *, now: float, heard: bool) -> Job:
-    """The node was seen in another state than before. `heard`: its workers were, too: it was READY before it was looked at."""
+def seen(job: Job, state: str, *, now: float, heard: bool, before: float | None = None) -> Job:
+    """The node was seen in another state than before, which was at `before`, if that is known.
+
+    `heard`: its workers were, too: it was READY before it was looked at.
+    """
     assert job.node is not None
     ready_at = job.node.ready_at
     if state == "READY" and ready_at is None:
-        ready_at = job.node.since or job.node.intended_at if heard else now
+        since = job.node.since or job.node.intended_at if heard else now
+        ready_at = since if before is None else before
     return with_node(job, state=state, since=now, ready_at=ready_at)
 
 

@@ -194,8 +194,8 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
     if settings.deadline_hours is not None:
         valid_until = min(valid_until, job.created_at + settings.deadline_hours * 3600)
     if settings.budget is not None and (price := job.price(node.zone)):
-        left = max(0.0, settings.budget - job.dollars(node.intended_at))
-        valid_until = min(valid_until, node.intended_at + queue_seconds + left / price * 3600)
+        seconds = (settings.budget - job.dollars(node.intended_at)) / price * 3600 - Policy().margin
+        valid_until = min(valid_until, node.intended_at + queue_seconds + max(0.0, seconds))
     secrets = {
         variable: source if source.startswith("gs://") else f"projects/{settings.project}/secrets/{source}/versions/latest"
         for variable, source in settings.secrets.items()

@@ -51,6 +51,7 @@ class Supervisor:
     pause_seconds: float = 10.0  # between looks while there is nothing to do
     _heard: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)  # (attempt, worker) -> heartbeat, since when
     _steps: dict[int, _Steps] = field(default_factory=dict)  # of attempts
+    _looked: dict[str, float] = field(default_factory=dict)  # node -> when it was looked at last
     _deleting: dict[str, float] = field(default_factory=dict)  # node -> when it was first asked to be deleted from here
     _told: list[str] = field(default_factory=list)  # the last line, if any
 
@@ -123,10 +124,12 @@ class Supervisor:
         return replace(seen, newest_step=self.newest_step(), complete=self.complete(), spare=spare)
 
     def _look(self, job: Job, node: Node, now: float) -> Seen:
+        before = self._looked.get(node.name)
         creation = self.provider.progress(node.operation)
         sight = self.provider.look(node.name, node.zone)
         refusal = creation.refused or sight.refused
         silence = self._silence(node.attempt, now)
+        self._looked[node.name] = now
         is_ready = sight.state == "READY" and node.ending is None
         unheard = is_ready and len(silence) < sight.workers and node.state == "READY" and now - node.since > self.policy.boot
         return Seen(
@@ -140,6 +143,7 @@ class Supervisor:
             outcome=self.control.outcome(node.attempt),
             pace=self._pace(node.attempt, now) if is_ready and silence else Pace(),
             boot=self.provider.boot_progress(node.name, node.zone) if unheard else "",
+            before=before,
             deleting=now - self._deleting.get(node.name, now),
         )
 
