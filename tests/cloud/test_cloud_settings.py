@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tpulm.cloud.job import Job, intended
+from tpulm.cloud.launch import check_means, request_for
 from tpulm.cloud.settings import CloudSettings, load
-from tpulm.errors import ConfigError
+from tpulm.errors import CloudRefused, ConfigError
+from tpulm.storage import as_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "cloud.toml"
@@ -122,3 +125,34 @@ def test_patterns_are_expanded():
     assert settings.expanded(known).zones == ("us-east5-a", "us-east5-b", "us-west4-a")
     with pytest.raises(ConfigError, match="no zone with TPUs begins with 'us-east5-'"):
         settings.expanded(["us-west4-a"])
+
+
+def test_zones_of_ai_are_zones():
+    assert load(accelerator="v6e-8", zones=("us-south1-ai1b", "us-east5-*")).zones == ("us-south1-ai1b", "us-east5-*")
+    assert load(accelerator="v6e-8", zones=("us-south1-ai1b",)).regions == ("us-south1",)
+    with pytest.raises(ConfigError, match="'us-south1-ai1' is no zone"):
+        load(accelerator="v6e-8", zones=("us-south1-ai1",))
+
+
+def test_a_budget_needs_a_price():
+    settings = load(accelerator="v6e-8", zones=("us-east1-d", "us-central1-b"), budget=100)
+    with pytest.raises(CloudRefused, match=r"price of v6e-8 in us-central1-b, .* dollars_per_hour"):
+        check_means(settings, {"us-east1-d": 5.0}, spent=0.0)
+    with pytest.raises(CloudRefused, match=r"a budget of \$100.00 ends the run at once"):
+        check_means(settings, {"us-east1-d": 5.0, "us-central1-b": 500.0}, spent=0.0)
+    check_means(settings, {"us-east1-d": 5.0, "us-central1-b": 50.0}, spent=0.0)
+    check_means(settings.model_copy(update={"budget": None}), {}, spent=0.0)
+
+
+def test_what_a_node_is_told():
+    settings = load(accelerator="v6e-8", zones="us-east1-d", budget=100, hang_minutes=15, queued=True, subnetwork="sub")
+    job = Job(run="r", accelerator="v6e-8", spot=True, zones=settings.zones, prices={"us-east1-d": 10.0}, created_at=0.0)
+    job = intended(job, now=1000.0)
+    assert job.node is not None
+    request = request_for(job, job.node, settings, workdir=as_path("gs://b/w"), bundle_path="gs://b/bundle")
+    told = request.metadata
+    assert (told["tpulm-project"], told["tpulm-zone"], told["tpulm-node"]) == ("from-environment", "us-east1-d", "r-a1")
+    assert (told["tpulm-hang-seconds"], request.subnetwork, request.valid_seconds) == ("900", "sub", 86_400.0)
+    assert float(told["tpulm-valid-until"]) == 1000 + 86_400 + 36_000 - 900, "saving and deleting are paid for, too"
+    plain = request_for(job, job.node, load(accelerator="v6e-8"), workdir=as_path("gs://b/w"), bundle_path="gs://b/bundle")
+    assert plain.metadata["tpulm-hang-seconds"] == ""

@@ -10,6 +10,7 @@ from cloud_rig import PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick
 
 from tpulm import storage
 from tpulm.cloud import cost, teardown
+from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job
 from tpulm.cloud.prices import Price
 from tpulm.cloud.tpu_api import TpuApi
@@ -33,6 +34,19 @@ def test_without_a_supervisor_it_is_ended_from_here(api: TpuApi, gcs: Emulator):
     assert (job.status, job.attempts[-1].ending, job.newest_step) == ("stopped", "stopped", 70)
     assert gcs.tpu.nodes() == {} and teardown.left(api, WORKDIR_PATH, "toy").resources == ()
     assert stop(api) == job, "again, it is over already"
+
+
+def test_what_cannot_be_deleted_is_named_with_the_command(api: TpuApi, gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
+    control = write_job(running(project=PROJECT))
+    plant(api, "toy-a2")
+    gcs.tpu.answer_next("delete-refused", count=None, requests="DELETE node")
+    monkeypatch.setattr(teardown, "Policy", lambda: Policy(teardown=0.3))
+    with pytest.raises(TpulmError, match=rf"gcloud compute tpus tpu-vm delete toy-a2 --zone={ZONE} --project={PROJECT}"):
+        stop(api)
+    job = control.job()
+    assert job.node is not None and (job.node.name, job.node.ending) == ("toy-a2", "stopped")
+    gcs.tpu.take_back()
+    assert stop(api).status == "stopped" and gcs.tpu.nodes() == {}
 
 
 def test_a_node_that_was_only_intended_is_not_created(api: TpuApi, gcs: Emulator):
