@@ -230,8 +230,10 @@ class World:
         assert self.job is not None and vm.ready_at is not None
         node = self.job.node
         counts = node is not None and node.attempt == vm.attempt and node.ending is None
-        life = float(vm.request.metadata["tpulm-life-seconds"])
-        until = min(float(vm.request.metadata["tpulm-valid-until"]), vm.ready_at + life)
+        until = float(vm.request.metadata["tpulm-valid-until"])
+        if counts and self.job.budget is not None:
+            left = self.job.budget - sum(attempt.dollars for attempt in self.job.attempts)
+            until = min(until, vm.boots_at + left / PRICES[vm.request.zone] * 3600 - 2 * GRACE_SECONDS)
         if vm.outcome is None and counts:
             self._train(vm, node)
             if self.now > until and vm.stopping_at is None:
@@ -280,7 +282,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
     if world.trouble and chance.random() < 0.3:
         world.hang_at = chance.randrange(world.steps)
     values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "queued": queued, "zones": ZONES}
-    world.job = Job(**values, prices=PRICES, created_at=world.now)
+    world.job = Job(**values, prices=PRICES, budget=budget, created_at=world.now)
 
     def supervisor() -> Supervisor:
         return Supervisor(

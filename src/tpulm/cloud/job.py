@@ -104,6 +104,7 @@ class Job(_Value):
     zones: Annotated[tuple[Zone, ...], Field(min_length=1)]
     project: str = ""  # where its nodes are
     prices: dict[Zone, Price] = Field(default_factory=dict)  # dollars per hour of the whole slice; none: not known
+    budget: float | None = None  # dollars, which a VM keeps to by itself where nobody supervises
     created_at: float
     wanted: Wanted = "running"
     status: Status = "active"
@@ -225,8 +226,10 @@ def ending(
     billed_from: float | None = None,
     step: int | None = None,
 ) -> Job:
-    """The node is to be deleted, whatever is seen of it later. `heard`: its workers were, so that it was READY; if they were not,
-    it may have been from `billed_from` on."""
+    """The node is to be deleted, whatever is seen of it later.
+
+    `heard`: its workers were, so that it was READY; if they were not, it may have been from `billed_from` on.
+    """
     assert job.node is not None
     ready_at = job.node.ready_at
     if ready_at is None and job.node.requested:

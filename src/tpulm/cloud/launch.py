@@ -28,7 +28,6 @@ from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
 _VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
-_LIFE_SECONDS = "tpulm-life-seconds"  # the same, from its first boot: it may have waited in a queue
 _LONGEST_SECONDS = 30 * 86_400.0  # that a node of an attempt runs, where no deadline says less
 
 
@@ -58,6 +57,7 @@ def launch(
         "queued": settings.queued,
         "zones": settings.zones,
         "prices": {zone: prices[zone] for zone in settings.zones if zone in prices},
+        "budget": settings.budget,
         "project": settings.project,
     }
     with storage.held(control.folder, note=progress.note):
@@ -224,7 +224,6 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
             "tpulm-secrets": json.dumps(secrets, sort_keys=True),
             "tpulm-hang-seconds": "" if settings.hang_minutes is None else str(round(settings.hang_minutes * 60)),
             _VALID_UNTIL: str(round(valid_until)),
-            _LIFE_SECONDS: str(round(life_seconds)),
         },
         network=settings.network,
         subnetwork=settings.subnetwork,

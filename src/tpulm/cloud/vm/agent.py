@@ -49,7 +49,8 @@ class Agent:
         attribute = self.metadata.attribute
         self.workdir = (attribute("tpulm-workdir") or "").rstrip("/")
         self.attempt = int(attribute("tpulm-attempt") or 0)
-        self.valid_until = until(attribute("tpulm-valid-until"), attribute("tpulm-life-seconds"))
+        self.valid_until = float(attribute("tpulm-valid-until") or 0)
+        self.born = born()
         self.worker = int(attribute("agent-worker-number") or 0)
         self.bucket = Bucket(self.workdir, self.metadata)
         self.folder = f"cloud/attempts/{self.attempt}/"
@@ -167,9 +168,18 @@ class Agent:
         self.gone_since = None
         if not self.counts(job):
             return False
+        self.keep_to_budget(job)
         if job["wanted"] != "running" or job["node"]["asked_because"] not in (None, "done"):
             self.ask_to_stop("it was asked for")
         return True
+
+    def keep_to_budget(self, job):
+        """End this VM before the budget is used up: nobody may supervise, and it may have waited in a queue for long."""
+        price = job.get("prices", {}).get(job["node"]["zone"])
+        if job.get("budget") is not None and price:
+            left = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
+            ends = self.born + left / price * 3600 - 2 * GRACE_SECONDS  # it billed before it booted, too
+            self.valid_until = min(filter(None, [self.valid_until, max(1.0, ends)]))
 
     def ask_to_stop(self, why):
         assert self.trainer is not None
@@ -317,15 +327,14 @@ class Agent:
             say("deleting {}: HTTP {} {}".format(path.format(name), status, body[:200] if status >= 400 else ""))
 
 
-def until(valid_until, life_seconds):
-    """When this VM's time is up, in seconds since 1970; 0: never. A life counts from the first boot, which may come after hours in a
-    queue."""
-    born = HOME / "born"
-    if not born.exists():
-        HOME.mkdir(parents=True, exist_ok=True)
-        born.write_text(str(time.time()))
-    ends = [float(valid_until or 0), float(born.read_text() or time.time()) + float(life_seconds) if life_seconds else 0]
-    return min(filter(None, ends), default=0)
+def born():
+    """When this VM booted first, in seconds since 1970."""
+    path = HOME / "born"
+    with contextlib.suppress(OSError, ValueError):
+        return float(path.read_text())
+    HOME.mkdir(parents=True, exist_ok=True)
+    path.write_text(str(time.time()))
+    return time.time()
 
 
 def die_with_parent():
