@@ -296,6 +296,16 @@ def test_a_secret_reaches_the_trainer_and_nothing_else(cloud: Cloud) -> None:
     assert "training with the key [redacted]" in log and "a-very-secret-value" not in log
 
 
+def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> None:
+    cloud.launch({"seconds": 3.0}, budget=0.25)  # less than what the VM keeps for saving and deleting
+    supervisor = cloud.supervisor()
+    until(lambda: supervisor.step() and cloud.tpu.nodes())
+    until(lambda: not cloud.tpu.nodes(), PATIENCE)
+    assert 1 <= newest_step() < trainer.STEPS  # it saved, and did not go on to the end
+    job = cloud.begin()()
+    assert (job.status, len(job.attempts)) == ("stopped", 1)
+
+
 def test_nobody_supervises_and_the_node_deletes_itself(cloud: Cloud) -> None:
     cloud.launch()
     supervisor = cloud.supervisor()
