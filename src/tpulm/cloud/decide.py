@@ -104,7 +104,6 @@ class Seen:
     created_at: float | None = None  # of the node, by the cloud's clock
     unseen: float = 0.0  # seconds since it was last looked at and there, while nobody may have supervised
     deleting: float = 0.0  # seconds since this supervisor first asked to delete it
-    before: float | None = None  # when this supervisor looked last
     spare: Mapping[str, Seen] = field(default_factory=dict)  # of each spare node by its name
 
 

@@ -124,7 +124,6 @@ class Supervisor:
         return replace(seen, newest_step=self.newest_step(), complete=self.complete(), spare=spare)
 
     def _look(self, job: Job, node: Node, now: float) -> Seen:
-        before = self._looked.get(node.name)
         creation = self.provider.progress(node.operation)
         sight = self.provider.look(node.name, node.zone)
         refusal = creation.refused or sight.refused
@@ -132,7 +131,6 @@ class Supervisor:
         if sight.state is not None:
             self._there[node.name] = now
         silence = self._silence(node.attempt, now)
-        self._looked[node.name] = now
         is_ready = sight.state == "READY" and node.ending is None
         unheard = is_ready and len(silence) < sight.workers and node.state == "READY" and now - node.since > self.policy.boot
         return Seen(
