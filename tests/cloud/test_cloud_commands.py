@@ -97,7 +97,7 @@ def test_status_of_one_that_is_over_and_of_none(said: io.StringIO, gcs: Emulator
     assert run("status", *W) == (0, "")
     assert "failed" in said.getvalue() and "the data is damaged" in said.getvalue() and "attach" not in said.getvalue()
     storage.write_atomic(WORKDIR_PATH / "cloud" / "job.json", b"")
-    with pytest.raises(StorageError, match=r"job\.json is not a job of format 1"):
+    with pytest.raises(StorageError, match=r"job\.json is not a job of format 2"):
         run("status", *W)
 
 
