@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from dataclasses import replace
 
 import pytest
 import trainer
@@ -302,7 +303,7 @@ def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> Non
     until(lambda: supervisor.step() and cloud.tpu.nodes())
     until(lambda: not cloud.tpu.nodes(), PATIENCE)
     assert 1 <= newest_step() < trainer.STEPS  # it saved, and did not go on to the end
-    job = cloud.begin()()
+    job = cloud.begin(replace(QUICK, budget=0.25))()
     assert (job.status, len(job.attempts)) == ("stopped", 1)
 
 
