@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tpulm import storage
@@ -73,6 +75,19 @@ def test_every_line_is_as_google_answers(emulator: Emulator):
 def test_an_old_behaviour_fails_its_line(emulator: Emulator, wrong: str):
     lines, _ = lines_of(emulator)
     assert [what for what, line in lines.items() if line.ok is not True] == [wrong], lines
+
+
+def test_compute_engine_deletes_a_vm_when_its_time_is_up(emulator: Emulator):
+    lines: list[smoke.Line] = []
+    api = TpuApi(PROJECT)
+    settings = offered(load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", budget=2.0), api)
+    made = smoke.Smoke(settings, api, GoogleRest(PROJECT), lines.append, pause_seconds=0.05)
+    timer = threading.Timer(4.0, lambda: emulator.tpu.advance(60))
+    timer.start()
+    line = made._compute_vm("us-central1-a")
+    timer.join()
+    assert line.ok and line.found.startswith("its end was told, and it was gone")
+    assert emulator.compute.instances() == {}
 
 
 def test_a_budget_that_buys_too_little(emulator: Emulator):

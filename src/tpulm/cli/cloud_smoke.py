@@ -24,6 +24,9 @@ def smoke(
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The transcript, without ids, for a bug report.")] = Path(
         "tpulm-smoke.txt"
     ),
+    compute: Annotated[
+        bool, typer.Option("--compute", help="An e2-micro, too, which Compute Engine must delete by itself.")
+    ] = False,
     cloud: CloudFile = None,
     project: Project = None,
     zone: Zones = None,
@@ -75,7 +78,7 @@ def smoke(
             lines.append(line)
             console.print(f"{_MARKS[line.ok]}  {escape(line.what)}: {escape(line.found)}", soft_wrap=True, highlight=False)
 
-        made = Smoke(settings, api, GoogleRest(settings.project), tell, progress=progress)
+        made = Smoke(settings, api, GoogleRest(settings.project), tell, with_compute=compute, progress=progress)
         try:
             made.run()
         finally:

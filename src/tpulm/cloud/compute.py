@@ -16,11 +16,16 @@ from typing import Any
 from tpulm.cloud.decide import Refusal
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.provider import LABEL, WORKDIR, Refused, Resource, Sight
+from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, TpulmError, Unavailable
 
 KIND = "supervisor VM"  # of a `Resource`
 ALIVE = frozenset(["PROVISIONING", "STAGING", "RUNNING", "REPAIRING"])
+MACHINE_TYPE = "e2-micro"  # 1 GB of memory; a supervisor takes 0.1 GB
+_IMAGE = "projects/debian-cloud/global/images/family/debian-12"  # of Google's own: it has curl and Python 3.11
+_DISK_GB = "10"  # the least of that image
+_OFFLINE_DISK_GB = "20"  # a supervisor's bundle holds all packages
 _OPERATION_SECONDS = 600.0
 _POLL_SECONDS = 1.0
 _QUOTA = frozenset(["quotaExceeded", "QUOTA_EXCEEDED", "limitExceeded", "LIMIT_EXCEEDED"])
@@ -140,6 +145,29 @@ class ComputeApi:
 
     def _zone(self, zone: str) -> str:
         return f"{self._project}/zones/{zone}"
+
+
+def small_vm(
+    name: str, zone: str, settings: CloudSettings, *, seconds: int, machine_type: str = MACHINE_TYPE
+) -> dict[str, Any]:
+    """What is asked of `insert`: Compute Engine itself deletes it after so many seconds."""
+    interface: dict[str, Any] = {"network": _named(settings.network or "default", "global/networks")}
+    if settings.subnetwork is not None:
+        interface["subnetwork"] = _named(settings.subnetwork, f"regions/{region_of(zone)}/subnetworks")
+    if settings.external_addresses:
+        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    disk = {"sourceImage": _IMAGE, "diskSizeGb": _DISK_GB if settings.external_addresses else _OFFLINE_DISK_GB}
+    return {
+        "name": name,
+        "machineType": f"zones/{zone}/machineTypes/{machine_type}",
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        "networkInterfaces": [interface],
+        "scheduling": {"maxRunDuration": {"seconds": str(seconds)}, "instanceTerminationAction": "DELETE"},
+    }
+
+
+def _named(text: str, folder: str) -> str:
+    return text if "/" in text else f"{folder}/{text}"
 
 
 class AllResources(TpuApi):

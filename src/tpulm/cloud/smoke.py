@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from tpulm import interrupt, storage
 from tpulm.cloud import bundle, checks_tpu, prices
+from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, small_vm
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.look import Look
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused, Request
@@ -30,6 +31,7 @@ from tpulm.storage.paths import bucket_and_name
 LONGEST_SECONDS = 1800.0  # of one VM
 LEAST_SECONDS = 600.0  # that the budget must buy
 _SPARED = 0.5  # of the budget: the queued resource may become a second VM
+_VM_SECONDS = 60  # of the e2-micro; Compute Engine wants 30 at least
 _GONE_SECONDS = 600.0  # that a deletion may take
 
 _HIDDEN = (  # from a transcript, besides names that are known
@@ -61,6 +63,7 @@ class Smoke:
     rest: GoogleRest
     tell: Callable[[Line], None]
     pause_seconds: float = 2.0
+    with_compute: bool = False  # an e2-micro, too
     progress: Progress = SILENT
     name: str = field(default_factory=lambda: f"tpulm-smoke-{round(time.time()) & 0xFFFFFF:06x}")
     facts: dict[str, Any] = field(default_factory=dict)  # what the VM said
@@ -94,6 +97,8 @@ class Smoke:
             created.append(f"{self.name}-q")
             self.tell(self._queued(request, seconds))
             self.spent += (time.time() - begun) / 3600 * dearest.dollars_per_hour
+            if self.with_compute:
+                self.tell(self._compute_vm(zone))
         finally:
             self.tell(self._cleaned(created, zone))
 
@@ -244,6 +249,34 @@ class Smoke:
             interrupt.check("what was created is deleted")
             time.sleep(self.pause_seconds / 10)
         return Line(what, None, f"it was not seen in PROVISIONING, but {state or 'nowhere'}")
+
+    def _compute_vm(self, zone: str) -> Line:
+        """An e2-micro without any rights that nobody deletes but Compute Engine."""
+        what, name, compute = "maxRunDuration", f"{self.name}-vm", ComputeApi(self.settings.project, self.rest)
+        asked = small_vm(name, zone, self.settings, seconds=_VM_SECONDS) | {"labels": {LABEL: self.name}}
+        self.progress.start(f"Compute Engine deletes an {MACHINE_TYPE} after {_VM_SECONDS} s")
+        begun = time.time()
+        try:
+            compute.insert(zone, asked)
+            ends, found = None, compute.find(name, zone)
+            while found is not None and time.time() - begun < _VM_SECONDS + _GONE_SECONDS:
+                ends = ends or found.ends_at  # told once it runs
+                self._pause()
+                found = compute.find(name, zone)
+        except Refused as refused:
+            return Line(what, None, f"no {MACHINE_TYPE} in {zone}: {refused}")
+        except (CloudRefused, Unavailable) as error:
+            return Line(what, None, str(error))
+        finally:
+            with contextlib.suppress(TpulmError):
+                compute.delete(name, zone)
+        took = duration(time.time() - begun)
+        told = "its end was told" if ends else "its end was not told"
+        return Line(
+            what,
+            found is None and ends is not None,
+            f"{told}, and it was {'gone' if found is None else 'still there'} {took} after the request",
+        )
 
     # -- the end --------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from tpulm import interrupt, storage
 from tpulm.cloud import bundle, policies, prices
-from tpulm.cloud.compute import ComputeApi, Instance
+from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, Instance, small_vm
 from tpulm.cloud.control import Control
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job
@@ -32,10 +32,6 @@ from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
 from tpulm.storage.lease import LEASE
 from tpulm.storage.paths import bucket_and_name
 
-MACHINE_TYPE = "e2-micro"  # 1 GB of memory; a supervisor takes 0.1 GB
-_IMAGE = "projects/debian-cloud/global/images/family/debian-12"  # of Google's own: it has curl and Python 3.11
-_DISK_GB = "10"  # the least of that image
-_OFFLINE_DISK_GB = "20"  # the bundle holds all packages
 _LONGEST_SECONDS = 30 * 86_400  # without a deadline; Compute Engine allows 120 days
 _AFTER_DEADLINE_SECONDS = 3600  # for deleting what is left
 _BEGINS_SECONDS = 900.0  # from its creation until it supervises, at the most
@@ -173,11 +169,6 @@ def body(vm: Vm, job: Job, settings: CloudSettings, workdir: PurePath, bundle_pa
     if settings.deadline_hours is not None:
         left = job.created_at + settings.deadline_hours * 3600 + _AFTER_DEADLINE_SECONDS - vm.created_at
         seconds = round(min(_LONGEST_SECONDS, max(_AFTER_DEADLINE_SECONDS, left)))
-    interface: dict[str, Any] = {"network": _named(settings.network or "default", "global/networks")}
-    if settings.subnetwork is not None:
-        interface["subnetwork"] = _named(settings.subnetwork, f"regions/{region_of(vm.zone)}/subnetworks")
-    if settings.external_addresses:
-        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
     metadata = {
         "startup-script": bundle.boot_script(),
         "enable-guest-attributes": "TRUE",
@@ -185,19 +176,13 @@ def body(vm: Vm, job: Job, settings: CloudSettings, workdir: PurePath, bundle_pa
         "tpulm-bundle": _object(bundle_path),
         WORKDIR: str(workdir),
     }
-    disk = {"sourceImage": _IMAGE, "diskSizeGb": _DISK_GB if settings.external_addresses else _OFFLINE_DISK_GB}
-    return {
-        "name": vm.name,
+    return small_vm(vm.name, vm.zone, settings, seconds=seconds, machine_type=vm.machine_type) | {
         "description": "supervises a run of tpulm, and deletes itself when that is over",
-        "machineType": f"zones/{vm.zone}/machineTypes/{vm.machine_type}",
         "labels": {LABEL: job.run, UNTIL_LABEL: str(round(vm.created_at) + seconds)},
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
-        "networkInterfaces": [interface],
         "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         "serviceAccounts": [
             {"email": settings.supervisor_account, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
         ],
-        "scheduling": {"maxRunDuration": {"seconds": str(seconds)}, "instanceTerminationAction": "DELETE"},
     }
 
 
@@ -307,10 +292,6 @@ def _object(path: str) -> str:
 
 def _bundle(found: Instance) -> str:
     return found.metadata.get("tpulm-bundle", "")
-
-
-def _named(text: str, folder: str) -> str:
-    return text if "/" in text else f"{folder}/{text}"
 
 
 def _sleep(seconds: float) -> None:

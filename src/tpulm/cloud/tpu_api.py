@@ -86,8 +86,7 @@ class TpuApi:
         """A node that its queued resource is deleting shows the state of that, which says more."""
         node = self._node(name, zone)
         if node is not None and node.state.name != "DELETING":
-            created_at = node.create_time.timestamp() if node.create_time else None
-            return Sight(node.state.name, dict(node.labels), max(1, len(node.network_endpoints)), created_at=created_at)
+            return Sight(node.state.name, dict(node.labels), max(1, len(node.network_endpoints)), created_at=_created_at(node))
         queued = self._queued(name, zone)
         if queued is not None and (node is None or queued.state.state.name in _ENDED):
             error = queued.state.failed_data.error
@@ -281,8 +280,12 @@ def _resource(kind: str, found: Any, zone: str, state: str, node: tpu_v2.Node | 
         "" if node is None else node.accelerator_type,
         workdir="" if node is None else dict(node.metadata).get(WORKDIR, ""),
         spot=bool(spot),
-        created_at=found.create_time.timestamp() if found.create_time else None,
+        created_at=_created_at(found),
     )
+
+
+def _created_at(found: Any) -> float | None:
+    return found.create_time.timestamp() if found.create_time else None
 
 
 def _last(path: str) -> str:
