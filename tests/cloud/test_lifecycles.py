@@ -27,8 +27,8 @@ from tpulm.errors import CloudRefused, Unavailable
 
 LIVES = int(os.environ.get("TPULM_LIFECYCLES", "60"))
 POLL = 30.0  # seconds between two looks
-ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
-PRICES = dict(zip(ZONES, (2.0, 3.0, 5.0), strict=True))  # dollars an hour
+ZONES: tuple[str, ...] = ("us-central1-a", "us-central1-b", "europe-west4-a")
+PRICES: dict[str, float] = dict(zip(ZONES, (2.0, 3.0, 5.0), strict=True))  # dollars an hour
 STEP_SECONDS, CHECKPOINT_STEPS = 2.0, 300
 SELF_DELETE_SECONDS, GRACE_SECONDS = 900.0, 240.0  # as agent.py has them
 MONTH = 30 * 86_400.0
@@ -143,11 +143,12 @@ class World:
         vm.comes_at = asked + wait + self.chance.uniform(60, 400)
         if request.queued:
             vm.state = "WAITING_FOR_RESOURCES"
-        for kind, what, share in (
+        failures: tuple[tuple[Refusal, str, float], ...] = (
             ("stock-out", "stock-out", 1.0),
             ("preempted", "preempted while it was created", 0.2),
             ("cloud", "internal error", 0.05),
-        ):
+        )
+        for kind, what, share in failures:
             if vm.failure is None and self._hit(what, share):
                 vm.failure = kind, what
         vm.boots_at = vm.comes_at + self.chance.uniform(30, 200)
@@ -185,6 +186,9 @@ class World:
 
     def boot_progress(self, name: str, zone: str) -> str:
         return ""
+
+    def resources(self, zone: str) -> tuple[()]:
+        return ()
 
     # -- time ------------------------------------------------------------------------------------------------------------
 
@@ -274,7 +278,10 @@ def live(seed: int) -> tuple[World, Job, float | None]:
     budget = chance.choice([None, 20.0, 60.0])
     queued = chance.random() < 0.4
     trouble, steps = chance.choice([0.0, 0.1, 0.3, 0.7]), chance.choice([2_000, 20_000])
-    options = {"deadline_hours": chance.choice([None, 48.0, 400.0]) if trouble < 0.7 else 400.0, "budget": budget}
+    options: dict[str, Any] = {
+        "deadline_hours": chance.choice([None, 48.0, 400.0]) if trouble < 0.7 else 400.0,
+        "budget": budget,
+    }
     settings = load(project="tpulm-emulator", accelerator="v3-8", bucket="runs", zones=ZONES, queued=queued, **options)
     world = World(chance, trouble, steps)
     if world.trouble and chance.random() < 0.3:
