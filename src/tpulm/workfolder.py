@@ -192,6 +192,8 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
         raise ConfigError(f"the import into {folder} is not finished; run the same 'tpulm dataset import-tfrecord' again")
     try:
         rows = storage.read_json(path)["train"]["rows"]
+        if type(rows["sequence_length"]) is not int or not isinstance(rows["kind"], str):
+            raise TypeError
         imported = {
             "sequence_length": rows["sequence_length"],
             "rows": rows["kind"],

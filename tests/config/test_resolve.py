@@ -289,3 +289,10 @@ def test_what_run_json_must_not_hold(tmp_path: Path):
 
 def test_an_override_may_be_any_text():
     assert config.load("bert-mini", ["name=" + "[" * 5_000]).name == "[" * 5_000
+
+
+def test_what_is_known_of_a_table_is_told_once():
+    with pytest.raises(ConfigError) as caught:
+        load("bert-tiny", {"model.qqqq": 1, "model.zzzz": 2})
+    lines = str(caught.value).splitlines()
+    assert [line.count("Known: ") for line in lines if "unknown setting" in line] == [1, 0]

@@ -19,12 +19,20 @@ _PLAIN = {  # what pydantic says in the words of Python
 }
 
 
+_KNOWN = " Known: "
+
+
 def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
     """Raises ConfigError with a line for each thing that is wrong."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         lines = [_explain(item, kind) for item in error.errors(include_url=False)]
+        told = set[str]()
+        for number, line in enumerate(lines):  # what is known of a table is told once
+            said, sign, known = line.partition(_KNOWN)
+            lines[number] = said if known in told else line
+            told.update({known} if sign else ())
         lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
 
@@ -53,7 +61,7 @@ def _explain(item: Any, kind: type[BaseModel]) -> str:
     if item["type"] == "extra_forbidden":
         group = _group(kind, location[:-1])
         known = list(group.model_fields) if group else []
-        hint = suggest(location[-1], known) or (f" Known: {', '.join(known)}." if known else "")
+        hint = suggest(location[-1], known) or (f"{_KNOWN}{', '.join(known)}." if known else "")
         return f"unknown setting '{name}'.{hint}"
     message: str = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
     if not location:
