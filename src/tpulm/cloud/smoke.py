@@ -205,7 +205,7 @@ class Smoke:
                 "boot", False, f"nothing of the VM in the bucket after {duration(time.time() - begun)}; it told '{how_far}'"
             )
             return
-        yield Line("boot", True, f"its facts were in the bucket {duration(time.time() - begun)} after the request")
+        yield Line("boot", True, f"its facts were in the bucket {duration(time.time() - begun)} after it was created")
         until = time.time() + 60
         while told != "probed" and time.time() < until and self._look(request.zone) not in (None, "DELETING"):
             told = self.api.boot_progress(request.name, request.zone) or told
