@@ -243,7 +243,7 @@ class Agent:
 
     def wait_for_its_turn(self):
         """Of nodes queued in several zones the supervisor keeps the first: its attempt becomes the one that counts."""
-        until = time.time() + SELF_DELETE_SECONDS
+        until = time.time() + SELF_DELETE_SECONDS / 3
         while time.time() < until:
             job = self.job() or {}
             if not any(spare["attempt"] == self.attempt and spare["ending"] is None for spare in job.get("spare", ())):
