@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -163,17 +163,16 @@ class Smoke:
             refusals.append(f"{zone}: {creation.refused}")
         raise CloudRefused("no zone gave a VM:\n" + "\n".join(refusals))
 
-    def _request(self, zone: str, seconds: float, staged: str = "", *, queued: bool = False) -> Request:
+    def _request(self, zone: str, seconds: float, staged: str = "") -> Request:
         until = str(round(time.time() + seconds))
         bucket, object_name = bucket_and_name(staged) if staged else ("", "")
-        name = f"{self.name}-q" if queued else self.name
         return Request(
-            name=name,
+            name=self.name,
             zone=zone,
             accelerator=self.settings.accelerator,
             runtime_version=self.settings.kind.runtime_version,
             spot=self.settings.spot,
-            queued=queued,
+            queued=False,
             valid_seconds=seconds,
             service_account=self.settings.service_account or None,
             labels={LABEL: self.name, UNTIL_LABEL: until},
@@ -183,7 +182,7 @@ class Smoke:
                 WORKDIR: str(self.workdir),
                 "tpulm-project": self.settings.project,
                 "tpulm-zone": zone,
-                "tpulm-node": name,
+                "tpulm-node": self.name,
                 "tpulm-attempt": "0",
                 "tpulm-probe": "1",
                 "tpulm-valid-until": until,
@@ -231,7 +230,11 @@ class Smoke:
     def _queued(self, like: Request, seconds: float) -> Line:
         """A queued resource that is deleted while it is PROVISIONING: whether Google refuses that, nobody has published."""
         what = "deleting in PROVISIONING"
-        request = self._request(like.zone, seconds, queued=True)
+        name, ends = f"{self.name}-q", str(round(time.time() + seconds))
+        # With all that a VM needs to delete itself, should it come to be when nobody looks any more.
+        metadata = {**like.metadata, "tpulm-node": name, "tpulm-valid-until": ends}
+        labels = {**like.labels, UNTIL_LABEL: ends}
+        request = replace(like, name=name, queued=True, valid_seconds=seconds, labels=labels, metadata=metadata)
         self.progress.start("a queued resource")
         try:
             self.api.create(request)
