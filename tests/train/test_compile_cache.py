@@ -51,7 +51,7 @@ def test_the_second_machine_does_not_compile(compile_it: Any):
     value, first, folder = compile_it()
     assert folder.startswith(f"{WORKDIR}/compiled/cpu-") and (first.programs, first.found) == (1, 0)
     again, second, _ = compile_it()
-    assert (again, second.programs, second.found) == (value, 0, 1) and second.seconds < first.seconds
+    assert (again, second.programs, second.found) == (value, 0, 1)
     (name,) = storage.walk(f"{WORKDIR}/compiled")
     storage.write_atomic(f"{WORKDIR}/compiled/{name}", b"damaged")
     again, third, _ = compile_it()
@@ -60,8 +60,8 @@ def test_the_second_machine_does_not_compile(compile_it: Any):
 
 def test_a_bucket_that_takes_nothing(compile_it: Any, gcs: Emulator):
     gcs.faults.set(read_only=True)
-    value, compiled, _ = compile_it()
-    assert compiled.found == 0 and value == value
+    _, compiled, _ = compile_it()
+    assert (compiled.programs, compiled.found) == (1, 0)
 
 
 def test_the_environment_says_otherwise(compile_it: Any, tmp_path: Any):
@@ -69,7 +69,7 @@ def test_the_environment_says_otherwise(compile_it: Any, tmp_path: Any):
     assert folder == str(tmp_path) and not storage.exists(f"{WORKDIR}/compiled")
 
 
-def test_old_programsmake_room(gcs: Emulator):
+def test_old_programs_make_room(gcs: Emulator):
     folder = storage.as_path(f"{WORKDIR}/compiled")
     for number in range(4):
         storage.write_atomic(folder / f"{number}-cache", b"x" * 100)
