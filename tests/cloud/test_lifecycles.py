@@ -337,7 +337,7 @@ def test_nothing_bills_at_the_end_and_the_budget_holds():
         assert job.nodes == () and job.status != "active", (seed, job.status, job.message, job.nodes, job.attempts[-3:])
         dearest = max(PRICES.values())
         if budget is not None:
-            assert world.dollars <= budget + 2 * POLL / 3600 * dearest, (
+            assert world.dollars <= budget + POLL / 3600 * dearest, (
                 seed,
                 world.dollars,
                 job.dollars(world.now),
