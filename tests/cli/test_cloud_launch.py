@@ -204,6 +204,7 @@ def test_vms_with_an_old_python_and_no_way_to_a_package_index(
         pytest.skip(f"no package index can be reached from here: {error}")
     gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
     (place / "cloud.toml").write_text("external_addresses = false\n")
+    gcs.compute.networks["default"].private_access = True
     assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
     consoles: list[str] = []
     with ThreadPoolExecutor(1) as pool:
@@ -261,7 +262,7 @@ def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) ->
     assert end["endings"][-1] == "done" and end["attempts"] == 4
     first, second, *_ = end["first_steps"]
     assert (first["attempt"], second["attempt"]) == (1, 2) and first["found"] == 0 < first["compiled"]
-    assert (second["compiled"], second["found"]) == (0, first["compiled"]), "what the first VM compiled is in the bucket"
+    assert second["compiled"] == 0 < second["found"] <= first["compiled"], "what the first VM compiled is in the bucket"
     assert tpulm("run", "toy.toml", *steps, "--workdir", "w").returncode == 0
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (place / "rehearsed" / name).read_bytes() == (place / "w" / "export" / name).read_bytes(), name
