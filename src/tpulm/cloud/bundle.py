@@ -24,11 +24,13 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from tpulm import storage
 from tpulm.cloud import packages
 from tpulm.cloud.vm.digest import digest
 from tpulm.progress import SILENT, Progress
+from tpulm.storage.paths import bucket_and_name
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -60,6 +62,12 @@ def stage(folder: PurePath, *, python: str | None = None, offline: bool = False,
             progress.start(f"uploading {packed.stat().st_size / 1e6:,.0f} MB")
             storage.publish(packed, path)
     return path
+
+
+def object_of(path: str | PurePath) -> str:
+    """The bundle as Cloud Storage's API names it, which is how boot.sh fetches it: "b/BUCKET/o/NAME", percent-encoded."""
+    bucket, name = bucket_and_name(path)
+    return f"b/{bucket}/o/{quote(name, safe='')}"
 
 
 def build(folder: Path, *, python: str | None = None, offline: bool = False) -> Path:

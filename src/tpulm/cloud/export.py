@@ -16,7 +16,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote
 
 import yaml
 
@@ -30,7 +29,6 @@ from tpulm.config import RunConfig, canonical_json
 from tpulm.errors import EXIT_STOPPED, ConfigError
 from tpulm.hosts.environment import DEFAULT_PORT
 from tpulm.progress import SILENT, Progress
-from tpulm.storage.paths import bucket_and_name
 
 SERVICE_ACCOUNT = "tpulm-worker"  # of Kubernetes
 _NODES = {  # label cloud.google.com/gke-tpu-accelerator of nodes with TPUs; v2 is not offered there
@@ -218,9 +216,8 @@ def jobset(
 def _container(
     staged: Staged, settings: CloudSettings, kind: Accelerator | Gpu, hosts: int, resource: dict[str, int], image: str
 ) -> dict[str, Any]:
-    bucket, name = bucket_and_name(staged.bundle)
     script = "set -e\ntrap 'exit 75' TERM\nmkdir -p ~/tpulm\ncd ~/tpulm\n"
-    script += _FETCH.replace("OBJECT", f"b/{bucket}/o/{quote(name, safe='')}")
+    script += _FETCH.replace("OBJECT", bundle.object_of(staged.bundle))
     script += _install(staged, gpu=isinstance(kind, Gpu))
     script += f'exec "$(cat python)" {shlex.join(staged.command)}'
     if hosts > 1:  # a pod's name: https://jobset.sigs.k8s.io/docs/concepts, with the index that a Job gives it

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote
 
 from tpulm import accelerators, storage
 from tpulm.cloud import bundle
@@ -202,7 +201,6 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
         variable: source if source.startswith("gs://") else f"projects/{settings.project}/secrets/{source}/versions/latest"
         for variable, source in settings.secrets.items()
     }
-    bucket, name = bucket_and_name(bundle_path)
     return Request(
         name=node.name,
         zone=node.zone,
@@ -215,7 +213,7 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
         labels={LABEL: job.run, UNTIL_LABEL: str(round(valid_until))},
         metadata={
             "startup-script": bundle.boot_script(),
-            "tpulm-bundle": f"b/{bucket}/o/{quote(name, safe='')}",
+            "tpulm-bundle": bundle.object_of(bundle_path),
             WORKDIR: str(workdir),
             "tpulm-project": settings.project,
             "tpulm-zone": node.zone,

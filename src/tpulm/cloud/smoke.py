@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote
 
 from tpulm import interrupt, storage
 from tpulm.cloud import bundle, checks_tpu, prices
@@ -26,7 +25,6 @@ from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, TpulmError, Unavailable
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars, duration
-from tpulm.storage.paths import bucket_and_name
 
 LONGEST_SECONDS = 1800.0  # of one VM
 LEAST_SECONDS = 600.0  # that the budget must buy
@@ -165,7 +163,6 @@ class Smoke:
 
     def _request(self, zone: str, seconds: float, staged: str = "") -> Request:
         until = str(round(time.time() + seconds))
-        bucket, object_name = bucket_and_name(staged) if staged else ("", "")
         return Request(
             name=self.name,
             zone=zone,
@@ -178,7 +175,7 @@ class Smoke:
             labels={LABEL: self.name, UNTIL_LABEL: until},
             metadata={
                 "startup-script": bundle.boot_script() if staged else "",
-                "tpulm-bundle": f"b/{bucket}/o/{quote(object_name, safe='')}",
+                "tpulm-bundle": bundle.object_of(staged) if staged else "",
                 WORKDIR: str(self.workdir),
                 "tpulm-project": self.settings.project,
                 "tpulm-zone": zone,

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote
 
 from tpulm import interrupt, storage
 from tpulm.cloud import bundle, policies, prices
@@ -30,7 +29,6 @@ from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.config import listed
 from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
 from tpulm.storage.lease import LEASE
-from tpulm.storage.paths import bucket_and_name
 
 _LONGEST_SECONDS = 30 * 86_400  # without a deadline; Compute Engine allows 120 days
 _AFTER_DEADLINE_SECONDS = 3600  # for deleting what is left
@@ -151,7 +149,7 @@ def start(workdir: PurePath, settings: CloudSettings, *, compute: ComputeApi, te
                 break
             continue
         there = None if made else compute.find(vm.name, zone)
-        if made or (there is not None and there.labels.get(LABEL) == job.run and _bundle(there) == _object(path)):
+        if made or (there is not None and there.labels.get(LABEL) == job.run and _bundle(there) == bundle.object_of(path)):
             return vm
         refusals.append(f"{zone}: an instance {vm.name} is there that is not of this run")
         break
@@ -173,7 +171,7 @@ def body(vm: Vm, job: Job, settings: CloudSettings, workdir: PurePath, bundle_pa
         "startup-script": bundle.boot_script(),
         "enable-guest-attributes": "TRUE",
         "tpulm-program": "supervise",
-        "tpulm-bundle": _object(bundle_path),
+        "tpulm-bundle": bundle.object_of(bundle_path),
         WORKDIR: str(workdir),
     }
     return small_vm(vm.name, vm.zone, settings, seconds=seconds, machine_type=vm.machine_type) | {
@@ -282,12 +280,6 @@ def _read(path: PurePath) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _object(path: str) -> str:
-    """As boot.sh fetches it."""
-    bucket, name = bucket_and_name(path)
-    return f"b/{bucket}/o/{quote(name, safe='')}"
 
 
 def _bundle(found: Instance) -> str:
