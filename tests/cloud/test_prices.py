@@ -31,13 +31,14 @@ def per_hour(accelerator: str, *zones: str, notes: list[str] | None = None, **ch
     return {zone: pytest.approx(price.dollars_per_hour) for zone, price in found.items()}
 
 
-class Catalog:
+class Catalog(GoogleRest):
     """A session's client that serves these rows, all in one page, and counts how often it is asked."""
 
     def __init__(self, *rows: dict[str, Any], of: str = COMPUTE_ENGINE):
+        super().__init__("tpulm-emulator")
         self.rows, self.of, self.asked = rows, of, 0
 
-    def get(self, service: str, path: str, **query: Any) -> dict[str, Any]:
+    def get(self, service: str, path: str, **query: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert (service, path) == ("cloudbilling", f"v1/services/{self.of}/skus")
         self.asked += 1
         return {"skus": list(self.rows), "nextPageToken": ""}

@@ -97,14 +97,7 @@ def _stem(kind: Accelerator, spot: bool) -> str:
 
 def _infos(look: Look) -> list[dict[str, Any]]:
     path = f"v1/projects/{look.project}/locations/global/services/tpu.googleapis.com/quotaInfos"
-    found: list[dict[str, Any]] = []
-    query: dict[str, Any] = {"pageSize": 500}
-    while True:
-        page = look.rest.get("cloudquotas", path, **query)
-        found += page.get("quotaInfos", ())
-        if not page.get("nextPageToken"):
-            return found
-        query["pageToken"] = page["nextPageToken"]
+    return [info for page in look.rest.pages("cloudquotas", path, pageSize=500) for info in page.get("quotaInfos", ())]
 
 
 def _limit(info: dict[str, Any], place: str) -> int | None:

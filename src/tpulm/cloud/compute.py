@@ -96,22 +96,19 @@ class ComputeApi:
         found: list[Instance] = []
         query = {"filter": f"labels.{LABEL}:*" if run is None else f"labels.{LABEL}={run}", "returnPartialSuccess": "true"}
         with _explained():
-            while True:
-                try:
-                    page = self.rest.get("compute", f"{self._project}/aggregated/instances", **query)
-                except GoogleError as error:
-                    if error.is_off:
-                        return []
+            try:
+                for page in self.rest.pages("compute", f"{self._project}/aggregated/instances", **query):
+                    for zone, scope in page.get("items", {}).items():
+                        if scope.get("warning", {}).get("code") == "UNREACHABLE":
+                            raise Unavailable(f"Compute Engine does not say what there is in {zone.rpartition('/')[2]}")
+                        found += [_instance(item) for item in scope.get("instances", ())]
+                    if unreachable := page.get("unreachables"):
+                        raise Unavailable(f"Compute Engine does not say what there is in {', '.join(unreachable)}")
+            except GoogleError as error:
+                if not error.is_off:
                     raise
-                for zone, scope in page.get("items", {}).items():
-                    if scope.get("warning", {}).get("code") == "UNREACHABLE":
-                        raise Unavailable(f"Compute Engine does not say what there is in {zone.rpartition('/')[2]}")
-                    found += [_instance(item) for item in scope.get("instances", ())]
-                if unreachable := page.get("unreachables"):
-                    raise Unavailable(f"Compute Engine does not say what there is in {', '.join(unreachable)}")
-                if not page.get("nextPageToken"):
-                    return found
-                query["pageToken"] = page["nextPageToken"]
+                return []
+        return found
 
     def zones(self, region: str) -> list[str]:
         """Of a region; none where there is no such region for this project."""

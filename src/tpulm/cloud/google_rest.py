@@ -87,6 +87,15 @@ class GoogleRest:
     def get(self, service: Service, path: str, **query: Any) -> dict[str, Any]:
         return self.request("GET", service, path, query=query)
 
+    def pages(self, service: Service, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """All pages of a list."""
+        while True:
+            page = self.get(service, path, **query)
+            yield page
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = page["nextPageToken"]
+
     def post(self, service: Service, path: str, body: Mapping[str, Any], **query: Any) -> dict[str, Any]:
         return self.request("POST", service, path, body=body, query=query)
 

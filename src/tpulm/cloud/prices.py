@@ -184,14 +184,8 @@ def _dated(found: Mapping[str, float], at: float) -> dict[str, _Rate]:
 
 
 def _skus(service: str, rest: GoogleRest) -> Iterable[dict[str, Any]]:
-    token = ""
-    while True:
-        query = {"pageSize": 5000, **({"pageToken": token} if token else {})}
-        page = rest.get("cloudbilling", f"v1/services/{service}/skus", **query)
+    for page in rest.pages("cloudbilling", f"v1/services/{service}/skus", pageSize=5000):
         yield from page.get("skus", ())
-        token = page.get("nextPageToken", "")
-        if not token:
-            return
 
 
 def _read(sku: Mapping[str, Any], service: str) -> dict[str, float]:
