@@ -170,7 +170,7 @@ def metrics(run: Cluster) -> list[str]:
 def repeated_steps(run: Cluster) -> list[int]:
     """For each attempt after the first, how many steps it computed that the bucket has of an earlier one."""
     reached, repeated = 0, []
-    for path in storage.list_folder(run.workdir / "metrics"):
+    for path in (path for path in storage.list_folder(run.workdir / "metrics") if path.suffix == ".jsonl"):
         lines = [json.loads(line) for line in storage.read_text(path).splitlines()]
         steps = [line["step"] for line in lines if line["kind"] == "train"]
         if steps and reached:
