@@ -181,7 +181,7 @@ class Smoke:
                 "tpulm-zone": zone,
                 "tpulm-node": self.name,
                 "tpulm-attempt": "0",
-                "tpulm-probe": "1",
+                "tpulm-program": "probe",
                 "tpulm-valid-until": until,
                 "enable-guest-attributes": "TRUE",
             },

@@ -10,7 +10,6 @@ trainer has ended the VM waits to be deleted; nobody doing so, or its time being
 
 import base64
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -18,14 +17,11 @@ import signal
 import subprocess
 import time
 import traceback
-from pathlib import Path
 
-import probe
 from hang import Watch, stacks
 from install import environment
-from services import PATIENCE_SECONDS, Bucket, Metadata, Unreachable, request, say
+from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, die_with_parent, request, say
 
-HOME = Path(os.environ.get("HOME") or "/root") / "tpulm"
 TPU = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.googleapis.com").rstrip("/")
 SECRETS = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", "https://secretmanager.googleapis.com").rstrip("/")
 
@@ -36,7 +32,6 @@ SELF_DELETE_SECONDS = float(os.environ.get("TPULM_SELF_DELETE_SECONDS", "900")) 
 GRACE_SECONDS = 240.0  # that a trainer has after SIGTERM
 GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt does not count any more
 SECRET_BYTES = 100 << 10  # of one value: an environment has little more
-PR_SET_PDEATHSIG = 1
 
 
 class Misconfigured(Exception):
@@ -337,11 +332,6 @@ def born():
     return time.time()
 
 
-def die_with_parent():
-    """In a new process: nothing of it outlives the agent, which would not know of it when it is started again."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def forms(secret):
     """In which a secret may come to be printed; short parts would redact too much."""
     lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= 8]
@@ -349,7 +339,4 @@ def forms(secret):
 
 
 if __name__ == "__main__":
-    agent = Agent()
-    if agent.metadata.attribute("tpulm-probe"):
-        probe.run(agent, LOOK_SECONDS)
-    agent.run()
+    Agent().run()

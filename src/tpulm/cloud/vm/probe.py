@@ -6,6 +6,7 @@ import socket
 import time
 from pathlib import Path
 
+from agent import LOOK_SECONDS, Agent
 from services import say
 
 PATHS = (
@@ -28,7 +29,7 @@ PATHS = (
 SEEN_SECONDS = 6  # of the agent's looks: long enough for others to read the guest attributes of a node that is going
 
 
-def run(agent, look_seconds):
+def run(agent):
     """Whatever happens, the VM deletes itself."""
     try:
         say("this VM is looked at, and deletes itself")
@@ -43,7 +44,7 @@ def run(agent, look_seconds):
         agent.log_path.write_text("this line came from the VM\n")
         agent.upload_log(last=True)
         agent.tell("probed")
-        time.sleep(SEEN_SECONDS * look_seconds)
+        time.sleep(SEEN_SECONDS * LOOK_SECONDS)
     except Exception as error:
         say(f"{type(error).__name__}: {error}")
     while True:
@@ -51,4 +52,8 @@ def run(agent, look_seconds):
             agent.delete_self()
         except Exception as error:
             say(f"{type(error).__name__}: {error}")
-        time.sleep(10 * look_seconds)
+        time.sleep(10 * LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    run(Agent())

@@ -1,21 +1,26 @@
 """What an agent asks: the VM's metadata server, Cloud Storage, and by `request` whatever speaks HTTP. For Python 3.8 on."""
 
 import contextlib
+import ctypes
 import http.client
 import json
 import os
 import random
 import re
+import signal
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import Path
 
 METADATA = "http://{}/computeMetadata/v1/".format(os.environ.get("GCE_METADATA_HOST", "metadata.google.internal"))
 STORAGE = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com").rstrip("/")
 
+HOME = Path(os.environ.get("HOME") or "/root") / "tpulm"
 PATIENCE_SECONDS = 120  # before a request counts as failed
 TOKEN_SECONDS = 240  # that one is used
+PR_SET_PDEATHSIG = 1
 
 
 class Unreachable(Exception):
@@ -128,6 +133,11 @@ class Bucket:
             if status != 401 or fresh:
                 return status, body
             fresh = True
+
+
+def die_with_parent():
+    """In a new process: nothing of it outlives the program that began it, which would not know of it once started again."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def say(line):

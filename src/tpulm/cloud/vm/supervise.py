@@ -6,18 +6,14 @@
 Should nothing of this work, Compute Engine itself deletes the VM when its maxRunDuration is over.
 """
 
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import time
-from pathlib import Path
 
 from install import environment
-from services import Bucket, Metadata, Unreachable, request, say
+from services import HOME, Bucket, Metadata, Unreachable, die_with_parent, request, say
 
-HOME = Path(os.environ.get("HOME") or "/root") / "tpulm"
 COMPUTE = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "https://compute.googleapis.com").rstrip("/")
 
 LOOK_SECONDS = float(os.environ.get("TPULM_LOOK_SECONDS", "5"))
@@ -26,7 +22,6 @@ BEAT_SECONDS = 12 * LOOK_SECONDS
 LOG_BYTES = 1 << 20  # of its end that are uploaded
 GONE_SECONDS = 300.0  # without a job in the bucket, until the run counts as over
 LONGEST_PAUSE_SECONDS = 300.0  # before a supervisor that fails is started again
-PR_SET_PDEATHSIG = 1
 
 
 class Keeper:
@@ -143,11 +138,6 @@ class Keeper:
         name = self.metadata.get("instance/name")
         status, body, _ = request(f"{place}/instances/{name}", "DELETE", headers=headers)
         say("deleting {}: HTTP {} {}".format(name, status, body[:200] if status >= 400 else ""))
-
-
-def die_with_parent():
-    """In a new process: one supervisor at a time, also when this program is started again."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":
