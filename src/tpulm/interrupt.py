@@ -11,6 +11,7 @@ import os
 import signal
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -33,6 +34,13 @@ def check(what_is_safe: str = "finished work is kept") -> None:
     """Raise `Stopped` if a stop was requested; `what_is_safe` completes the message."""
     if _requested.is_set():
         raise Stopped(f"stopped by {_name}; {what_is_safe}. Run the same command again to continue.")
+
+
+def sleep(seconds: float) -> None:
+    """As `time.sleep`, but no longer than until a stop is requested."""
+    until = time.monotonic() + seconds  # no wait() on the event: the signal's handler, which sets it, would need its lock
+    while not requested() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.2))
 
 
 def request(name: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpulm.cli.cloud_launch import check_sources, prepare
-from tpulm.cli.cloud_options import AcceleratorType, Bucket, CloudFile, Project, Spot, Zones, cloud_settings
+from tpulm.cli.cloud_options import AcceleratorType, Bucket, CloudFile, Project, Spot, WorkDirInBucket, Zones, cloud_settings
 from tpulm.cli.commands import Commands
 from tpulm.cli.options import Init, Overrides, RunFile, load_run
 from tpulm.cli.terminal import console, drawn_progress
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 app = Commands(help="A run for other engines: the same run file, bucket and checkpoints.", no_args_is_help=True)
 
-WorkDirInBucket = Annotated[
-    PurePath | None,
-    typer.Option(
-        "--workdir",
-        "-w",
-        metavar="W",
-        parser=as_path,
-        help="The work folder in a bucket. Default: gs://BUCKET/NAME of the run.",
-    ),
-]
 To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it here. Default: stdout.")]
 
 

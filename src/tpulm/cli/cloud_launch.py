@@ -20,6 +20,7 @@ from tpulm.cli.cloud_options import (
     ServiceAccount,
     Spot,
     Supervise,
+    WorkDirInBucket,
     Zones,
     cloud_settings,
 )
@@ -43,16 +44,7 @@ _EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": Cloud
 
 def launch(
     reference: RunFile,
-    workdir: Annotated[
-        PurePath | None,
-        typer.Option(
-            "--workdir",
-            "-w",
-            metavar="W",
-            parser=as_path,
-            help="The work folder in a bucket. Default: gs://BUCKET/NAME of the run.",
-        ),
-    ] = None,
+    workdir: WorkDirInBucket = None,
     overrides: Overrides = None,
     init: Init = None,
     cloud: CloudFile = None,

@@ -20,6 +20,16 @@ if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help ne
 
 _PANEL = "Where to run (over cloud.toml)"
 
+WorkDirInBucket = Annotated[
+    PurePath | None,
+    typer.Option(
+        "--workdir",
+        "-w",
+        metavar="W",
+        parser=as_path,
+        help="The work folder in a bucket. Default: gs://BUCKET/NAME of the run.",
+    ),
+]
 CloudFile = Annotated[
     PurePath | None,
     typer.Option(

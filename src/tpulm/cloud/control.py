@@ -96,7 +96,7 @@ class Control:
 
     def beat(self, attempt: int, worker: int) -> Beat | None:
         """The newest one of a worker that was heard; None where it cannot be read."""
-        found = _read(self.attempt(attempt) / f"beat-{worker}.json")
+        found = read_object(self.attempt(attempt) / f"beat-{worker}.json")
         if not isinstance(found.get("time"), int | float):
             return None
         return Beat(worker, found["time"], str(found.get("state", "")), _step(found))
@@ -109,7 +109,7 @@ class Control:
         """What its trainers ended with. The first worker, which saves and exports last, says whether that went well; any may
         say that it did not, and of several the one that says most is believed."""
         folder = self.attempt(attempt)
-        ends = {worker: _outcome(_read(folder / f"end-{worker}.json")) for worker in self._of_workers(attempt, "end")}
+        ends = {worker: _outcome(read_object(folder / f"end-{worker}.json")) for worker in self._of_workers(attempt, "end")}
         bad = [outcome for outcome in ends.values() if outcome.exit_code not in (0, EXIT_STOPPED)]
         return max(bad, key=_telling, default=ends.get(0))
 
@@ -124,7 +124,7 @@ class Control:
         return dict(sorted((int(match[1]), files[name].modified_ns) for name, match in matches.items() if match))
 
 
-def _read(path: PurePath) -> dict[str, Any]:
+def read_object(path: PurePath) -> dict[str, Any]:
     """An object that a VM has written; empty where it is none."""
     try:
         found = storage.parse_json(storage.read_bytes(path))

@@ -89,7 +89,7 @@ class Supervisor:
                         raise TpulmError(f"{self._deleting_takes_long(job)}\n{left(job)}")
                 interrupt.check(self._when_interrupted())
                 if isinstance(action, Wait | Delete):
-                    _sleep(self.pause_seconds)
+                    interrupt.sleep(self.pause_seconds)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
@@ -298,9 +298,3 @@ def in_words(job: Job, action: Action) -> str:
             return f"{status}: {message}"
         case _:
             return ""
-
-
-def _sleep(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not interrupt.requested() and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 0.2))

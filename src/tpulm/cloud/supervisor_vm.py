@@ -20,7 +20,7 @@ from typing import Any
 from tpulm import interrupt, storage
 from tpulm.cloud import bundle, policies, prices
 from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, Instance, small_vm
-from tpulm.cloud.control import Control
+from tpulm.cloud.control import Control, read_object
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job
 from tpulm.cloud.logs import Tail
@@ -195,7 +195,7 @@ def watch(control: Control, compute: ComputeApi | None) -> Watch | None:
         unseen = "the project is not known" if compute is None else ""
     except TpulmError as error:
         unseen = str(error)
-    beat = _read(_file(control, "beat.json"))
+    beat = _read(control, "beat.json")
     heard = beat.get("time")
     heard = float(heard) if isinstance(heard, int | float) and heard >= vm.created_at else None
     does = str(beat.get("state", "")) if heard is not None else ""
@@ -224,7 +224,7 @@ def follow(
                 tell(line)
         write(tail.more()[0])
         interrupt.check("the run and its supervisor go on in the cloud")
-        _sleep(pause_seconds)
+        interrupt.sleep(pause_seconds)
     if said:
         write(tail.more()[0])
     return job
@@ -255,7 +255,7 @@ def in_words(found: Watch) -> str:
 
 
 def recorded(control: Control) -> Vm | None:
-    found = _read(_file(control, "vm.json"))
+    found = _read(control, "vm.json")
     with contextlib.suppress(TypeError):
         return Vm(**found)
     return None
@@ -274,19 +274,10 @@ def _file(control: Control, name: str) -> PurePath:
     return control.folder / "supervisor" / name
 
 
-def _read(path: PurePath) -> dict[str, Any]:
-    try:
-        found = storage.parse_json(storage.read_bytes(path)) if storage.exists(path) else {}
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _read(control: Control, name: str) -> dict[str, Any]:
+    path = _file(control, name)
+    return read_object(path) if storage.exists(path) else {}
 
 
 def _bundle(found: Instance) -> str:
     return found.metadata.get("tpulm-bundle", "")
-
-
-def _sleep(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not interrupt.requested() and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 0.2))
