@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import importlib
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -204,3 +205,135 @@ def test_guest_attributes_that_are_off_change_nothing(google: Google, monkeypatc
     monkeypatch.setattr(services, "METADATA", "http://127.0.0.1:1/")
     services.Metadata().tell("boot", "installing")
     assert time.monotonic() - begun < 5
+
+
+JOB: dict[str, Any] = {
+    "wanted": "running",
+    "node": {"attempt": 1, "ending": None, "asked_because": None, "zone": "us-east5-a"},
+    "spare": [],
+    "attempts": [],
+    "prices": {"us-east5-a": 2.0, "us-west1-a": 2.0},
+    "budget": None,
+}
+
+
+class Frozen:
+    """A trainer in an uninterruptible call of the kernel: no signal ends it."""
+
+    pid = 4321
+    killed = 0
+
+    def kill(self) -> None:
+        self.killed += 1
+
+    def send_signal(self, number: int) -> None:
+        pass
+
+    def poll(self) -> None:
+        return None
+
+    def wait(self, timeout: float) -> int:
+        raise subprocess.TimeoutExpired("trainer", timeout)
+
+
+@pytest.fixture
+def program(google: Google, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The agent as a module, as it is on a VM, with that small Google around it."""
+    for name, value in google.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    names = ("agent", "install", "services", "hang")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module("agent")
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def put_job(google: Google, **changes: Any) -> None:
+    google.objects["/storage/v1/b/runs/o/toy%2Fcloud%2Fjob.json"] = json.dumps({**JOB, **changes}).encode()
+
+
+def test_a_trainer_that_cannot_be_killed_keeps_no_vm(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
+    put_job(google, wanted="stopped")
+    agent, trainer = program.Agent(), Frozen()
+    monkeypatch.setattr(program, "environment", lambda alive: "python")
+    monkeypatch.setattr(program.subprocess, "Popen", lambda *command, **options: trainer)
+    monkeypatch.setattr(program, "GRACE_SECONDS", 0.0)
+    assert agent.train() == {"exit_code": -9, "failure": None, "message": "the trainer cannot be killed"}
+    assert trainer.killed == 1
+    monkeypatch.setattr(program, "stacks", lambda process, path: "")
+    assert agent.end_hung(700.0)["failure"] == "Hung"
+    put_job(google, node={**JOB["node"], "ending": "lost"})
+    assert agent.train() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"wanted": "stopped"}, {"exit_code": 75, "failure": None, "message": "it was asked for"}),
+        ({"budget": 0.1}, {"exit_code": 75, "failure": None, "message": "this VM's time is up"}),
+        ({"node": {**JOB["node"], "attempt": 2}}, None),
+    ],
+)
+def test_what_ends_a_trainer_ends_installing(
+    google: Google, program: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], outcome: dict[str, Any] | None
+):
+    """… and the process that installs."""
+    install = sys.modules["install"]
+    monkeypatch.setattr(install, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(program, "environment", lambda alive: install.run(["sleep", "60"], alive))  # type: ignore[attr-defined]
+    agent, before = program.Agent(), children()
+    put_job(google, **changes)
+    begun = time.monotonic()
+    assert agent.train() == outcome
+    assert time.monotonic() - begun < 10 and children() == before
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def test_a_vm_whose_turn_does_not_come_goes_at_once(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
+    """It came up in another zone's queue."""
+    put_job(google, spare=[JOB["node"]], node={**JOB["node"], "attempt": 2})
+    agent = program.Agent()
+    monkeypatch.setattr(program, "TURN_SECONDS", 0.2)
+    ended: list[float] = []
+    monkeypatch.setattr(agent, "wait_to_be_deleted", lambda: ended.append(agent.valid_until))
+    agent.run()
+    assert 0 <= time.time() - ended[0] < 30
+
+
+def test_spare_vms_are_left_their_share_of_the_budget(program: Any):
+    agent = program.Agent()
+    agent.born, spare = 1e9, {**JOB["node"], "zone": "us-west1-a"}
+    agent.keep_to_budget({**JOB, "budget": 10.0})
+    assert agent.valid_until == 1e9 + 5 * 3600 - 480
+    agent.keep_to_budget({**JOB, "budget": 10.0, "spare": [spare, spare]})
+    assert agent.valid_until == 1e9 + 5 * 3600 - 480 - 1200
+
+
+def test_an_exit_code_survives_a_bucket_that_cannot_be_listed(google: Google, program: Any):
+    agent = program.Agent()
+    agent.trainer = Frozen()
+    assert agent.outcome(3)["exit_code"] == 3, "404: there is no such bucket"
+    google.objects["/storage/v1/b/runs/o"] = b"no JSON"
+    assert agent.outcome(3)["exit_code"] == 3
+
+
+def test_names_come_from_every_page(program: Any, monkeypatch: pytest.MonkeyPatch):
+    bucket, asked = program.Agent().bucket, []
+    pages = iter([{"items": [{"name": "toy/failures/1"}], "nextPageToken": "x/1"}, {"items": [{"name": "toy/failures/2"}]}])
+    monkeypatch.setattr(bucket, "_request", lambda url: asked.append(url) or (200, json.dumps(next(pages)).encode()))
+    assert bucket.names("failures/") == ["failures/1", "failures/2"]
+    assert asked[1].endswith("pageToken=x%2F1")
+
+
+def test_a_program_that_dies_at_once_again_and_again_keeps_no_vm(google: Google, tmp_path: Path):
+    google.metadata.update({f"instance/attributes/{key}": value for key, value in OWN.items()})
+    broken = tmp_path / "tpulm" / "bundles" / ("0" * 64)
+    broken.mkdir(parents=True)
+    (broken / "agent.py").write_text("raise SystemExit(3)\n")
+    said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, google.environment(tmp_path))
+    assert google.paths("DELETE") == GONE, said

@@ -63,6 +63,13 @@ def test_whose_run_does_not_need_it_is_an_orphan(api: TpuApi):
     assert audit.audit(api).findings == ()
 
 
+def test_what_is_queued_elsewhere_for_a_live_run_is_left_alone(api: TpuApi):
+    write_job(running().model_copy(update={"spare": (node_of(3, name="toy-a3", zone=OTHER_ZONE),)}))
+    plant(api, "toy-a2")
+    plant(api, "toy-a3", OTHER_ZONE)
+    assert verdicts(api) == {("toy-a2", "node"): "live", ("toy-a3", "node"): "live"}
+
+
 def test_queued_resources_are_orphans_with_or_without_a_node(api: TpuApi, gcs: Emulator):
     plant(api, "toy-a1", queued=True)
     until(lambda: gcs.tpu.nodes())

@@ -62,6 +62,9 @@ def working(**changes: object) -> Job:
         (jobs.intended(new(), now=NOW), Seen(), 0, Create()),
         (jobs.intended(new(), now=NOW), Seen(state="CREATING"), 0, Adopt()),
         (requested(), Seen(pending=True), 0, Wait("reviews-a1 was asked for")),
+        (requested(since=NOW), Seen(), 119, Wait("reviews-a1 was asked for")),  # a get right after a create may answer 404
+        (requested(since=NOW), Seen(), 121, Condemn("lost", "reviews-a1 is gone from a")),
+        (requested(since=NOW, state="CREATING"), Seen(), 10, Condemn("lost", "reviews-a1 is gone from a")),
         (requested(), Seen(state="CREATING"), 0, Note("CREATING")),
         (requested(state="CREATING"), Seen(state="CREATING"), 1700, Wait("reviews-a1 is CREATING")),
         (requested(state="CREATING"), Seen(state="CREATING", silence=(5.0,)), 9999, Wait("working")),
@@ -70,6 +73,15 @@ def working(**changes: object) -> Job:
         (working(ending="lost", detail="gone"), WORKING, 0, Delete()),
         (working(ending="lost", detail="gone"), Seen(state="DELETING"), 0, Wait("reviews-a1 is being deleted")),
         (working(ending="lost", detail="gone"), Seen(), 0, Bury(0.0)),
+        (
+            requested(ending="stopped", since=NOW),
+            Seen(),
+            119,
+            Wait("whether reviews-a1 will be created is not known yet"),
+        ),
+        (requested(ending="stopped", since=NOW), Seen(), 121, Bury(0.0)),
+        (requested(ending="stopped", since=NOW), Seen(deleting=5.0), 10, Bury(0.0)),
+        (requested(ending="done", since=NOW), Seen(refusal="stock-out"), 10, Bury(0.0)),
         (requested(ending="stopped"), Seen(pending=True), 0, Wait("whether reviews-a1 will be created is not known yet")),
     ],
 )
@@ -298,6 +310,36 @@ def test_a_failed_queue_leaves_the_others_waiting():
     job = recorded(job, Promote("reviews-a2"), seen, NOW)
     assert job.node is not None and job.node.zone == "b" and job.spare[-1].ending is None
     assert [node.ending for node in job.spare] == ["stock-out", None]
+
+
+def test_a_spare_that_came_and_went_unseen_may_have_billed():
+    """It waits ten minutes for its turn and deletes itself, while nobody supervises."""
+    job = queued_job()
+    job = jobs.with_beside(job, jobs.with_node(jobs.beside(job, "reviews-a2"), requested=True, state=WAITING.state))
+    job = jobs.with_node(job, requested=True, state="READY", ready_at=NOW)
+    later = NOW + 6 * 3600
+    seen = Seen(state="READY", silence=(5.0,), spare={"reviews-a2": Seen(unseen=6 * 3600), "reviews-a3": Seen()})
+    action = decide(job, seen, later, POLICY)
+    assert isinstance(action, Beside) and action.node == "reviews-a2"
+    job = recorded(job, action, seen, later)
+    job = recorded(job, Beside("reviews-a2", Bury(0.0)), seen, later)
+    assert job.attempts[-1].ending == "withdrawn" and job.attempts[-1].dollars == pytest.approx(0.5 * 2.0)
+
+
+def test_a_denial_of_one_queue_ends_the_others():
+    """The run is refused, and nothing more is created."""
+    job = recorded(queued_job(), Condemn("denied", "not permitted"), Seen(), NOW)
+    spare = {"reviews-a2": Seen(), "reviews-a3": WAITING}
+    for _ in range(20):
+        seen = Seen(spare=spare)
+        action = decide(job, seen, NOW, POLICY)
+        if isinstance(action, Rest):
+            break
+        if isinstance(action, Delete):
+            spare = dict.fromkeys(spare, Seen())
+        assert not isinstance(action, Create | Promote) and not (isinstance(action, Beside) and action.action == Create())
+        job = recorded(job, action, seen, NOW)
+    assert (job.status, job.message, job.nodes) == ("refused", "not permitted", ())
 
 
 def test_a_stop_withdraws_what_is_queued():

@@ -30,7 +30,8 @@ POLL = 30.0  # seconds between two looks
 ZONES: tuple[str, ...] = ("us-central1-a", "us-central1-b", "europe-west4-a")
 PRICES: dict[str, float] = dict(zip(ZONES, (2.0, 3.0, 5.0), strict=True))  # dollars an hour
 STEP_SECONDS, CHECKPOINT_STEPS = 2.0, 300
-SELF_DELETE_SECONDS, GRACE_SECONDS = 900.0, 240.0  # as agent.py has them
+SELF_DELETE_SECONDS, GRACE_SECONDS, TURN_SECONDS, SPARE_SECONDS = 900.0, 240.0, 300.0, 600.0  # as agent.py has them
+UNNEEDED_SECONDS = 60.0  # until a VM that was never needed, or is not any more, deletes itself
 MONTH = 30 * 86_400.0
 
 
@@ -49,11 +50,14 @@ class Vm:
     state: str = "CREATING"
     failure: tuple[Refusal, str] | None = None  # of its operation or queued resource
     undeletable_until: float = 0.0
+    hidden_until: float = 0.0  # a get right after a create may answer 404
     boots_at: float = 0.0
     preempted_at: float = 0.0  # is to be
     silent_at: float = float("inf")  # its agent dies
     step: float = 0.0
     idle_since: float | None = None
+    unneeded: bool = False
+    valid_until: float = float("inf")
     stopping_at: float | None = None
     beat: tuple[float, str, int | None] | None = None
     outcome: Outcome | None = None
@@ -157,6 +161,8 @@ class World:
             vm.silent_at = vm.boots_at + self.chance.uniform(0, 7200)
         if self._hit("deletion refused for a while", 0.1):
             vm.undeletable_until = asked + self.chance.uniform(0, 2 * 3600)
+        if self._hit("hidden at first", 0.3):
+            vm.hidden_until = asked + self.chance.uniform(0, 100)
         self.vms[request.name] = vm
         self._between()  # the answer may be lost
         return request.name
@@ -169,7 +175,7 @@ class World:
     def look(self, name: str, zone: str) -> Sight:
         self._between()
         vm = self.vms.get(name)
-        if vm is None:
+        if vm is None or self.now < vm.hidden_until:
             return Sight(None)
         refused = Refused(*vm.failure) if vm.failure and vm.state == "FAILED" else None
         return Sight(vm.state, dict(vm.request.labels), 1, refused, created_at=vm.comes_at - 60)
@@ -234,18 +240,23 @@ class World:
         assert self.job is not None and vm.ready_at is not None
         node = self.job.node
         counts = node is not None and node.attempt == vm.attempt and node.ending is None
-        until = float(vm.request.metadata["tpulm-valid-until"])
+        vm.valid_until = min(vm.valid_until, float(vm.request.metadata["tpulm-valid-until"]))
         if counts and self.job.budget is not None:
             left = self.job.budget - sum(attempt.dollars for attempt in self.job.attempts)
-            until = min(until, vm.boots_at + left / PRICES[vm.request.zone] * 3600 - 2 * GRACE_SECONDS)
+            left -= sum(PRICES[spare.zone] for spare in self.job.spare) * SPARE_SECONDS / 3600
+            vm.valid_until = min(vm.valid_until, vm.boots_at + left / PRICES[vm.request.zone] * 3600 - 2 * GRACE_SECONDS)
         if vm.outcome is None and counts:
             self._train(vm, node)
-            if self.now > until and vm.stopping_at is None:
+            if self.now > vm.valid_until and vm.stopping_at is None:
                 vm.stopping_at = self.now
         elif vm.idle_since is None:
-            vm.idle_since = self.now
+            waits = any(spare.attempt == vm.attempt and spare.ending is None for spare in self.job.spare)
+            if not waits or self.now > vm.boots_at + TURN_SECONDS:
+                vm.idle_since, vm.unneeded = self.now, vm.outcome is None
+        patience = UNNEEDED_SECONDS if vm.unneeded else SELF_DELETE_SECONDS
+        is_idle = vm.idle_since is not None and self.now > vm.idle_since + patience
         over = vm.stopping_at is not None and self.now > vm.stopping_at + GRACE_SECONDS
-        if over or self.now > until + GRACE_SECONDS or (vm.idle_since and self.now > vm.idle_since + SELF_DELETE_SECONDS):
+        if over or self.now > vm.valid_until + GRACE_SECONDS or is_idle:
             self.events["deleted itself"] += 1
             self._end(name)
 
@@ -337,7 +348,7 @@ def test_nothing_bills_at_the_end_and_the_budget_holds():
         assert job.nodes == () and job.status != "active", (seed, job.status, job.message, job.nodes, job.attempts[-3:])
         dearest = max(PRICES.values())
         if budget is not None:
-            assert world.dollars <= budget + POLL / 3600 * dearest, (
+            assert world.dollars <= budget + POLL / 3600 * dearest + 1e-6, (  # of a sum of many
                 seed,
                 world.dollars,
                 job.dollars(world.now),

@@ -351,6 +351,23 @@ def test_steps_that_stop_though_heartbeats_come(run: Run):
     assert all(5400 < attempt.ended_at - attempt.intended_at < 6000 for attempt in job.attempts)
 
 
+@pytest.mark.parametrize("stage", ["dataset", "evaluate", "export"])
+def test_a_stage_without_steps_is_no_hang(run: Run, stage: str):
+    """The worker says that it trains from the first stage to the last."""
+    loop, beat = supervisor(run), {"state": "training", "step": None, "stage": stage}
+    for _ in range(400):
+        job, _ = loop.step()
+        run.now += 60.0
+        if job.node is None:
+            continue
+        if run.cloud.nodes.get(job.node.name) == "CREATING":
+            run.cloud.nodes[job.node.name] = "READY"
+        folder = Path(str(run.control.attempt(job.node.attempt)))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "beat-0.json").write_text(json.dumps({**beat, "time": run.now}))
+    assert run.control.job().attempts == ()
+
+
 def test_another_runs_node_is_left_alone(run: Run):
     run.cloud.nodes["reviews-a1"], run.cloud.labels["reviews-a1"] = "READY", {LABEL: "something-else"}
     for _ in range(6):

@@ -169,7 +169,7 @@ def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Ver
         return "orphan", f"the run in {resource.workdir} is over ({job.status})"
     if resource.kind == SUPERVISOR:
         pass  # of a run that goes on
-    elif job.node is None or (job.node.name, job.node.zone) != (resource.name, resource.zone):
+    elif not any((node.name, node.zone) == (resource.name, resource.zone) for node in job.nodes):
         now_at = f"is at {job.node.name} in {job.node.zone}" if job.node else "has no node now"
         return "orphan", f"the run in {resource.workdir} {now_at}"
     until = resource.labels.get(UNTIL_LABEL, "")

@@ -2,7 +2,7 @@
 
 run.json, settings.json   what is run, and where
 job.json                  the job, replaced by compare-and-swap alone
-attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state", "step"}
+attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state", "step", "stage"}
 attempts/N/end-I.json     its trainer has ended: {"exit_code", "failure", "message", "step"}
 attempts/N/stacks-I.txt   what its threads were doing when it hung
 attempts/N/log-I.txt      what its trainer printed
@@ -31,6 +31,7 @@ class Beat:
     time: float  # seconds since 1970
     state: str  # "starting", "training", …
     step: int | None = None  # the trainer's newest one
+    stage: str = "train"  # of the trainer
 
 
 class Control:
@@ -99,7 +100,7 @@ class Control:
         found = read_object(self.attempt(attempt) / f"beat-{worker}.json")
         if not isinstance(found.get("time"), int | float):
             return None
-        return Beat(worker, found["time"], str(found.get("state", "")), _step(found))
+        return Beat(worker, found["time"], str(found.get("state", "")), _step(found), str(found.get("stage", "train")))
 
     def heard(self, attempt: int) -> dict[int, int]:
         """Worker -> the version of its heartbeat: another one with each beat, whatever the clocks say."""

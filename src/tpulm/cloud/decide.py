@@ -37,6 +37,7 @@ class Policy:
     """Bounds, in seconds and dollars."""
 
     create: float = 1800.0  # from the request until a node is READY or a worker is heard
+    appear: float = 120.0  # from the request until a node can be seen: Google's lists and gets may lag behind
     queue: float = 86_400.0  # that a queued resource may wait
     provision: float = 7200.0  # that one may be PROVISIONING, or refuse to be deleted in that state
     boot: float = 1200.0  # from READY until every worker is heard
@@ -118,7 +119,8 @@ _USERS = frozenset([2, 3, 4])  # exit codes that say: the run, its data, its per
 
 def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
     """The node first; then those beside it, as soon as it has nothing to do but to wait or to be deleted."""
-    if job.node is None or (job.node.ending is not None and job.node.ending not in FINAL):
+    is_free = job.node is None or (job.node.ending is not None and job.node.ending not in FINAL)
+    if is_free and job.status == "active":
         alive = [node.name for node in job.spare if node.ending is None]
         if alive:
             up = [name for name in alive if _is_up(seen.spare.get(name, Seen()))]
@@ -142,7 +144,8 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
             return jobs.asked_to_stop(job, because, now=now)
         case Condemn(why, detail, step):
             heard = bool(seen.silence) or seen.outcome is not None
-            billed_from = now - min(seen.unseen, jobs.UNHEARD_SECONDS) if why in ("lost", "preempted") else None
+            came_and_went = why in ("lost", "preempted") or (why == "withdrawn" and seen.state is None)
+            billed_from = now - min(seen.unseen, jobs.UNHEARD_SECONDS) if came_and_went else None
             return jobs.ending(job, why, detail, heard=heard, created_at=seen.created_at, billed_from=billed_from, step=step)
         case Promote(name):
             return jobs.promoted(job, name)
@@ -172,7 +175,7 @@ def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
         action = _without_node(job, seen, now, policy)
         return Wait("what was queued elsewhere is being deleted") if job.spare and isinstance(action, Close | Rest) else action
     if job.node.ending is not None:
-        return _deleting(job, job.node, job.node.ending, seen, policy)
+        return _deleting(job, job.node, job.node.ending, seen, now, policy)
     if not job.node.requested:
         return _intended(job, job.node, seen)
     return _with_node(job, job.node, seen, now, policy)
@@ -239,15 +242,21 @@ def _intended(job: Job, node: Node, seen: Seen) -> Action:
     return Create()
 
 
-def _deleting(job: Job, node: Node, why: Ending, seen: Seen, policy: Policy) -> Action:
+def _deleting(job: Job, node: Node, why: Ending, seen: Seen, now: float, policy: Policy) -> Action:
     if seen.state is not None and not seen.foreign:
         patience = policy.provision if seen.state in _COMING and job.wanted == "running" else policy.teardown
         if seen.deleting > patience:
             return GiveUp()
         return Wait(f"{node.name} is being deleted") if seen.state == "DELETING" else Delete()
-    if seen.pending:
+    was_seen = seen.refusal is not None or seen.deleting > 0
+    if seen.pending or (not was_seen and _may_appear(node, now, policy)):
         return Wait(f"whether {node.name} will be created is not known yet")
     return Bury(0.0 if why in FINAL else _pause(job, why, seen, policy))
+
+
+def _may_appear(node: Node, now: float, policy: Policy) -> bool:
+    """Whether a node that was just asked for, and is not to be seen, may yet come."""
+    return node.requested and not node.state and now - node.since < policy.appear
 
 
 def _pause(job: Job, why: Ending, seen: Seen, policy: Policy) -> float:
@@ -275,7 +284,7 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
     if seen.outcome is not None:
         return _judged(job, node, seen.outcome)
     if (state := seen.state) is None:
-        if seen.pending and now - node.intended_at <= policy.create:
+        if (seen.pending and now - node.intended_at <= policy.create) or _may_appear(node, now, policy):
             return Wait(f"{node.name} was asked for")
         return Condemn("lost", f"{node.name} is gone from {node.zone}")
     if state in _GONE:

@@ -72,6 +72,12 @@ class Resource:
     created_at: float | None = None  # seconds since 1970
 
 
+def deletion_command(name: str, zone: str, project: str, *, queued: bool) -> str:
+    """For whoever has no tpulm at hand."""
+    kind, force = ("queued-resources", " --force") if queued else ("tpu-vm", "")
+    return f"gcloud compute tpus {kind} delete {name} --zone={zone} --project={project}{force} --quiet"
+
+
 class Provider(Protocol):
     def create(self, request: Request) -> str:
         """Ask for a node; the name of the operation, or "" where one of that name is there already. Raises Refused."""

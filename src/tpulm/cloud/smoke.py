@@ -19,7 +19,7 @@ from tpulm.cloud import bundle, checks_tpu, prices
 from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, small_vm
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.look import Look
-from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused, Request
+from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused, Request, deletion_command
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, TpulmError, Unavailable
@@ -31,6 +31,7 @@ LEAST_SECONDS = 600.0  # that the budget must buy
 _SPARED = 0.5  # of the budget: the queued resource may become a second VM
 _VM_SECONDS = 60  # of the e2-micro; Compute Engine wants 30 at least
 _GONE_SECONDS = 600.0  # that a deletion may take
+_APPEAR_SECONDS = 90.0  # from a request until what cannot be seen is not there: a get right after a create may answer 404
 
 _HIDDEN = (  # from a transcript, besides names that are known
     (re.compile(r"\b[a-z][0-9a-f]{15,16}-tp\b"), "TENANT-tp"),
@@ -39,7 +40,9 @@ _HIDDEN = (  # from a transcript, besides names that are known
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b"), "ADDRESS"),
     (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "EMAIL"),
     (re.compile(r"(UID: )'\d+'"), r"\1'…'"),
-    (re.compile(r"\b\d{11,13}\b"), "NUMBER"),
+    (re.compile(r"\b(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}\b"), "ADDRESS"),
+    (re.compile(r"\b(?:[0-9a-f]{1,4}:)+:(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?"), "ADDRESS"),
+    (re.compile(r"\b\d{9,}\b"), "NUMBER"),
 )
 
 
@@ -50,6 +53,16 @@ class Line:
     what: str
     ok: bool | None
     found: str
+
+
+@dataclass
+class _Asked:
+    """What may be there, and bill."""
+
+    at: float
+    dollars_per_hour: float
+    queued: bool
+    seen: bool = False
 
 
 @dataclass
@@ -65,7 +78,10 @@ class Smoke:
     progress: Progress = SILENT
     name: str = field(default_factory=lambda: f"tpulm-smoke-{round(time.time()) & 0xFFFFFF:06x}")
     facts: dict[str, Any] = field(default_factory=dict)  # what the VM said
-    spent: float = 0.0  # dollars at most, by the price that was found
+    spent: float = 0.0  # dollars at most, by the prices that were found
+    appear_seconds: float = _APPEAR_SECONDS
+    _asked: dict[tuple[str, str], _Asked] = field(default_factory=dict)  # by name and zone
+    _prices: dict[str, float] = field(default_factory=dict)  # dollars per hour by zone
 
     @property
     def workdir(self) -> PurePath:
@@ -77,28 +93,26 @@ class Smoke:
         if not found:
             raise ConfigError(f"no price is known for a {self.settings.accelerator}; write dollars_per_hour = … in cloud.toml")
         zones = tuple(found)
+        self._prices = {zone: price.dollars_per_hour for zone, price in found.items()}
         dearest = max(found.values(), key=lambda price: price.dollars_per_hour)
         seconds = self._seconds(dearest.dollars_per_hour)
         self.tell(Line("price", dearest.source == prices.CATALOG, str(dearest)))
         self.tell(self._quota())
-        self.tell(self._refusal())
-        created, zone = [], ""
         try:
-            created.append(self.name)
-            zone, request = self._create(zones, seconds)
-            begun = time.time()
+            self.progress.start("packing and uploading")
+            staged = str(bundle.stage(self.workdir / "cloud" / "bundles"))
+            self.tell(self._refusal(staged))
+            zone, request = self._create(zones, seconds, staged)
             self.tell(Line("creation", True, f"a {'spot ' * request.spot}{request.accelerator} in {zone}"))
-            for line in self._of_vm(request, begun, seconds):
+            for line in self._of_vm(request, time.time(), seconds):
                 self.tell(line)
-            self.spent += (time.time() - begun) / 3600 * dearest.dollars_per_hour
-            begun = time.time()
-            created.append(f"{self.name}-q")
+            self._delete(request.name, zone)
             self.tell(self._queued(request, seconds))
-            self.spent += (time.time() - begun) / 3600 * dearest.dollars_per_hour
+            self._delete(f"{self.name}-q", zone)
             if self.with_compute:
                 self.tell(self._compute_vm(zone))
         finally:
-            self.tell(self._cleaned(created, zone))
+            self._clean()
 
     def _seconds(self, dollars_per_hour: float) -> float:
         """That each VM may live."""
@@ -121,35 +135,41 @@ class Smoke:
             return Line("quota", None, str(error))
         return Line("quota", check.ok is True, check.found)
 
-    def _refusal(self) -> Line:
-        """Of a zone that does not have the type: nothing is created."""
+    def _refusal(self, staged: str) -> Line:
+        """Of a zone that does not have the type: nothing should be created."""
         kind = self.settings.accelerator
         other = next((zone for zone in self.api.zones() if kind not in self.api.types(zone)), None)
         if other is None:
             return Line("refusal of a zone", None, f"every zone offers a {kind}")
         try:
-            self.api.create(self._request(other, LEAST_SECONDS))
+            self._ask(self._request(other, LEAST_SECONDS, staged))
         except Refused as refused:
             named = "could not be found in the zonal accelerator configurations" in str(refused) or "not supported" in str(
                 refused
             )
             return Line("refusal of a zone", refused.kind == "zone" and named, str(refused))
-        finally:
-            with contextlib.suppress(TpulmError):
-                self.api.delete(self.name, other)
+        self._delete(self.name, other)
         return Line("refusal of a zone", False, f"{other} does not list a {kind}, and took the request")
 
     # -- the VM ---------------------------------------------------------------------------------------------------------
 
-    def _create(self, zones: tuple[str, ...], seconds: float) -> tuple[str, Request]:
+    def _ask(self, request: Request) -> str:
+        """The name of the operation. What is refused is not there; whatever else happens, it may be."""
+        price = self._prices.get(request.zone, max(self._prices.values(), default=0.0))
+        self._asked[request.name, request.zone] = _Asked(time.time(), price, request.queued)
+        try:
+            return self.api.create(request)
+        except Refused:
+            del self._asked[request.name, request.zone]
+            raise
+
+    def _create(self, zones: tuple[str, ...], seconds: float, staged: str) -> tuple[str, Request]:
         refusals: list[str] = []
-        self.progress.start("packing and uploading")
-        staged = str(bundle.stage(self.workdir / "cloud" / "bundles"))
         for zone in zones:
             request = self._request(zone, seconds, staged)
             self.progress.start(f"asking {zone}")
             try:
-                operation = self.api.create(request)
+                operation = self._ask(request)
             except Refused as refused:
                 refusals.append(f"{zone}: {refused}")
                 continue
@@ -161,7 +181,7 @@ class Smoke:
             refusals.append(f"{zone}: {creation.refused}")
         raise CloudRefused("no zone gave a VM:\n" + "\n".join(refusals))
 
-    def _request(self, zone: str, seconds: float, staged: str = "") -> Request:
+    def _request(self, zone: str, seconds: float, staged: str) -> Request:
         until = str(round(time.time() + seconds))
         return Request(
             name=self.name,
@@ -174,8 +194,8 @@ class Smoke:
             service_account=self.settings.service_account or None,
             labels={LABEL: self.name, UNTIL_LABEL: until},
             metadata={
-                "startup-script": bundle.boot_script() if staged else "",
-                "tpulm-bundle": bundle.object_of(staged) if staged else "",
+                "startup-script": bundle.boot_script(),
+                "tpulm-bundle": bundle.object_of(staged),
                 WORKDIR: str(self.workdir),
                 "tpulm-project": self.settings.project,
                 "tpulm-zone": zone,
@@ -215,7 +235,8 @@ class Smoke:
         yield Line("log", "this line came from the VM" in said, f"{log.name} in the bucket" if said else "no log in the bucket")
         self.progress.start("the VM deletes itself")
         asked = time.time()
-        while (state := self._look(request.zone)) is not None and time.time() - asked < _GONE_SECONDS:
+        until = min(asked + _GONE_SECONDS, begun + seconds)
+        while (state := self._look(request.zone)) is not None and time.time() < until:
             self._pause()
         took = duration(time.time() - asked)
         yield Line(
@@ -234,7 +255,7 @@ class Smoke:
         request = replace(like, name=name, queued=True, valid_seconds=seconds, labels=labels, metadata=metadata)
         self.progress.start("a queued resource")
         try:
-            self.api.create(request)
+            self._ask(request)
         except Refused as refused:
             return Line(what, None, f"the queued resource was refused: {refused}")
         until = time.time() + min(seconds, 300.0)
@@ -242,7 +263,7 @@ class Smoke:
         while time.time() < until:
             state = self.api.queued_state(request.name, request.zone) or ""
             if state == "PROVISIONING":
-                refusal = self.api.withdraw(request.name, request.zone)
+                refusal = self.api.delete(request.name, request.zone)
                 return Line(what, "not supported" in refusal, refusal or "it was accepted, with force")
             if state in ("ACTIVE", "FAILED", "SUSPENDED"):
                 break
@@ -280,35 +301,52 @@ class Smoke:
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
-    def _cleaned(self, names: list[str], zone: str) -> Line:
+    def _delete(self, name: str, zone: str) -> None:
+        """`_clean` sees to it that it goes."""
+        with contextlib.suppress(TpulmError):
+            self.api.delete(name, zone)
+
+    def _clean(self) -> None:
         """Everything is asked to go until it is gone, or named."""
         self.progress.start("deleting what is left")
-        left = [(name, place) for name in names for place in ([zone] if zone else self.settings.zones)]
         until = time.time() + _GONE_SECONDS
-        while left and time.time() < until:
-            for name, place in list(left):
-                with contextlib.suppress(TpulmError):
-                    if self.api.look(name, place).state is None:
-                        left.remove((name, place))
-                    else:
-                        self.api.delete(name, place)
-            if left:
-                time.sleep(self.pause_seconds)
-        with contextlib.suppress(TpulmError):
-            storage.remove(self.workdir)
-        if left:
-            commands = "; ".join(
-                f"gcloud compute tpus tpu-vm delete {name} --zone={place} --project={self.settings.project}"
-                for name, place in left
-            )
-            return Line("nothing left", False, f"still there, and maybe billing: {commands}")
+        try:
+            while self._asked and time.time() < until:
+                for (name, zone), asked in list(self._asked.items()):
+                    with contextlib.suppress(TpulmError):
+                        if self.api.look(name, zone).state is not None:
+                            asked.seen = True
+                            self.api.delete(name, zone)
+                        elif asked.seen or time.time() - asked.at > self.appear_seconds:
+                            self._count(self._asked.pop((name, zone)))
+                if self._asked:
+                    time.sleep(self.pause_seconds)
+            with contextlib.suppress(TpulmError):
+                storage.remove(self.workdir)
+        finally:
+            for asked in self._asked.values():
+                self._count(asked)
+            self.tell(self._left())
+
+    def _count(self, asked: _Asked) -> None:
+        self.spent += (time.time() - asked.at) / 3600 * asked.dollars_per_hour
+
+    def _left(self) -> Line:
+        commands = [
+            deletion_command(name, zone, self.settings.project, queued=asked.queued)
+            for (name, zone), asked in self._asked.items()
+        ]
+        if commands:
+            return Line("nothing left", False, f"still there, and maybe billing: {'; '.join(commands)}")
         return Line("nothing left", True, f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket")
 
     def _look(self, zone: str) -> str | None:
         try:
-            return self.api.look(self.name, zone).state
+            state = self.api.look(self.name, zone).state
         except Unavailable:
             return "unknown"
+        self._asked[self.name, zone].seen |= state is not None
+        return state
 
     def _pause(self) -> None:
         interrupt.check("what was created is deleted")
@@ -347,8 +385,11 @@ def transcript(lines: list[Line], smoke: Smoke, *, about: str) -> str:
         smoke.settings.bucket: "BUCKET",
         smoke.settings.project: "PROJECT",
         smoke.settings.service_account: "EMAIL",
+        smoke.settings.subnetwork: "SUBNETWORK",
         number: "NUMBER",
     }
+    if smoke.settings.network != "default":
+        known[smoke.settings.network] = "NETWORK"
     return hidden(f"{about}\n\n{text}\n\nThe VM:\n{facts}\n", known)
 
 

@@ -33,7 +33,7 @@ from tpulm.cloud.actions import (
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Pace, Policy, Seen, decide, recorded, refused
 from tpulm.cloud.job import Job, Node
-from tpulm.cloud.provider import LABEL, Provider, Refused, Request
+from tpulm.cloud.provider import LABEL, Provider, Refused, Request, deletion_command
 from tpulm.errors import CloudRefused, InUse, StorageError, StorageRefused, TpulmError, Unavailable
 from tpulm.readable import duration
 
@@ -152,7 +152,7 @@ class Supervisor:
     def _pace(self, attempt: int, now: float) -> Pace:
         """By the heartbeats of one worker: all make the same steps. Measured by one clock, as silence is."""
         beat = self.control.beat(attempt, min(self.control.heard(attempt), default=0))
-        if beat is None or beat.state != "training":
+        if beat is None or (beat.state, beat.stage) != ("training", "train"):  # in other stages it makes no steps
             self._steps.pop(attempt, None)
             return Pace()
         known = self._steps.get(attempt)
@@ -258,12 +258,8 @@ class _Steps:
 
 def left(job: Job) -> str:
     """The commands that end what may be left of a run, whoever runs them."""
-    kind = "queued-resources" if job.queued else "tpu-vm"
-    project, force = job.project or "PROJECT", " --force" * job.queued
-    commands = [
-        f"    gcloud compute tpus {kind} delete {node.name} --zone={node.zone} --project={project}{force} --quiet"
-        for node in job.nodes
-    ]
+    project = job.project or "PROJECT"
+    commands = [f"    {deletion_command(node.name, node.zone, project, queued=job.queued)}" for node in job.nodes]
     return "This ends it without tpulm:\n" + "\n".join(commands)
 
 

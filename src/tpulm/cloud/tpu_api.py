@@ -127,18 +127,6 @@ class TpuApi:
         """Of a queued resource, whatever its node is; None: there is none."""
         return None if (queued := self._queued(name, zone)) is None else queued.state.state.name
 
-    def withdraw(self, name: str, zone: str) -> str:
-        """Ask for the end of a queued resource, by force; the words of a refusal, else ""."""
-        with self._explained():
-            from google.api_core import exceptions
-
-            try:
-                path = f"{self._location(zone)}/queuedResources/{name}"
-                self._client.delete_queued_resource({"name": path, "force": True}, **self._patience)
-            except exceptions.ClientError as error:
-                return words(error)
-        return ""
-
     def resources(self, zone: str) -> Iterator[Resource]:
         with self._explained():
             spot_ones = set()

@@ -137,6 +137,7 @@ def train(
                 bad = _bad_rows(config, program, state, step, lowest, cursors)
                 if bad is not None:
                     _check_skipping(bad, config, stream, checkpoints, skipped)
+                    watchdog.report("restore")
                     checkpoints.wait()
                     start = _restore(program, checkpoints, identity)
                     if start.step < first_step:

@@ -30,12 +30,19 @@ LOG_SECONDS = 15.0  # between uploads of the log
 LOG_BYTES = 4 << 20  # of its end that are uploaded
 SELF_DELETE_SECONDS = float(os.environ.get("TPULM_SELF_DELETE_SECONDS", "900"))  # after the trainer ended
 GRACE_SECONDS = 240.0  # that a trainer has after SIGTERM
+KILL_SECONDS = 60.0  # until one that was killed is gone; in an uninterruptible call it may never be
+TURN_SECONDS = SELF_DELETE_SECONDS / 3  # that a VM which came up beside another waits for its turn
+SPARE_SECONDS = 600.0  # that one may bill whose turn does not come: boot, wait and deletion
 GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt does not count any more
 SECRET_BYTES = 100 << 10  # of one value: an environment has little more
 
 
 class Misconfigured(Exception):
     """What only the user can mend."""
+
+
+class Stopped(Exception):
+    """Before there was a trainer; with the outcome."""
 
 
 class Agent:
@@ -70,6 +77,8 @@ class Agent:
             if self.counts() and self.bucket.get(self.folder + f"end-{self.worker}.json") is None:
                 self.beat("starting")
                 outcome = self.train()
+            if outcome is None:  # nobody needs this VM
+                self.valid_until = time.time()
         except Misconfigured as error:
             outcome = {"exit_code": 2, "failure": "ConfigError", "message": str(error)}
         except Exception as error:
@@ -89,8 +98,10 @@ class Agent:
     def train(self):
         """How the trainer ended; None where the attempt does not count any more."""
         try:
-            python = environment(self.is_alive)
+            python = environment(self.look_early)
             secrets = self.fetch_secrets()
+        except Stopped as stopped:
+            return stopped.args[0]
         except (OSError, subprocess.SubprocessError, RuntimeError) as error:
             return {"exit_code": 1, "failure": None, "message": f"cannot prepare the VM: {error}"}
         run_file = self.workdir + "/cloud/run.json"
@@ -111,11 +122,12 @@ class Agent:
                 preexec_fn=die_with_parent,
             )
         while self.trainer.poll() is None:
-            if not self.look():
-                self.trainer.kill()
-                self.trainer.wait()
+            if not self.look("training"):
+                self.kill()
                 say(f"attempt {self.attempt} does not count any more: its trainer was killed")
                 return None
+            if self.asked_at is not None and time.time() - self.asked_at > GRACE_SECONDS and not self.kill():
+                return {"exit_code": -9, "failure": None, "message": "the trainer cannot be killed"}
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.trainer.wait(LOOK_SECONDS)
             if self.asked_at is None and (seconds := self.watch.look()) is not None and self.trainer.poll() is None:
@@ -129,8 +141,7 @@ class Agent:
         why, name = self.watch.why(seconds), self.folder + f"stacks-{self.worker}.txt"
         say(f"the trainer hangs: {why}")
         content = self.redacted(stacks(self.trainer, self.stacks_path))
-        self.trainer.kill()
-        self.trainer.wait()
+        self.kill()
         try:
             self.bucket.put(name, content.encode())
             why += f"; its threads' stacks are in {self.workdir}/{name}"
@@ -138,22 +149,32 @@ class Agent:
             why += f"; its threads' stacks could not be kept: {error}"
         return {"exit_code": 1, "failure": "Hung", "message": why}
 
-    def look(self):
-        """One look at everything; whether the attempt still counts. A bucket that does not answer changes nothing."""
+    def kill(self):
+        """Whether the trainer is gone then."""
         assert self.trainer is not None
+        self.trainer.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.trainer.wait(KILL_SECONDS)
+        return self.trainer.poll() is not None
+
+    def look(self, state):
+        """One look at everything; whether the attempt still counts. A bucket that does not answer changes nothing."""
         if self.metadata.is_preempted():
             self.ask_to_stop("this VM is being preempted")
         if self.valid_until and time.time() > self.valid_until:
             self.ask_to_stop("this VM's time is up")
-        if self.asked_at is not None and time.time() - self.asked_at > GRACE_SECONDS:
-            self.trainer.kill()
         try:
-            self.beat("training", patience=10)
+            self.beat(state, patience=10)
             self.upload_log()
             return self.follow(self.job(patience=10))
         except (Unreachable, ValueError, KeyError, TypeError) as error:  # half-written, say
             say(f"{type(error).__name__}: {error}")
             return True
+
+    def look_early(self):
+        """While something is installed, for longer than a worker may be silent. Raises Stopped where that is in vain."""
+        if not self.look("installing"):
+            raise Stopped(None)
 
     def follow(self, job):
         """Do what the job says; whether this attempt still counts."""
@@ -173,11 +194,13 @@ class Agent:
         price = job.get("prices", {}).get(job["node"]["zone"])
         if job.get("budget") is not None and price:
             left = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
+            left -= sum(job["prices"].get(spare["zone"], price) for spare in job.get("spare", ())) * SPARE_SECONDS / 3600
             ends = self.born + left / price * 3600 - 2 * GRACE_SECONDS  # it billed before it booted, too
             self.valid_until = min(filter(None, [self.valid_until, max(1.0, ends)]))
 
     def ask_to_stop(self, why):
-        assert self.trainer is not None
+        if self.trainer is None:
+            raise Stopped({"exit_code": 75, "failure": None, "message": why})
         if self.asked_at is None:
             say("asking the trainer to save and stop: " + why)
             self.asked_at = time.time()
@@ -192,10 +215,13 @@ class Agent:
         found["message"] = "its last words: " + lines[-1][-500:] if lines else ""
         assert self.trainer is not None
         of_trainer = re.compile(rf"failures/[0-9]+-[0-9]+-{self.trainer.pid}(-host[0-9]+)?\.json$")
-        records = sorted(name for name in self.bucket.names("failures/") if of_trainer.search(name))
-        for name in records[-1:]:
-            record = json.loads(self.bucket.get(name) or b"{}")
-            found.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
+        try:
+            records = sorted(name for name in self.bucket.names("failures/") if of_trainer.search(name))
+            for name in records[-1:]:
+                record = json.loads(self.bucket.get(name) or b"{}")
+                found.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
+        except (Unreachable, ValueError, KeyError, TypeError) as error:  # the exit code says the most
+            say(f"{type(error).__name__}: {error}")
         return found
 
     def fetch_secrets(self):
@@ -238,7 +264,7 @@ class Agent:
 
     def wait_for_its_turn(self):
         """Of nodes queued in several zones the supervisor keeps the first: its attempt becomes the one that counts."""
-        until = time.time() + SELF_DELETE_SECONDS / 3
+        until = time.time() + TURN_SECONDS
         while time.time() < until:
             job = self.job() or {}
             if not any(spare["attempt"] == self.attempt and spare["ending"] is None for spare in job.get("spare", ())):
@@ -248,7 +274,7 @@ class Agent:
 
     def beat(self, state, patience=PATIENCE_SECONDS):
         self.tell(state)
-        beat = {"time": time.time(), "state": state, "step": self.watch.step}
+        beat = {"time": time.time(), "state": state, "step": self.watch.step, "stage": self.watch.stage}
         self.bucket.put(self.folder + f"beat-{self.worker}.json", json.dumps(beat).encode(), patience)
 
     def tell(self, state):
@@ -256,11 +282,6 @@ class Agent:
         if state != self.told:
             self.told = state
             self.metadata.tell("boot", state)
-
-    def is_alive(self):
-        """While something is installed, which may take longer than a worker may be silent."""
-        with contextlib.suppress(Unreachable):
-            self.beat("installing", patience=10)
 
     def end(self, outcome):
         outcome = dict(outcome, step=self.watch.step)

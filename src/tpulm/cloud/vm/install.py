@@ -37,17 +37,21 @@ def environment(alive, pins="pins.txt"):
 
 
 def run(command, alive):
-    """Raises RuntimeError with the end of what it said, or when it takes too long. `alive` is called all the while."""
+    """Raises RuntimeError with the end of what it said, or when it takes too long. `alive` is called all the while; what it
+    raises ends the process, too.
+    """
     until = time.time() + STEP_SECONDS
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        while process.poll() is None and time.time() < until:
-            alive()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(ALIVE_SECONDS)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        try:
+            while process.poll() is None and time.time() < until:
+                alive()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(ALIVE_SECONDS)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         said.seek(0)
         if process.returncode:
             raise RuntimeError(

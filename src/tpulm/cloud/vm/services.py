@@ -110,11 +110,19 @@ class Bucket:
 
     def names(self, beginning):
         """Below the prefix."""
-        parameters = urllib.parse.urlencode({"prefix": self._full(beginning), "fields": "items(name)"})
-        url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{parameters}"
-        _, body = self._request(url)
-        cut = len(self._full(""))
-        return [item["name"][cut:] for item in json.loads(body or b"{}").get("items", [])]
+        found, page = [], ""
+        while True:
+            asked = {"prefix": self._full(beginning), "fields": "items(name),nextPageToken", "pageToken": page}
+            status, body = self._request(f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(asked)}")
+            if status != 200:
+                raise Unreachable(
+                    "cannot list {}: HTTP {}: {}".format(beginning, status, body[:300].decode("utf-8", "replace"))
+                )
+            answer = json.loads(body)
+            found += [item["name"][len(self._full("")) :] for item in answer.get("items", [])]
+            page = answer.get("nextPageToken")
+            if not page:
+                return found
 
     def _full(self, name):
         return f"{self._prefix}/{name}" if self._prefix else name

@@ -94,7 +94,7 @@ class Keeper:
                 self.gone_since = self.gone_since or time.time()
                 return time.time() - self.gone_since > GONE_SECONDS
             self.gone_since, job = None, json.loads(content)
-            return job["status"] != "active" and job["node"] is None
+            return job["status"] != "active" and job["node"] is None and not job.get("spare")
         except (Unreachable, ValueError, KeyError, TypeError) as error:
             self.tell(f"{type(error).__name__}: {error}")
             return False
