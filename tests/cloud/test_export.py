@@ -304,7 +304,9 @@ def test_the_commands_prepare_and_stage(place: Path):
     assert pod_of(manifest)["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == "tpu7x"
 
 
-def test_a_run_that_has_a_node_is_left_alone(place: Path):
-    write_job(running())
+@pytest.mark.parametrize("place_of", ["node", "spare"])
+def test_a_run_that_has_a_node_is_left_alone(place: Path, place_of: str):
+    job = running()
+    write_job(job if place_of == "node" else job.model_copy(update={"node": None, "spare": job.nodes}))
     with pytest.raises(ConfigError, match=r"toy-a2 works in gs://runs/toy; end it first: tpulm cloud stop"):
         export.stage(load("bert-tiny"), WORKDIR_PATH, settings())

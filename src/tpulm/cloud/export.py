@@ -100,7 +100,8 @@ def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, prog
     control = Control(workdir)
     with storage.held(control.folder, note=progress.note):
         if (found := control.read()) is not None and found[0].nodes:
-            raise ConfigError(f"{found[0].nodes[0].name} works in {workdir}; end it first: tpulm cloud stop --workdir {workdir}")
+            name = found[0].nodes[0].name
+            raise ConfigError(f"{name} works in {workdir}; end it first: tpulm cloud stop --workdir {workdir}")
         packed = bundle.stage(control.folder / "bundles", offline=not settings.external_addresses, progress=progress)
         storage.write_atomic(control.run_file, canonical_json(config))
     return Staged(label_value(config.name, workdir), workdir, control.run_file, packed)

@@ -61,7 +61,8 @@ def launch(
     }
     with storage.held(control.folder, note=progress.note):
         if (found := control.read()) is not None and found[0].nodes:
-            raise ConfigError(f"{found[0].nodes[0].name} of this run was recorded meanwhile; 'tpulm cloud attach' watches over it")
+            name = found[0].nodes[0].name
+            raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud attach' watches over it")
         offline = not settings.external_addresses and python is None
         staged = bundle.stage(control.folder / "bundles", python=python, offline=offline, progress=progress)
         storage.write_atomic(control.run_file, canonical_json(config))
