@@ -136,7 +136,7 @@ def test_zones_of_ai_are_zones():
 
 def test_a_budget_needs_a_price():
     settings = load(accelerator="v6e-8", zones=("us-east1-d", "us-central1-b"), budget=100)
-    with pytest.raises(CloudRefused, match=r"price of v6e-8 in us-central1-b, .* dollars_per_hour"):
+    with pytest.raises(ConfigError, match=r"v6e-8 in us-central1-b: write dollars_per_hour .* zones = \[\"us-east1-d\"\]"):
         check_means(settings, {"us-east1-d": 5.0}, spent=0.0)
     with pytest.raises(CloudRefused, match=r"a budget of \$100.00 ends the run at once"):
         check_means(settings, {"us-east1-d": 5.0, "us-central1-b": 500.0}, spent=0.0)

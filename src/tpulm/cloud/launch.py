@@ -15,6 +15,7 @@ from tpulm.cloud import bundle
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job, Node, reopened
+from tpulm.cloud.prices import check_known
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Provider, Request
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.supervise import Supervisor
@@ -43,12 +44,12 @@ def launch(
 
     `prices`: dollars per hour of the whole slice, by zone. One may be missing where there is no budget.
     The work folder's tokenizer and dataset should be there: workers prepare what is missing, on a TPU that is paid for.
-    `python`: an interpreter on the VM's image that has this tpulm. Raises ConfigError for a folder that is not in a bucket, and
-    for a run that has a node (see `take_up`); CloudRefused for a budget without a price; InUse where somebody supervises the
-    run. Then nothing was changed.
+    `python`: an interpreter on the VM's image that has this tpulm. Raises ConfigError for a folder that is not in a bucket, for
+    a run that has a node (see `take_up`), and for a budget without a price; InUse where somebody supervises the run. Then
+    nothing was changed.
     """
     check_folder(workdir)
-    _check_priced(settings, prices)
+    check_known(settings, settings.zones, prices)
     control = Control(workdir)
     where = {
         "accelerator": settings.kind.name,
@@ -99,24 +100,16 @@ def check_folder(workdir: PurePath) -> None:
 
 
 def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:
-    """Raises CloudRefused for a budget that would end the run as soon as it begins, or that nobody could watch."""
+    """Raises CloudRefused for a budget that would end the run as soon as it begins, ConfigError for one without a price."""
     if settings.budget is None:
         return
-    _check_priced(settings, prices)
+    check_known(settings, settings.zones, prices)
     least = spent + Policy().margin / 3600 * max(prices[zone] for zone in settings.zones)
     if settings.budget <= least:
         was = f"{dollars(spent)} of it are spent, and " if spent else ""
         raise CloudRefused(
             f"a budget of {dollars(settings.budget)} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
             f"({dollars(least - spent)}) are kept for saving and deleting; raise it with --budget"
-        )
-
-
-def _check_priced(settings: CloudSettings, prices: Mapping[str, float]) -> None:
-    if settings.budget is not None and (unknown := [zone for zone in settings.zones if zone not in prices]):
-        raise CloudRefused(
-            f"a budget needs the price of {settings.accelerator} in {', '.join(unknown)}, which is not known: write "
-            "dollars_per_hour = … in cloud.toml, name other zones, or leave the budget out"
         )
 
 

@@ -13,7 +13,7 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path, PurePath
@@ -70,13 +70,18 @@ def of(
         return {zone: Price(settings.dollars_per_hour, zone, settings.spot, "cloud.toml", "") for zone in zones}
     rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
     found = of_type(settings.kind, zones, spot=settings.spot, rest=rest, note=note)
+    check_known(settings, zones, found)
+    return found
+
+
+def check_known(settings: CloudSettings, zones: Iterable[str], found: Collection[str]) -> None:
+    """Raises ConfigError where there is a budget and a zone is not among those with a known price."""
     if settings.budget is not None and (unknown := [zone for zone in zones if zone not in found]):
         others = f', or zones = ["{next(iter(found))}"]' if found else ""
         raise ConfigError(
             f"a budget needs a price, and none is known for {'spot ' * settings.spot}{settings.kind.name} in "
             f"{', '.join(unknown)}: write dollars_per_hour = … in cloud.toml{others}, or leave the budget out"
         )
-    return found
 
 
 def of_type(
