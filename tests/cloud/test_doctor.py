@@ -254,6 +254,9 @@ def test_prices(whole: Emulator):
     )
     found = checks(budget=None)["price"]
     assert found.ok and "no budget is set" in found.found and "budget = 100" in found.remedy
+    found = checks(accelerator="v5p-8", zones=())["price"]
+    assert found.ok and "no price is known in us-east5-a, europe-west4-b: left out" in found.found
+    assert checks(accelerator="v5p-8", zones=("us-central1-a", "us-east5-a"))["price"].ok is False
 
 
 def test_little_is_named(whole: Emulator):

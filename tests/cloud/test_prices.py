@@ -164,8 +164,18 @@ def test_a_budget_needs_a_price_of_every_zone(gcs: Emulator):
     with pytest.raises(ConfigError, match=r"in us-central2-b: write dollars_per_hour = … in cloud.toml, or leave"):
         per_hour("v4-8", "us-central2-b", budget=100.0)
     with pytest.raises(ConfigError, match=r'spot v3-8 in asia-east1-c: .* or zones = \["us-central1-a"\]'):
-        per_hour("v3-8", "us-central1-a", "asia-east1-c", budget=100.0)
+        per_hour("v3-8", *(zones := ("us-central1-a", "asia-east1-c")), zones=zones, budget=100.0)
     assert per_hour("v4-8", "us-central2-b", budget=100.0, dollars_per_hour=0.0) == {"us-central2-b": 0.0}
+
+
+def test_a_budget_leaves_out_default_zones_without_a_price(gcs: Emulator):
+    notes: list[str] = []
+    zones = settings_of("v5p-8").zones
+    assert per_hour("v5p-8", *zones, notes=notes, budget=100.0) == per_hour("v5p-8", "us-central1-a")
+    assert notes == ["no price is known in us-east5-a, europe-west4-b: left out, since a budget needs one"]
+    with pytest.raises(ConfigError, match="in us-east5-a: write dollars_per_hour"):
+        per_hour("v5p-8", *zones[:2], zones=zones[:2], budget=100.0)
+    assert per_hour("v5p-8", *zones, notes=(none := [])) == per_hour("v5p-8", "us-central1-a") and none == []
 
 
 def test_the_users_own_prices_come_first(gcs: Emulator, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):

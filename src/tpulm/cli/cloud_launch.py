@@ -112,14 +112,16 @@ def launch(
     job = found[0] if (found := control.read()) else None
     if job is not None and control.is_complete() and job.is_over:
         _end(job, folder, as_json)
-    settings = launching.offered(settings, TpuApi(settings.project))
+    named, settings = settings, launching.offered(settings, TpuApi(settings.project))
     if job is not None and job.node is not None:
         launching.check_means(settings.model_copy(update={"zones": job.zones}), job.prices, spent=job.dollars(time.time()))
         console.print(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.", soft_wrap=True)
         launching.take_up(config, folder, settings)
     else:
         with console.status("Looking up prices …"):
-            found_prices = prices.of(settings, settings.zones, note=lambda text: console.print(escape(text), soft_wrap=True))
+            found_prices = prices.of(named, settings.zones, note=lambda text: console.print(escape(text), soft_wrap=True))
+        if settings.budget is not None:
+            settings = settings.model_copy(update={"zones": tuple(found_prices)})
         by_zone = {zone: price.dollars_per_hour for zone, price in found_prices.items()}
         dearest = max(by_zone.values(), default=None)
         launching.check_means(settings, by_zone, spent=job.dollars(time.time()) if job else 0.0)

@@ -131,7 +131,7 @@ def price(look: Look) -> Check:
     if not found:
         return Check("price", None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
     dearest = max(found.values(), key=lambda item: item.dollars_per_hour)
-    said = [str(dearest), *([unknown] if len(found) < len(zones) else []), *notes]
+    said = [str(dearest), *([unknown] if len(found) < len(zones) and settings.budget is None else []), *notes]
     if dearest.dollars_per_hour and settings.budget is not None:
         bought = readable.duration(settings.budget / dearest.dollars_per_hour * 3600)
         said.append(f"{readable.dollars(settings.budget)} buy {bought}")

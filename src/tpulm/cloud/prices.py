@@ -61,16 +61,21 @@ def of(
     rest: GoogleRest | None = None,
     note: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Price]:
-    """By zone; one without a known price is left out. Raises ConfigError for such a zone where there is a budget.
+    """By zone; one without a known price is left out. Raises ConfigError where a budget needs one.
 
-    `note` is told when the catalogue could not be read.
+    `zones`: those of the settings, expanded. `note` is told when the catalogue could not be read, and which of an accelerator's
+    default zones a budget leaves out.
     """
     zones = tuple(zones)
     if settings.dollars_per_hour is not None:
         return {zone: Price(settings.dollars_per_hour, zone, settings.spot, "cloud.toml", "") for zone in zones}
     rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
     found = of_type(settings.kind, zones, spot=settings.spot, rest=rest, note=note)
-    check_known(settings, zones, found)
+    if settings.budget is not None and found and settings.zones == settings.kind.zones:
+        if unknown := [zone for zone in zones if zone not in found]:
+            note(f"no price is known in {', '.join(unknown)}: left out, since a budget needs one")
+    else:
+        check_known(settings, zones, found)
     return found
 
 
