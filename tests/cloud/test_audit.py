@@ -64,10 +64,20 @@ def test_whose_run_does_not_need_it_is_an_orphan(api: TpuApi):
 
 
 def test_what_is_queued_elsewhere_for_a_live_run_is_left_alone(api: TpuApi):
-    write_job(running().model_copy(update={"spare": (node_of(3, name="toy-a3", zone=OTHER_ZONE),)}))
+    spare = (node_of(3, zone=OTHER_ZONE), node_of(4, zone=OTHER_ZONE, ending="withdrawn"))
+    write_job(running(spare=spare))
     plant(api, "toy-a2")
-    plant(api, "toy-a3", OTHER_ZONE)
-    assert verdicts(api) == {("toy-a2", "node"): "live", ("toy-a3", "node"): "live"}
+    for node in spare:
+        plant(api, node.name, node.zone, queued=True)
+    found = audit.audit(api)
+    assert {(item.resource.name, item.verdict) for item in found.findings} == {
+        ("toy-a2", "live"),
+        ("toy-a3", "live"),
+        ("toy-a4", "orphan"),
+    }
+    assert all("has given it up (withdrawn)" in item.why for item in found.of("orphan"))
+    assert audit.delete(api, found.findings, pause_seconds=0.05).left == ()
+    assert {item.resource.name for item in audit.audit(api).findings} == {"toy-a2", "toy-a3"}
 
 
 def test_queued_resources_are_orphans_with_or_without_a_node(api: TpuApi, gcs: Emulator):

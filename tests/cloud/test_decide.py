@@ -44,7 +44,7 @@ def new(**changes: object) -> Job:
 
 
 def requested(**changes: object) -> Job:
-    job = jobs.with_node(jobs.intended(new(), now=NOW), requested=True)
+    job = jobs.with_node(jobs.intended(new(), now=NOW), requested=True, since=NOW)
     return jobs.with_node(job, **changes)
 
 
@@ -62,9 +62,7 @@ def working(**changes: object) -> Job:
         (jobs.intended(new(), now=NOW), Seen(), 0, Create()),
         (jobs.intended(new(), now=NOW), Seen(state="CREATING"), 0, Adopt()),
         (requested(), Seen(pending=True), 0, Wait("reviews-a1 was asked for")),
-        (requested(since=NOW), Seen(), 119, Wait("reviews-a1 was asked for")),  # a get right after a create may answer 404
-        (requested(since=NOW), Seen(), 121, Condemn("lost", "reviews-a1 is gone from a")),
-        (requested(since=NOW, state="CREATING"), Seen(), 10, Condemn("lost", "reviews-a1 is gone from a")),
+        (requested(), Seen(), 120, Wait("reviews-a1 was asked for")),
         (requested(), Seen(state="CREATING"), 0, Note("CREATING")),
         (requested(state="CREATING"), Seen(state="CREATING"), 1700, Wait("reviews-a1 is CREATING")),
         (requested(state="CREATING"), Seen(state="CREATING", silence=(5.0,)), 9999, Wait("working")),
@@ -73,15 +71,12 @@ def working(**changes: object) -> Job:
         (working(ending="lost", detail="gone"), WORKING, 0, Delete()),
         (working(ending="lost", detail="gone"), Seen(state="DELETING"), 0, Wait("reviews-a1 is being deleted")),
         (working(ending="lost", detail="gone"), Seen(), 0, Bury(0.0)),
-        (
-            requested(ending="stopped", since=NOW),
-            Seen(),
-            119,
-            Wait("whether reviews-a1 will be created is not known yet"),
-        ),
-        (requested(ending="stopped", since=NOW), Seen(), 121, Bury(0.0)),
-        (requested(ending="stopped", since=NOW), Seen(deleting=5.0), 10, Bury(0.0)),
-        (requested(ending="done", since=NOW), Seen(refusal="stock-out"), 10, Bury(0.0)),
+        (requested(ending="withdrawn"), Seen(), 120, Wait("whether reviews-a1 will be created is not known yet")),
+        (requested(ending="withdrawn"), Seen(), 121, Bury(0.0)),
+        (requested(ending="withdrawn"), Seen(deleting=10.0), 60, Bury(0.0)),
+        (requested(ending="stopped"), Seen(outcome=Outcome(75, "Stopped", "")), 60, Bury(0.0)),
+        (requested(ending="withdrawn", requested=False), Seen(), 0, Bury(0.0)),
+        (requested(ending="denied"), Seen(refusal="denied"), 10, Bury(0.0)),
         (requested(ending="stopped"), Seen(pending=True), 0, Wait("whether reviews-a1 will be created is not known yet")),
     ],
 )
@@ -99,7 +94,8 @@ def test_what_is_due(job: Job, seen: Seen, later: float, expected: Action):
         (requested(state="ACCEPTED"), Seen(state="FAILED"), 0, "cloud"),
         (requested(state="CREATING"), Seen(state="CREATING"), 1801, "slow"),
         (requested(state="WAITING_FOR_RESOURCES"), Seen(state="WAITING_FOR_RESOURCES"), 24 * 3600 + 1, "slow"),
-        (requested(), Seen(), 0, "lost"),
+        (requested(), Seen(), 121, "lost"),
+        (requested(state="CREATING"), Seen(), 10, "lost"),
         (requested(), Seen(refusal="stock-out"), 0, "stock-out"),
         (requested(), Seen(refusal="quota"), 0, "quota"),
         (requested(), Seen(state="READY", foreign=True), 0, "taken"),
@@ -202,8 +198,9 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
 
 @pytest.mark.parametrize("refusal", ["denied", "invalid"])
 def test_a_refusal_that_lasts_ends_the_run(refusal: Refusal):
-    job = recorded(requested(), Condemn(refusal, "Quota limit 'X' has been exceeded."), Seen(), NOW)
-    job = recorded(job, decide(job, Seen(), NOW, POLICY), Seen(), NOW)
+    job, seen = requested(), Seen(refusal=refusal, refused_because="Quota limit 'X' has been exceeded.")
+    for _ in range(2):
+        job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
     assert (job.status, job.message, job.node) == ("refused", "Quota limit 'X' has been exceeded.", None)
     assert decide(job, Seen(), NOW, POLICY) == Rest()
 
@@ -326,39 +323,60 @@ def test_a_spare_that_came_and_went_unseen_may_have_billed():
     assert job.attempts[-1].ending == "withdrawn" and job.attempts[-1].dollars == pytest.approx(0.5 * 2.0)
 
 
-def test_a_denial_of_one_queue_ends_the_others():
-    """The run is refused, and nothing more is created."""
-    job = recorded(queued_job(), Condemn("denied", "not permitted"), Seen(), NOW)
-    spare = {"reviews-a2": Seen(), "reviews-a3": WAITING}
-    for _ in range(20):
-        seen = Seen(spare=spare)
+def withdrawn(job: Job, seen: Seen) -> Job:
+    """To the end, in which nothing is created any more. What is seen is gone once it is deleted."""
+    for _ in range(40):
         action = decide(job, seen, NOW, POLICY)
+        if isinstance(action, Delete):
+            seen = Seen(spare=dict.fromkeys(seen.spare, Seen()))
+            continue
         if isinstance(action, Rest):
             break
-        if isinstance(action, Delete):
-            spare = dict.fromkeys(spare, Seen())
-        assert not isinstance(action, Create | Promote) and not (isinstance(action, Beside) and action.action == Create())
+        same = action.action if isinstance(action, Beside) else action
+        assert not isinstance(same, Wait | Create | Promote), action
         job = recorded(job, action, seen, NOW)
-    assert (job.status, job.message, job.nodes) == ("refused", "not permitted", ())
+    assert job.nodes == ()
+    return job
 
 
 def test_a_stop_withdraws_what_is_queued():
     job = queued_job().model_copy(update={"wanted": "stopped"})
-    spare = {"reviews-a2": WAITING, "reviews-a3": WAITING}
-    seen = dataclasses.replace(WAITING, spare=spare)
-    for _ in range(40):
-        action = decide(job, seen, NOW, POLICY)
-        if isinstance(action, Delete):
-            spare = dict.fromkeys(spare, Seen())
-            seen = Seen(spare=spare)
-            continue
-        if isinstance(action, Rest):
-            break
-        assert not isinstance(action, Wait), action
-        if isinstance(action, Create) or (isinstance(action, Beside) and isinstance(action.action, Create)):
-            pytest.fail("nothing is created any more")
-        job = recorded(job, action, seen, NOW)
-    assert (job.status, job.nodes) == ("stopped", ())
+    seen = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": WAITING})
+    assert withdrawn(job, seen).status == "stopped"
+
+
+@pytest.mark.parametrize("kind", ["denied", "invalid"])
+@pytest.mark.parametrize("other", [Seen(), WAITING, Seen(state="READY")], ids=["not asked for", "queued", "up"])
+def test_a_refusal_that_lasts_withdraws_what_is_queued(kind: Refusal, other: Seen):
+    job = queued_job()
+    if other.state is not None:
+        for name in ("reviews-a2", "reviews-a3"):
+            view = jobs.with_node(jobs.beside(job, name), requested=True, since=NOW, state=other.state)
+            job = jobs.with_beside(job, view)
+    seen = Seen(spare={"reviews-a2": other, "reviews-a3": other})
+    assert job.node is not None
+    job = withdrawn(recorded(job, refused(job, job.node, kind, "no", NOW, POLICY), seen, NOW), seen)
+    assert (job.status, job.message) == ("refused", "no")
+    assert [attempt.ending for attempt in job.attempts] == [kind, "withdrawn", "withdrawn"]
+
+
+@pytest.mark.parametrize("requested", [False, True])
+def test_a_run_that_is_over_keeps_no_node(requested: bool):
+    job = jobs.intended(new(), now=NOW).model_copy(update={"status": "refused", "message": "no"})
+    seen = Seen()
+    if requested:
+        job, seen = jobs.with_node(job, requested=True, state=WAITING.state), WAITING
+    job = withdrawn(job, seen)
+    assert (job.status, job.message, job.attempts[-1].ending) == ("refused", "no", "withdrawn")
+    job = working().model_copy(update={"status": "refused"})
+    assert decide(job, WORKING, NOW, POLICY) == AskToStop("withdrawn"), "its trainer saves first"
+
+
+def test_what_failed_is_not_tried_elsewhere_while_it_is_deleted():
+    job = jobs.with_node(queued_job(), requested=True, state="READY", ending="failed")
+    seen = Seen(state="READY", spare={"reviews-a2": Seen(), "reviews-a3": Seen(state="READY")})
+    action = decide(job, seen, NOW, POLICY)
+    assert isinstance(action, Beside) and isinstance(action.action, Condemn) and action.action.why == "withdrawn"
 
 
 def test_the_price_of_the_zone_counts_and_the_dearest_before():

@@ -25,7 +25,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
 
 Verdict = Literal[
-    "live",  # the node of a run that goes on
+    "live",  # a node of a run that goes on, or queued for one
     "going",  # being deleted
     "orphan",
     "unknown",  # whose it is cannot be read
@@ -169,7 +169,10 @@ def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Ver
         return "orphan", f"the run in {resource.workdir} is over ({job.status})"
     if resource.kind == SUPERVISOR:
         pass  # of a run that goes on
-    elif not any((node.name, node.zone) == (resource.name, resource.zone) for node in job.nodes):
+    elif node := next((node for node in job.nodes if (node.name, node.zone) == (resource.name, resource.zone)), None):
+        if node.ending is not None:
+            return "orphan", f"the run in {resource.workdir} has given it up ({node.ending})"
+    else:
         now_at = f"is at {job.node.name} in {job.node.zone}" if job.node else "has no node now"
         return "orphan", f"the run in {resource.workdir} {now_at}"
     until = resource.labels.get(UNTIL_LABEL, "")

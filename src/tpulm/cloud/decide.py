@@ -119,8 +119,7 @@ _USERS = frozenset([2, 3, 4])  # exit codes that say: the run, its data, its per
 
 def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
     """The node first; then those beside it, as soon as it has nothing to do but to wait or to be deleted."""
-    is_free = job.node is None or (job.node.ending is not None and job.node.ending not in FINAL)
-    if is_free and job.status == "active":
+    if not _is_over(job) and (job.node is None or job.node.ending is not None):
         alive = [node.name for node in job.spare if node.ending is None]
         if alive:
             up = [name for name in alive if _is_up(seen.spare.get(name, Seen()))]
@@ -184,7 +183,7 @@ def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
 def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
     """Nodes that were queued in several zones: the first that is up is kept. `action` is due of the node itself."""
     served = job.node is not None and job.node.ending is None and _is_up(seen)
-    over = job.status != "active" or job.wanted != "running" or seen.complete or _out_of_means(job, now, policy)
+    over = _is_over(job) or job.wanted != "running" or seen.complete or _out_of_means(job, now, policy)
     for node in job.spare:
         its = seen.spare.get(node.name, Seen())
         due: Action
@@ -205,6 +204,11 @@ def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | D
             case _:
                 pass
     return action
+
+
+def _is_over(job: Job) -> bool:
+    """Whether nothing is to follow, though nodes may be left."""
+    return job.status != "active" or (job.node is not None and job.node.ending in FINAL)
 
 
 def _is_up(seen: Seen) -> bool:
@@ -237,6 +241,8 @@ def _without_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
 def _intended(job: Job, node: Node, seen: Seen) -> Action:
     if seen.state is not None:
         return Condemn("taken", f"{node.name} exists in {node.zone} and belongs to another run") if seen.foreign else Adopt()
+    if job.status != "active":
+        return Condemn("withdrawn", f"the run is over ({job.status})")
     if job.wanted != "running":
         return Condemn("stopped", "stopped on request before anything was created")
     return Create()
@@ -248,15 +254,15 @@ def _deleting(job: Job, node: Node, why: Ending, seen: Seen, now: float, policy:
         if seen.deleting > patience:
             return GiveUp()
         return Wait(f"{node.name} is being deleted") if seen.state == "DELETING" else Delete()
-    was_seen = seen.refusal is not None or seen.deleting > 0
-    if seen.pending or (not was_seen and _may_appear(node, now, policy)):
+    if seen.pending or _may_appear(node, seen, now, policy):
         return Wait(f"whether {node.name} will be created is not known yet")
     return Bury(0.0 if why in FINAL else _pause(job, why, seen, policy))
 
 
-def _may_appear(node: Node, now: float, policy: Policy) -> bool:
-    """Whether a node that was just asked for, and is not to be seen, may yet come."""
-    return node.requested and not node.state and now - node.since < policy.appear
+def _may_appear(node: Node, seen: Seen, now: float, policy: Policy) -> bool:
+    """Whether a node that is not there may come yet: it was asked for, not refused, and nothing of it was seen."""
+    came = node.state or seen.deleting or seen.outcome is not None
+    return node.requested and not came and seen.refusal is None and now - node.since <= policy.appear
 
 
 def _pause(job: Job, why: Ending, seen: Seen, policy: Policy) -> float:
@@ -284,7 +290,7 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
     if seen.outcome is not None:
         return _judged(job, node, seen.outcome)
     if (state := seen.state) is None:
-        if (seen.pending and now - node.intended_at <= policy.create) or _may_appear(node, now, policy):
+        if (seen.pending and now - node.intended_at <= policy.create) or _may_appear(node, seen, now, policy):
             return Wait(f"{node.name} was asked for")
         return Condemn("lost", f"{node.name} is gone from {node.zone}")
     if state in _GONE:
@@ -303,9 +309,11 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
 
 
 def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action | None:
-    """What follows from a run that is complete, a wish, the budget or the deadline."""
+    """What follows from a run that is over or complete, a wish, the budget or the deadline."""
     reason: tuple[Ending, str] | None = None
-    if seen.complete:  # its trainer has yet to close its files and its worker to send the log
+    if job.status != "active":
+        reason = "withdrawn", f"the run is over ({job.status})"
+    elif seen.complete:  # its trainer has yet to close its files and its worker to send the log
         reason = "done", "the run is complete"
     elif job.wanted != "running":
         reason = "stopped", "stopped on request; launching it again continues"

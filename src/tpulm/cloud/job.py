@@ -259,8 +259,8 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
             "idle": idle,
             "fruitless": 0 if fruitful else job.fruitless + (node.ending in FAULTS),
             "not_before": now + pause,
-            "status": (status := FINAL.get(node.ending, job.status)),
-            "message": node.detail if status != "active" else job.message,
+            "status": FINAL.get(node.ending, job.status),
+            "message": node.detail if node.ending in FINAL else job.message,
         }
     )
 
