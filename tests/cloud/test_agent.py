@@ -290,6 +290,21 @@ def test_what_ends_a_trainer_ends_installing(
     assert time.monotonic() - begun < 10 and children() == before
 
 
+def test_a_log_of_before_a_reboot_waits_for_the_secrets(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
+    """Out of which they are taken."""
+    put_job(google)
+    google.objects["/storage/v1/b/runs/o/key"] = b"a-very-secret-value"
+    google.metadata["instance/attributes/tpulm-secrets"] = json.dumps({"KEY": "gs://runs/key"})
+    agent = program.Agent()
+    agent.log_path.write_text("training with a-very-secret-value\n")
+    agent.look("installing")
+    agent.upload_log(last=True)
+    agent.fetch_secrets()
+    agent.upload_log(last=True)
+    (log,) = [asked.body for asked in google.asked if "log-0.txt" in asked.path]
+    assert log == "training with [redacted]\n"
+
+
 def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 

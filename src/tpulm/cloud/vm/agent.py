@@ -64,7 +64,7 @@ class Agent:
         self.told = ""  # to the metadata server
         self.asked_at = None  # when the trainer was asked to stop
         self.gone_since = None  # when the job was first not there
-        self.secrets = []
+        self.secrets = None  # until they are fetched
         self._logged = (0.0, -1)
 
     def run(self):
@@ -291,6 +291,8 @@ class Agent:
         self.bucket.put(self.folder + f"end-{self.worker}.json", json.dumps(outcome).encode())
 
     def upload_log(self, last=False):
+        if self.secrets is None:  # a log of before a reboot, out of which they cannot be taken
+            return
         try:
             size = self.log_path.stat().st_size
         except OSError:
@@ -313,7 +315,7 @@ class Agent:
         return text.encode()[-LOG_BYTES:].decode("utf-8", "ignore")
 
     def redacted(self, text):
-        for secret in self.secrets:
+        for secret in self.secrets or ():
             text = text.replace(secret, "[redacted]")
         return text
 
