@@ -218,9 +218,10 @@ JOB: dict[str, Any] = {
 
 
 class Frozen:
-    """A trainer in an uninterruptible call of the kernel: no signal ends it."""
+    """A process in an uninterruptible call of the kernel: no signal ends it."""
 
     pid = 4321
+    returncode = None
     killed = 0
 
     def kill(self) -> None:
@@ -232,8 +233,9 @@ class Frozen:
     def poll(self) -> None:
         return None
 
-    def wait(self, timeout: float) -> int:
-        raise subprocess.TimeoutExpired("trainer", timeout)
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "waits for ever"
+        raise subprocess.TimeoutExpired("frozen", timeout)
 
 
 @pytest.fixture
@@ -266,6 +268,14 @@ def test_a_trainer_that_cannot_be_killed_keeps_no_vm(google: Google, program: An
     assert agent.end_hung(700.0)["failure"] == "Hung"
     put_job(google, node={**JOB["node"], "ending": "lost"})
     assert agent.train() is None
+
+
+def test_an_installer_that_cannot_be_killed_keeps_no_vm(program: Any, monkeypatch: pytest.MonkeyPatch):
+    install = sys.modules["install"]
+    monkeypatch.setattr(install, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(program.subprocess, "Popen", lambda *command, **options: Frozen())
+    with pytest.raises(RuntimeError, match="exit code None"):
+        install.run(["uv"], lambda: None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import traceback
 
 from hang import Watch, stacks
 from install import environment
-from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, die_with_parent, request, say
+from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, die_with_parent, kill, request, say
 
 TPU = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.googleapis.com").rstrip("/")
 SECRETS = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", "https://secretmanager.googleapis.com").rstrip("/")
@@ -30,7 +30,6 @@ LOG_SECONDS = 15.0  # between uploads of the log
 LOG_BYTES = 4 << 20  # of its end that are uploaded
 SELF_DELETE_SECONDS = float(os.environ.get("TPULM_SELF_DELETE_SECONDS", "900"))  # after the trainer ended
 GRACE_SECONDS = 240.0  # that a trainer has after SIGTERM
-KILL_SECONDS = 60.0  # until one that was killed is gone; in an uninterruptible call it may never be
 TURN_SECONDS = SELF_DELETE_SECONDS / 3  # that a VM which came up beside another waits for its turn
 SPARE_SECONDS = 600.0  # that one may bill whose turn does not come: boot, wait and deletion
 GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt does not count any more
@@ -123,10 +122,10 @@ class Agent:
             )
         while self.trainer.poll() is None:
             if not self.look("training"):
-                self.kill()
+                kill(self.trainer)
                 say(f"attempt {self.attempt} does not count any more: its trainer was killed")
                 return None
-            if self.asked_at is not None and time.time() - self.asked_at > GRACE_SECONDS and not self.kill():
+            if self.asked_at is not None and time.time() - self.asked_at > GRACE_SECONDS and not kill(self.trainer):
                 return {"exit_code": -9, "failure": None, "message": "the trainer cannot be killed"}
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.trainer.wait(LOOK_SECONDS)
@@ -141,21 +140,13 @@ class Agent:
         why, name = self.watch.why(seconds), self.folder + f"stacks-{self.worker}.txt"
         say(f"the trainer hangs: {why}")
         content = self.redacted(stacks(self.trainer, self.stacks_path))
-        self.kill()
+        kill(self.trainer)
         try:
             self.bucket.put(name, content.encode())
             why += f"; its threads' stacks are in {self.workdir}/{name}"
         except Unreachable as error:
             why += f"; its threads' stacks could not be kept: {error}"
         return {"exit_code": 1, "failure": "Hung", "message": why}
-
-    def kill(self):
-        """Whether the trainer is gone then."""
-        assert self.trainer is not None
-        self.trainer.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.trainer.wait(KILL_SECONDS)
-        return self.trainer.poll() is not None
 
     def look(self, state):
         """One look at everything; whether the attempt still counts. A bucket that does not answer changes nothing."""

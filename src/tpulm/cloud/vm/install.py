@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from services import say
+from services import kill, say
 
 HERE = Path(__file__).resolve().parent
 STEP_SECONDS = 1800.0  # that one step may take
@@ -50,10 +50,9 @@ def run(command, alive):
                     process.wait(ALIVE_SECONDS)
         finally:
             if process.poll() is None:
-                process.kill()
-                process.wait()
+                kill(process)
         said.seek(0)
-        if process.returncode:
+        if process.returncode != 0:
             raise RuntimeError(
                 "{}: exit code {}: {}".format(" ".join(command[:3]), process.returncode, said.read()[-1000:].strip())
             )

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import time
 import urllib.error
 import urllib.parse
@@ -20,6 +21,7 @@ STORAGE = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.co
 HOME = Path(os.environ.get("HOME") or "/root") / "tpulm"
 PATIENCE_SECONDS = 120  # before a request counts as failed
 TOKEN_SECONDS = 240  # that one is used
+KILL_SECONDS = 60.0  # until a process that was killed is gone; in an uninterruptible call it may never be
 PR_SET_PDEATHSIG = 1
 
 
@@ -146,6 +148,14 @@ class Bucket:
 def die_with_parent():
     """In a new process: nothing of it outlives the program that began it, which would not know of it once started again."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def kill(process):
+    """Whether it is gone then."""
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_SECONDS)
+    return process.poll() is not None
 
 
 def say(line):
