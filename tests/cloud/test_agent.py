@@ -355,10 +355,21 @@ def test_names_come_from_every_page(program: Any, monkeypatch: pytest.MonkeyPatc
     assert asked[1].endswith("pageToken=x%2F1")
 
 
-def test_a_program_that_dies_at_once_again_and_again_keeps_no_vm(google: Google, tmp_path: Path):
+def test_a_program_that_dies_again_and_again_keeps_no_vm(google: Google, tmp_path: Path):
+    """One that lived for long first is started again."""
     google.metadata.update({f"instance/attributes/{key}": value for key, value in OWN.items()})
     broken = tmp_path / "tpulm" / "bundles" / ("0" * 64)
     broken.mkdir(parents=True)
-    (broken / "agent.py").write_text("raise SystemExit(3)\n")
-    said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, google.environment(tmp_path))
+    (broken / "agent.py").write_text(
+        "import pathlib, time\n"
+        "lived = pathlib.Path('lived')\n"
+        "print('dies', flush=True)\n"
+        "if not lived.exists():\n"
+        "    lived.touch()\n"
+        "    time.sleep(3)\n"
+        "raise SystemExit(3)\n"
+    )
+    environment = {**google.environment(tmp_path), "TPULM_BOOT_SECONDS": "2"}
+    said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, environment)
     assert google.paths("DELETE") == GONE, said
+    assert said.count("dies") > 1, said

@@ -66,12 +66,12 @@ until [ -f "$here/$program.py" ] || fetch; do
   [ "$SECONDS" -lt "$give_up" ] || { delete_self; sleep 60; }
   sleep "$wait"; wait=$((wait < 60 ? wait * 2 : 60))
 done
-lived=$SECONDS  # when the program last ended after more than a minute
+lived=$SECONDS  # when the program last ended after $give_up s, in which it would have deleted a VM without a use
 while true; do
   begun=$SECONDS
   python3 "$here/$program.py"
   failed "the $program has ended with exit code $?; it is started again"
-  [ $((SECONDS - begun)) -lt 60 ] || lived=$SECONDS
+  [ $((SECONDS - begun)) -lt "$give_up" ] || lived=$SECONDS
   [ $((SECONDS - lived)) -lt "$give_up" ] || { delete_self; sleep 60; }
   sleep 5
 done
