@@ -337,6 +337,9 @@ def test_spare_vms_are_left_their_share_of_the_budget(program: Any):
     assert agent.valid_until == 1e9 + 5 * 3600 - 480
     agent.keep_to_budget({**JOB, "budget": 10.0, "spare": [spare, spare]})
     assert agent.valid_until == 1e9 + 5 * 3600 - 480 - 1200
+    former = {**spare, "ending": "preempted", "ready_at": 1e9 - 3600}  # it is being deleted, and its cost not recorded yet
+    agent.keep_to_budget({**JOB, "budget": 10.0, "spare": [spare, former]})
+    assert agent.valid_until == 1e9 + 4 * 3600 - 480 - 1200
 
 
 def test_an_exit_code_survives_a_bucket_that_cannot_be_listed(google: Google, program: Any):

@@ -243,16 +243,19 @@ class World:
         vm.valid_until = min(vm.valid_until, float(vm.request.metadata["tpulm-valid-until"]))
         if counts and self.job.budget is not None:
             left = self.job.budget - sum(attempt.dollars for attempt in self.job.attempts)
-            left -= sum(PRICES[spare.zone] for spare in self.job.spare) * SPARE_SECONDS / 3600
+            for spare in self.job.spare:
+                seconds = max(0.0, vm.boots_at - (spare.ready_at or vm.boots_at)) + SPARE_SECONDS
+                left -= PRICES[spare.zone] * seconds / 3600
             vm.valid_until = min(vm.valid_until, vm.boots_at + left / PRICES[vm.request.zone] * 3600 - 2 * GRACE_SECONDS)
-        if vm.outcome is None and counts:
+        waits = any(spare.attempt == vm.attempt and spare.ending is None for spare in self.job.spare)
+        if vm.outcome is None and counts and vm.idle_since is None:
             self._train(vm, node)
             if self.now > vm.valid_until and vm.stopping_at is None:
                 vm.stopping_at = self.now
+        elif waits and vm.idle_since is None and self.now < vm.boots_at + TURN_SECONDS:
+            vm.beat = (self.now, "waiting for its turn", None)
         elif vm.idle_since is None:
-            waits = any(spare.attempt == vm.attempt and spare.ending is None for spare in self.job.spare)
-            if not waits or self.now > vm.boots_at + TURN_SECONDS:
-                vm.idle_since, vm.unneeded = self.now, vm.outcome is None
+            vm.idle_since, vm.unneeded = self.now, vm.outcome is None
         patience = UNNEEDED_SECONDS if vm.unneeded else SELF_DELETE_SECONDS
         is_idle = vm.idle_since is not None and self.now > vm.idle_since + patience
         over = vm.stopping_at is not None and self.now > vm.stopping_at + GRACE_SECONDS

@@ -185,7 +185,9 @@ class Agent:
         price = job.get("prices", {}).get(job["node"]["zone"])
         if job.get("budget") is not None and price:
             left = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
-            left -= sum(job["prices"].get(spare["zone"], price) for spare in job.get("spare", ())) * SPARE_SECONDS / 3600
+            for spare in job.get("spare", ()):  # one of which may have been the attempt that counted, before this VM came
+                seconds = max(0.0, self.born - (spare.get("ready_at") or self.born)) + SPARE_SECONDS
+                left -= job["prices"].get(spare["zone"], price) * seconds / 3600
             ends = self.born + left / price * 3600 - 2 * GRACE_SECONDS  # it billed before it booted, too
             self.valid_until = min(filter(None, [self.valid_until, max(1.0, ends)]))
 
