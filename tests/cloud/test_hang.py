@@ -185,7 +185,7 @@ def test_a_frozen_process_is_not_waited_for(stuck: tuple[subprocess.Popen[bytes]
 def test_a_process_that_does_not_listen_yet_is_not_ended(tmp_path: Path):
     process = subprocess.Popen(["sleep", "60"])
     try:
-        assert "state S" in hang.stacks(process, tmp_path / "stacks")
+        until(lambda: "state S" in hang.stacks(process, tmp_path / "stacks"))
         time.sleep(0.2)
         assert process.poll() is None
     finally:
@@ -224,5 +224,6 @@ def test_a_trainer_that_hangs(cloud: Cloud) -> None:
         "no step after 3 for 2 s; its threads' stacks are in gs://runs/toy/cloud/attempts/1/stacks"
     )
     assert "in hang" in storage.read_text(attempt / "stacks-0.txt")
-    assert storage.read_json(attempt / "beat-0.json")["step"] == 3
+    beat = storage.read_json(attempt / "beat-0.json")
+    assert (beat["state"], beat["stage"], beat["step"]) == ("training", "train", 3)
     cloud.begin()()

@@ -258,6 +258,16 @@ def test_nan_can_be_skipped_counted_and_survives_resuming(each: Uninterrupted, t
     assert checksums(clean.state) == checksums(result.state)
 
 
+def test_going_back_is_a_stage_of_its_own(program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take longer than a step."""
+    told: list[tuple[str, int | None]] = []
+    monkeypatch.setattr(watchdog, "report", lambda stage="", step=None: told.append((stage, step)))
+    settings = toy.config(train={"on_nan": "skip"})
+    toy.run(Poisoned(program, 6), settings, tmp_path)  # pyright: ignore[reportArgumentType]
+    at = told.index(("train", 7))
+    assert told[at : at + 3] == [("train", 7), ("restore", None), ("train", 5)]
+
+
 def test_a_jump_of_the_loss_counts_as_divergence(program: Any, tmp_path: Path) -> None:
     settings = toy.config(train={"spike_factor": 1.0001, "steps": 12, "optimizer": {"learning_rate": 5.0, "warmup_steps": 0}})
     with pytest.raises(TrainingDiverged, match="the loss jumped to"):
