@@ -4,8 +4,9 @@
 
 Tokenizers are trained once on all of the text and kept in CACHE_FOLDER; the times of training are printed then. Each is
 measured on one core: a bare `Tokenizer.encode_batch_fast` in lists of 10,000, without looking at its results, and
-`Tokenization.encode` from an empty memory, taking turns. MB are of UTF-8; the speeds are per second of processor time, so that
-other work on the machine counts less; the ratio is the median over turns. The last line of the output is one JSON object.
+`Tokenization.encode` by an encoder that has seen no text, taking turns. MB are of UTF-8; the speeds are per second of processor
+time, so that other work on the machine counts less; the ratio is the median over turns. The last line of the output is one JSON
+object.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
 from corpora import ALGORITHMS, CORPORA, data_folder, in_batches, read, trained
 from tokenizers import Tokenizer

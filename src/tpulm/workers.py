@@ -243,7 +243,7 @@ def _work(parent: Connection) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is to use one core
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # a worker is to use one core
     tasks: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(parent, tasks), daemon=True).start()
     while True:

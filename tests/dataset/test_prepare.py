@@ -28,7 +28,9 @@ from tpulm.dataset import (
     summarize,
     verify,
 )
+from tpulm.dataset.manifest import Encoding
 from tpulm.errors import DataError, StorageError, WorkFolderMismatch
+from tpulm.tokenization import encode
 from tpulm.workers import run_tasks
 
 TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
@@ -218,6 +220,38 @@ def test_pairs_are_drawn_again_in_each_version(redrawn: Scattered, segments: Sca
         pairs.append(set(map(bytes, epoch["tokens"])))
     assert firsts[1] == firsts[0] and sum(firsts[0]) == complete(segments.workdir).train.counts.tokens
     assert len(pairs[0] & pairs[1]) < 0.2 * len(pairs[0])
+
+
+@pytest.mark.skipif(encode.tokie is None, reason="no wheel of tokie for this platform")
+def test_the_manifest_says_which_encoded_and_a_difference_makes_it_the_library(
+    scattered: Scattered, packed: Scattered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = complete(packed.workdir)
+    assert found.encoding is not None and found.encoding.by == encode.ENGINE
+    assert found.encoding.compared == len(scattered.documents), "all of them are less than the sample"
+    engine = encode._engine
+
+    class Wrong:
+        """About whole documents."""
+
+        def __init__(self, real: Any):
+            self.real = real
+
+        def encode_batch_flat(self, texts: list[str], **options: bool) -> Any:
+            return self.real.encode_batch_flat([text.replace(" ", "") for text in texts], **options)
+
+    def wrong(specification: dict[str, Any]) -> Any:
+        right = engine(specification)
+        return right and right._replace(tokenizer=Wrong(right.tokenizer))
+
+    monkeypatch.setattr(encode, "_engine", wrong)
+    monkeypatch.setattr(encode, "_AMONG_LETTERS", "{c}")
+    monkeypatch.setattr(encode, "_AMONG_BLANKS", ("{c}",))
+    again = scattered.copy(tmp_path / "w")
+    with pytest.warns(UserWarning, match="give different ids"):
+        made = again.prepare(PACKED)
+    assert made.encoding == Encoding(by=encode.LIBRARY, compared=found.encoding.compared)
+    assert made.fingerprint == found.fingerprint
 
 
 def test_a_complete_dataset_is_left_alone(packed: Scattered) -> None:

@@ -1,8 +1,6 @@
-"""Speed is measured cold, in turns, on one thread."""
+"""Speed is measured cold and in turns."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
@@ -24,28 +22,19 @@ def test_the_median_of_what_the_clock_says(made: Tokenization, monkeypatch: pyte
     assert found == pytest.approx((0.003 / 3.0, 0.003 / 4.0))
 
 
-def test_every_repetition_is_cold_in_turns_and_on_one_thread(trained: dict[str, Tokenization], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
-    seen: list[tuple[str, int, str]] = []
+def test_every_repetition_is_cold_and_in_turns(trained: dict[str, Tokenization], monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[str, int]] = []
+    kept: list[Tokenization] = []  # so that no id is given twice
     encode = Tokenization.encode
 
     def spy(self: Tokenization, texts: list[str]) -> object:
         if texts:
-            seen.append((self.algorithm, id(self), os.environ["TOKENIZERS_PARALLELISM"]))
+            seen.append((self.algorithm, id(self)))
             kept.append(self)
-            assert not len(self._bulk._known)  # it has seen no text
         return encode(self, texts)
 
-    kept: list[Tokenization] = []  # so that no id is given twice
     monkeypatch.setattr(Tokenization, "encode", spy)
     found = speed.measure_speed([trained["wordpiece"], trained["bpe"]], ["some text"] * 10, repetitions=3)
-    assert [name for name, _, _ in seen] == ["WordPiece", "BPE", "BPE", "WordPiece", "WordPiece", "BPE"]
-    assert len({one for _, one, _ in seen}) == 6 and {threads for _, _, threads in seen} == {"false"}
-    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+    assert [name for name, _ in seen] == ["WordPiece", "BPE", "BPE", "WordPiece", "WordPiece", "BPE"]
+    assert len({one for _, one in seen}) == 6
     assert all(value > 0 for one in found for value in one)
-
-
-def test_the_environment_is_left_as_it_was(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
-    speed.measure_speed([made], ["a"], repetitions=1)
-    assert "TOKENIZERS_PARALLELISM" not in os.environ

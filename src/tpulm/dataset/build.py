@@ -34,6 +34,7 @@ class PartTask(NamedTuple):
     tokenizer: str  # its fingerprint
     inputs: str  # digest of inputs.json
     rows: RowFormat
+    by_library: bool = False  # encoded without the engine
     analyser: dict[str, str] | None = None  # versions of the packages that find word boundaries, where that is wanted
 
 
@@ -46,6 +47,8 @@ def build_part(task: PartTask) -> dict[str, PartRecord]:
 def _build_part(task: PartTask) -> dict[str, PartRecord]:
     part = corpus.read_part(task.corpus_workdir, _corpus_manifest(task.corpus_workdir, task.inputs), task.number)
     tokenizer = _tokenization(task.tokenization_path, task.tokenizer)
+    if task.by_library:
+        tokenizer.encoder.engine = None
     words = _word_encoder(task, tokenizer)
     folder = dataset_folder(task.workdir)
     by_weight = {"left_out_by_weight": part.left_out, "added_by_weight": part.added}

@@ -13,7 +13,7 @@ from tpulm.dataset.manifest import Counts
 from tpulm.dataset.rows import Tokens
 from tpulm.dataset.words import WordEncoder
 from tpulm.tokenization import Tokenization
-from tpulm.tokenization.encoded import slices
+from tpulm.tokenization.encode import slices
 
 _CHARACTERS_AT_ONCE = 1 << 18  # a second, after which progress is told
 

@@ -89,6 +89,13 @@ class SpecialIds(Record):
     mask: int
 
 
+class Encoding(Record):
+    """What encoded the text: the library, or an engine whose ids of so many documents of the corpus were compared with its."""
+
+    by: str
+    compared: int = 0
+
+
 class RowFormat(Record):
     """The shape of the arrays, the same in all parts."""
 
@@ -149,6 +156,7 @@ class DatasetManifest(Record):
     inputs: dict[str, Any]
     fingerprint: str  # of the inputs and of every object
     corpus: dict[str, Any]
+    encoding: Encoding | None = None  # None: rows were imported, or encoded by an earlier tpulm
     notes: tuple[str, ...] = ()  # what users of the dataset had better know
     train: SplitManifest
     holdout: SplitManifest

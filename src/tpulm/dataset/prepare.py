@@ -20,6 +20,7 @@ from tpulm.dataset.manifest import (
     WORD_START,
     Counts,
     DatasetManifest,
+    Encoding,
     PartRecord,
     RowFormat,
     SpecialIds,
@@ -37,10 +38,12 @@ from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, Wor
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
 from tpulm.tokenization import Tokenization, analysers
+from tpulm.tokenization.encode import ENGINE, LIBRARY
 from tpulm.workers import Runner, TaskProgress, WorkerPool, run_tasks
 
 MODULES = (__name__, "numpy.ma")  # for workers to have at the beginning; the latter NumPy imports when it is first needed
 _GLANCE_BYTES = 1 << 20  # of text, laid out beforehand
+_COMPARED_BYTES = 1 << 17  # of text, encoded beforehand by the library as well
 
 
 def warm_up(pool: WorkerPool, tokenization_path: str | PurePath) -> None:
@@ -85,6 +88,7 @@ def prepare(
     if hosts.is_first:
         sweep(folder, set())
     hosts.barrier("dataset begun")
+    encoding = _encoding(tokenizer, corpus_workdir or workdir, corpus_manifest)
     rows = row_format(config, tokenizer)
     numbers, made_from = range(corpus_manifest.num_parts), digest(inputs)
     tasks = [
@@ -97,6 +101,7 @@ def prepare(
             tokenizer.fingerprint,
             made_from,
             rows,
+            encoding.by == LIBRARY,
             analyser,
         )
         for number in hosts.share(numbers)
@@ -116,7 +121,7 @@ def prepare(
             for split, record in found.items():
                 records[split].append(record)
         sweep(folder, {part_name(number) for number in numbers})
-        _write_manifest(workdir, inputs, rows, corpus_manifest, records, progress)
+        _write_manifest(workdir, inputs, rows, corpus_manifest, encoding, records, progress)
     hosts.barrier("dataset")
     manifest = load_manifest(workdir)
     assert manifest is not None, "the first host has written it"
@@ -159,11 +164,20 @@ def _analyser(config: DataConfig, tokenizer: Tokenization, workdir: str | PurePa
         return complete.inputs["analyser"]
 
 
+def _encoding(tokenizer: Tokenization, corpus_workdir: str | PurePath, manifest: CorpusManifest) -> Encoding:
+    """Compare the engine with the library on a sample of the corpus, the same one on every host."""
+    if tokenizer.encoder.engine is None:
+        return Encoding(by=LIBRARY)
+    texts = corpus.some_texts(corpus_workdir, manifest, _COMPARED_BYTES)
+    return Encoding(by=ENGINE if tokenizer.encoder.check(texts) else LIBRARY, compared=len(texts))
+
+
 def _write_manifest(
     workdir: str | PurePath,
     inputs: dict[str, Any],
     rows: RowFormat,
     corpus_manifest: CorpusManifest,
+    encoding: Encoding,
     records: dict[str, list[PartRecord]],
     progress: Progress,
 ) -> None:
@@ -176,6 +190,7 @@ def _write_manifest(
         inputs=inputs,
         fingerprint=fingerprint(inputs, (train, holdout)),
         corpus=corpus_manifest.counts.model_dump(mode="json"),
+        encoding=encoding,
         notes=(warning,) if warning else (),
         train=train,
         holdout=holdout,

@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Encoding
 
 from tpulm.tokenization import Tokenization, analysers
-from tpulm.tokenization.encoded import NOTHING, Encoded, joined, slices
+from tpulm.tokenization.encode import NOTHING, Encoded, joined, slices
 from tpulm.tokenization.plain import without_surrogates
 
 _CHARACTERS_AT_ONCE: Final = 1 << 17  # what the tokenizer gives with places takes several hundred bytes a token

@@ -4,7 +4,7 @@ from tpulm.tokenization import analysers
 from tpulm.tokenization.candidates import load_candidates
 from tpulm.tokenization.causal import CausalTokenization, load_causal
 from tpulm.tokenization.comparison import Comparison, compare
-from tpulm.tokenization.encoded import Encoded
+from tpulm.tokenization.encode import Encoded
 from tpulm.tokenization.loading import Vocabulary, expected, load, vocab_size_of
 from tpulm.tokenization.report import TokenizerReport, report
 from tpulm.tokenization.saving import load_manifest, save

@@ -44,7 +44,7 @@ def page(comparison: Comparison) -> str:
         ),
         _section(
             "Speed",
-            f"Megabytes of UTF-8 a second on one thread, on {size(comparison.speed_bytes)}, by encoders that have seen "
+            f"Megabytes of UTF-8 a second on all cores, on {size(comparison.speed_bytes)}, by encoders that have seen "
             "no text before: tpulm's bulk encoder and, paler, the tokenizers library alone.",
             _speed(measured),
         ),

@@ -99,7 +99,7 @@ def _longer(comparison: Comparison) -> Table:
 
 def _speed(comparison: Comparison) -> Table:
     return Table(
-        f"Speed in MB/s, one thread, on {size(comparison.speed_bytes)}",
+        f"Speed in MB/s, all cores, on {size(comparison.speed_bytes)}",
         ("tokenizer", "tpulm, cold", "library, cold"),
         [
             (shortened(one.label, _LONGEST_LABEL), f"{one.speed.bulk:.2f}", f"{one.speed.library:.2f}")

@@ -13,8 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tpulm.errors import ConfigError, DataError
-from tpulm.tokenization.bulk import BulkEncoder
-from tpulm.tokenization.encoded import Encoded
+from tpulm.tokenization.encode import Encoded, Encoder
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
@@ -81,10 +80,9 @@ class Tokenization:
     def encode(self, texts: list[str]) -> Encoded:
         """The ids of every text, without special tokens; a special token's name within a text is plain text.
 
-        A lone surrogate counts as U+FFFD. Single-threaded unless a text cannot be cut into words; faster from call to call,
-        as words are remembered.
+        A lone surrogate counts as U+FFFD.
         """
-        return self._bulk.encode(texts if self.segmenter is None else self.segmenter.segment(texts))
+        return self.encoder.encode(texts if self.segmenter is None else self.segmenter.segment(texts))
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
         """The ids of one text: [CLS] … [SEP] around it ([SEP] before it where `causal` made this), and a literal "[MASK]" in it
@@ -156,5 +154,6 @@ class Tokenization:
         return without_special_names(self._tokenizer, self.special).tokenizer
 
     @cached_property
-    def _bulk(self) -> BulkEncoder:
-        return BulkEncoder(self._tokenizer, self.special)
+    def encoder(self) -> Encoder:
+        """What encodes in bulk."""
+        return Encoder(self._tokenizer, self.special)

@@ -10,7 +10,7 @@ from tpulm.errors import ConfigError
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization import byte_bpe, pipelines, special, unigram, wordpiece
 from tpulm.tokenization.analysers import CHARACTERS_AT_ONCE
-from tpulm.tokenization.encoded import slices
+from tpulm.tokenization.encode import slices
 from tpulm.tokenization.segmenter import Segmenter
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.trainer import Unreached

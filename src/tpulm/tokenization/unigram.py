@@ -5,7 +5,7 @@ in the eleventh digit, and the scores given to rare characters, which it numbers
 docs/design/tokenizer-determinism.md has the measurements. What is done here: rare characters all get the lowest score; scores
 are rounded to multiples of 1/1024; the trainer is asked for some pieces too many, and the cut is made afterwards, by rounded
 score and then by the piece itself. Sums of such scores are exact, so that which of two paths is better never depends on what
-stands before them in a text (crossings.py makes use of it).
+stands before them in a text (encode.py relies on it).
 """
 
 from __future__ import annotations

@@ -7,22 +7,24 @@ was batched, and a chunk that occurs a thousand times is normalised once.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
-from tpulm.tokenization.chunks import SLICE_CHARACTERS, Cutter, cutter
-from tpulm.tokenization.encoded import slices
-from tpulm.tokenization.pipelines import specified
 from tpulm.tokenization.plain import without_surrogates
 
-_CHARACTERS_HELD = 32_000_000  # of distinct chunks, before they are turned into words
+_CHARACTERS_HELD = 32_000_000  # of chunks, before the distinct ones are turned into words
+
+# Where pipelines begin a word, whatever else is there: all before a single space, two of them between letters and marks.
+_SPACES = re.compile(r"(?<=\S)(?= \S)")
+_LETTERS, _MARKS = "A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3", r",.!?:;()\u3001\u3002\u300c\u300d\u2026"
+_SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS}])|(?<=[{_MARKS}])(?=[{_LETTERS}])")
 
 
 def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progress = SILENT) -> Counter[str]:
@@ -30,8 +32,9 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
 
     Raises DataError when there is nothing but blanks.
     """
-    cut = cutter(specified(pipeline))
-    pipeline = cut.for_chunks.tokenizer if cut else pipeline
+    # WhitespaceSplit splits at spaces alone, and Metaspace, a sequence, puts a space before what has none.
+    at_marks = isinstance(pipeline.pre_tokenizer, pre_tokenizers.BertPreTokenizer | pre_tokenizers.ByteLevel)
+    cuts = _SPACES_AND_MARKS if at_marks else _SPACES
     words: Counter[str] = Counter()
     chunks: Counter[str] = Counter()
     held = num_texts = 0
@@ -40,7 +43,8 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
     for batch in texts:
         interrupt.check("no tokenizer was written yet")
         characters = sum(map(len, batch))
-        chunks.update(_counted(cut, batch))
+        for text in batch:
+            chunks.update(cuts.split(without_surrogates(text)))
         num_texts += len(batch)
         is_blank = is_blank and not any(text and not text.isspace() for text in batch)
         held += characters
@@ -53,20 +57,6 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
     if is_blank or not words:
         raise DataError(f"there is no text to train a tokenizer on: {num_texts} documents without a single word")
     return words
-
-
-def _counted(cut: Cutter | None, texts: list[str]) -> Counter[str]:
-    """How often each chunk of the texts occurs."""
-    if cut is None:
-        return Counter(map(without_surrogates, texts))
-    counted: Counter[str] = Counter()
-    for part in slices(texts, SLICE_CHARACTERS):
-        try:
-            chunks = cut.cut(part)
-        except UnicodeEncodeError:
-            chunks = cut.cut(list(map(without_surrogates, part)))
-        counted.update(chunks.strings(np.arange(len(chunks.starts))))
-    return counted
 
 
 def most_frequent(words: Mapping[str, int], max_characters: int, progress: Progress = SILENT) -> Mapping[str, int]:

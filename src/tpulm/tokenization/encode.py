@@ -1,0 +1,261 @@
+"""Encoding in bulk: texts in, one flat array of ids out.
+
+The ids are those of the `tokenizers` library, by definition. tokie gives the same ids ten times faster for the tokenizers that
+`_engine` knows, but its Unicode tables are others, and some of its rules for blanks and controls are. So it gets no text with a
+code point on which the two were not seen to agree, by this tokenizer and in the contexts below; such texts, all other
+tokenizers, and platforms without a wheel of tokie are the library's (docs/design/encoding.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import unicodedata
+import warnings
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import tokenizers
+from tokenizers import Tokenizer
+
+from tpulm.tokenization import byte_level
+from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, is_unigram, steps
+from tpulm.tokenization.plain import without_special_names, without_surrogates
+from tpulm.tokenization.special import SpecialTokens
+
+try:
+    import tokie
+except ImportError:
+    tokie = None
+
+LIBRARY: Final = f"tokenizers {tokenizers.__version__}"
+ENGINE: Final = "tokie 0.1.4"  # which pyproject.toml pins: the contexts were found with this version
+_CHARACTERS_AT_ONCE: Final = 1 << 18  # the library's own results take a hundred bytes a token
+_FIRST_CHARACTERS: Final = 1 << 13  # that an encoder sees are compared whatever they are
+_LONGEST: Final = 1 << 13  # characters of a text for the engine
+_AGREES, _DIFFERS = 1, 2
+
+# Where a word begins whatever else is there; Metaspace would put a space before what follows a line end.
+_SPACES, _BLANKS = re.compile(r"(?<=\S)(?= \S)"), re.compile(r"(?<=\S)(?=[ \n]\S)")
+
+# At the beginning, inside and at the end of words, beside numbers, marks, an accent, Hangul, a Chinese character.
+_AMONG_LETTERS: Final = "{c} a{c}1{c} {c}{c}\u0301.{c}한{c}漢"
+# Blanks and controls also beside each other, and before what English contracts.
+_AMONG_BLANKS: Final = (
+    "{c}",
+    "{c} {c}{c}a{c}b 한{c}글 1{c}2.{c},{c} {c}\u0301{c}a\u0301\u0327{c}漢{c}字\n{c}\n\n{c}\t{c}'{c}s",
+    "\u3000{c}\x85{c} a \xa0{c}\x0b{c}a{c}'sa{c}'ta{c}'rea{c}'vea{c}'ma{c}'lla{c}'da",
+)
+
+
+class Encoded(NamedTuple):
+    """The ids of N texts one after another: `ids` uint32 [T], and how many each has: `lengths` int32 [N]."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
+NOTHING: Final = Encoded(np.zeros(0, np.uint32), np.zeros(0, np.int32))
+
+
+class Encoder:
+    """Encodes texts and adds nothing; the name of a special token within a text is plain text.
+
+    `engine` is None where the library does everything. Single-threaded in workers; the engine and the library use more threads
+    elsewhere.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
+        pipeline = without_special_names(tokenizer, specials)
+        self._library = pipeline.tokenizer
+        self.engine = _engine(pipeline.specification)
+        self._agreement = np.zeros(0x110000, np.uint8)  # by code point; 0: not tried yet
+        if "NFC" in {step["type"] for step in steps(pipeline.specification["normalizer"], "normalizers")}:
+            self._agreement[_composing()] = _DIFFERS
+        self._was_checked = False
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """A lone surrogate counts as U+FFFD."""
+        parts = [NOTHING]
+        for some in slices(texts, _CHARACTERS_AT_ONCE):
+            try:
+                parts.append(self._encode(some))
+            except (UnicodeEncodeError, TypeError):  # what a lone surrogate leads to
+                parts.append(self._encode(list(map(without_surrogates, some))))
+        return joined(parts)
+
+    def check(self, texts: list[str]) -> bool:
+        """Whether an engine gives the library's ids of these texts; from the first difference on there is none."""
+        self._was_checked = True
+        if self.engine is not None and not same(self.encode(texts), _by_library(self._library, texts)):
+            self.engine = None
+            warnings.warn(
+                f"{ENGINE} and the tokenizers library give different ids for this text; the library is used, which is slower",
+                stacklevel=2,
+            )
+        return self.engine is not None
+
+    def _encode(self, texts: list[str]) -> Encoded:
+        if self.engine is None:
+            return _by_library(self._library, texts)
+        if not self._was_checked and not self.check(next(slices(texts, _FIRST_CHARACTERS))):
+            return _by_library(self._library, texts)
+        points = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
+        agreement = self._agreement.take(points)
+        if not agreement.all():
+            self._try(np.unique(points[agreement == 0]))
+            agreement = self._agreement.take(points)
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        is_slow = np.zeros(len(texts), bool)
+        is_slow[np.searchsorted(np.cumsum(sizes), np.flatnonzero(agreement == _DIFFERS), side="right")] = True
+        for place in np.flatnonzero(sizes > _LONGEST).tolist():
+            is_slow[place] |= not self.engine.pieces(texts[place])
+        return self._apart(texts, is_slow) if is_slow.any() else self.engine.encode(texts)
+
+    def _apart(self, texts: list[str], is_slow: np.ndarray) -> Encoded:
+        """Some by the engine, the others by the library."""
+        assert self.engine is not None
+        fast = self.engine.encode([text for text, slow in zip(texts, is_slow, strict=True) if not slow])
+        slow = _by_library(self._library, [text for text, slow in zip(texts, is_slow, strict=True) if slow])
+        order = np.concatenate([np.flatnonzero(~is_slow), np.flatnonzero(is_slow)])
+        return _reordered(joined([fast, slow]), np.argsort(order))
+
+    def _try(self, points: np.ndarray) -> None:
+        """Learn on which of these code points the engine and the library agree."""
+        assert self.engine is not None
+        characters = list(map(chr, points.tolist()))
+        templates = [(_AMONG_LETTERS,) if one.isalnum() else _AMONG_BLANKS for one in characters]
+        texts = [
+            form.replace("{c}", character) for character, forms in zip(characters, templates, strict=True) for form in forms
+        ]
+        owners = np.repeat(points, list(map(len, templates)))
+        ours, theirs = self.engine.encode(texts), _by_library(self._library, texts)
+        self._agreement[points] = _AGREES
+        if not same(ours, theirs):
+            pairs = zip(owners.tolist(), _lists(ours), _lists(theirs), strict=True)
+            self._agreement[[point for point, one, other in pairs if one != other]] = _DIFFERS
+
+
+class _Engine(NamedTuple):
+    """tokie's tokenizer; `lowers`: of text that Python has made lower-case; `cuts`: where a long text may be cut."""
+
+    tokenizer: Any
+    lowers: bool
+    cuts: re.Pattern[str]
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Of texts that can be cut where they are long."""
+        if self.lowers:
+            texts = [text.lower() for text in texts]
+        if max(map(len, texts), default=0) <= _LONGEST:
+            return self._encode(texts)
+        pieces = [self.pieces(text) for text in texts]
+        found = self._encode(list(chain.from_iterable(pieces)))
+        first = np.cumsum([0, *map(len, pieces[:-1])])
+        return Encoded(found.ids, np.add.reduceat(found.lengths, first, dtype=np.int32))
+
+    def _encode(self, texts: list[str]) -> Encoded:
+        ids, lengths = self.tokenizer.encode_batch_flat(texts, add_special_tokens=False)
+        return Encoded(ids, lengths.astype(np.int32))
+
+    def pieces(self, text: str) -> list[str]:
+        """A text, cut where it is long; [] where it cannot be. tokie cuts from 65,536 bytes on, and changes ids thereby."""
+        begin, found = 0, []
+        while len(text) - begin > _LONGEST:
+            cut = self.cuts.search(text, begin + _LONGEST // 2, begin + _LONGEST)
+            if cut is None:
+                return []
+            found.append(text[begin : cut.start()])
+            begin = cut.start()
+        return [*found, text[begin:]]
+
+
+def _composing() -> list[int]:
+    """Code points that become one with the character before them in NFC, marks aside: those stripped by then."""
+    decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
+    seconds = {int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<")}
+    return [*seconds, *range(0x1100, 0x1200)]  # and Hangul in parts, which has no decompositions of its own there
+
+
+def _engine(specification: dict[str, Any]) -> _Engine | None:
+    """For a tokenizer.json with which tokie was seen to agree with the library but for single code points: BERT's WordPiece,
+    GPT-2's BPE, and Unigram as it is trained here."""
+    if tokie is None or any(not token["special"] for token in specification["added_tokens"]):
+        return None
+    vocabulary = specification["model"]["vocab"]
+    known = _known(specification)
+    if known is None or (isinstance(vocabulary, dict) and max(vocabulary.values()) >= len(vocabulary)):  # it has gaps
+        return None
+    normalizer, lowers = known
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as file:
+        json.dump({**specification, "normalizer": normalizer}, file, ensure_ascii=False)
+        file.flush()
+        cuts = _SPACES if specification["model"]["type"] == "Unigram" else _BLANKS
+        return _Engine(tokie.Tokenizer.from_json(file.name), lowers, cuts)
+
+
+def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool] | None:
+    """The normaliser for tokie, and whether text is to be lower-case before; None for what it is not to be asked."""
+    model, normalizer, pre_tokenizer = (specification[part] for part in ("model", "normalizer", "pre_tokenizer"))
+    match model["type"], steps(normalizer, "normalizers"), steps(pre_tokenizer, "pretokenizers"):
+        case "WordPiece", [{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True} as bert, *rest], [
+            {"type": "BertPreTokenizer"}
+        ]:
+            if (model["continuing_subword_prefix"], model["max_input_chars_per_word"]) != (CONTINUATION, MAX_WORD_CHARACTERS):
+                return None
+            strips = bert["lowercase"] if bert["strip_accents"] is None else bert["strip_accents"]
+            if [step["type"] for step in rest] not in ([], ["NFC"][: int(strips)]) or (strips and not bert["lowercase"]):
+                return None
+            return (normalizer, False) if strips == bert["lowercase"] else ({**bert, "lowercase": False}, True)
+        case "BPE", [] | [{"type": "Lowercase"}] as lowers, [
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+        ] if byte_level.is_plain(model) and not model.get("ignore_merges"):
+            return None, bool(lowers)
+        case "Unigram", [] | [{"type": "Lowercase"}] as lowers, _ if is_unigram(pre_tokenizer):
+            # Sums of such scores are exact, so that equally good paths are the same ones to both.
+            return (None, bool(lowers)) if all((1024 * score).is_integer() for _, score in model["vocab"]) else None
+    return None
+
+
+def ids_of(tokenizer: Tokenizer, strings: list[str]) -> Iterator[np.ndarray]:
+    """The ids of each string by the library, uint32."""
+    for some in slices(strings, _CHARACTERS_AT_ONCE):
+        for encoding in tokenizer.encode_batch_fast(some, add_special_tokens=False):
+            yield np.array(encoding.ids, np.uint32)
+
+
+def slices(texts: list[str], characters: int) -> Iterator[list[str]]:
+    """The texts in order, in lists of about so many characters."""
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+    first = done = 0
+    while first < len(texts):
+        last = min(int(np.searchsorted(ends, done + characters)) + 1, len(texts))
+        yield texts[first:last]
+        first, done = last, int(ends[last - 1])
+
+
+def joined(parts: list[Encoded]) -> Encoded:
+    return Encoded(np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts]))
+
+
+def same(one: Encoded, other: Encoded) -> bool:
+    return np.array_equal(one.lengths, other.lengths) and np.array_equal(one.ids, other.ids)
+
+
+def _by_library(tokenizer: Tokenizer, texts: list[str]) -> Encoded:
+    found = list(ids_of(tokenizer, texts))
+    return Encoded(np.concatenate([NOTHING.ids, *found]), np.fromiter(map(len, found), np.int32, len(found)))
+
+
+def _lists(encoded: Encoded) -> Iterator[list[int]]:
+    ends = np.cumsum(encoded.lengths, dtype=np.int64)
+    return map(np.ndarray.tolist, np.split(encoded.ids, ends[:-1]))
+
+
+def _reordered(encoded: Encoded, order: np.ndarray) -> Encoded:
+    """The texts at these places, int64 [N]."""
+    parts = np.split(encoded.ids, np.cumsum(encoded.lengths, dtype=np.int64)[:-1])
+    return Encoded(np.concatenate([parts[place] for place in order.tolist()]), encoded.lengths[order])
