@@ -116,6 +116,13 @@ def test_what_the_engine_is_asked_has_the_librarys_ids(
 
 
 @needs_engine
+def test_a_text_that_grows_when_it_becomes_lower_case_is_cut_first(trained: dict[str, Tokenization]):
+    made = with_pipeline(trained["bpe"], TokenizerConfig(algorithm="bpe", lowercase=True))
+    texts = [("İ" * 5_000 + " the cat ") * 4, "İ"]
+    assert lists(made.encode(texts)) == stock_ids(made, texts)
+
+
+@needs_engine
 def test_the_engine_gets_nothing_on_which_it_was_not_seen_to_agree(trained: dict[str, Tokenization]):
     made = pickle.loads(pickle.dumps(trained["bpe"]))
     engine, asked = made.encoder.engine, []

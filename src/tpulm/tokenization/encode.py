@@ -148,8 +148,6 @@ class _Engine(NamedTuple):
 
     def encode(self, texts: list[str]) -> Encoded:
         """Of texts that can be cut where they are long."""
-        if self.lowers:
-            texts = [text.lower() for text in texts]
         if max(map(len, texts), default=0) <= _LONGEST:
             return self._encode(texts)
         pieces = [self.pieces(text) for text in texts]
@@ -158,6 +156,8 @@ class _Engine(NamedTuple):
         return Encoded(found.ids, np.add.reduceat(found.lengths, first, dtype=np.int32))
 
     def _encode(self, texts: list[str]) -> Encoded:
+        if self.lowers:
+            texts = [text.lower() for text in texts]
         ids, lengths = self.tokenizer.encode_batch_flat(texts, add_special_tokens=False)
         return Encoded(ids, lengths.astype(np.int32))
 
