@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
-import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tpulm import storage
-from tpulm.cloud import setup, smoke
+from tpulm.cloud import bundle, setup, smoke
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.launch import offered
-from tpulm.cloud.provider import Request, Sight
+from tpulm.cloud.provider import Refused, Request, Sight
 from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator, MachineSettings, as_it_was
-from tpulm.errors import ConfigError
+from tpulm.errors import CloudRefused, ConfigError
 
 PROJECT = "tpulm-emulator"
+ZONES = ("us-central1-a", "us-west4-a")
 
 
 @pytest.fixture
@@ -31,9 +35,16 @@ def old() -> str:
     return ""
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle, which is the same in all tests."""
+    return bundle.build(tmp_path_factory.mktemp("bundle"))
+
+
 @pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch, old: str, request: pytest.FixtureRequest) -> Emulator:
+def emulator(monkeypatch: pytest.MonkeyPatch, old: str, packed: Path, request: pytest.FixtureRequest) -> Emulator:
     monkeypatch.setenv(as_it_was.VARIABLE, old)
+    monkeypatch.setattr(bundle, "build", lambda folder, **options: Path(shutil.copy(packed, folder)))
     found: Emulator = request.getfixturevalue("gcs")
     found.tpu.set(create_seconds=0.5, delete_seconds=0.1)
     return found
@@ -44,7 +55,8 @@ def lines_of(emulator: Emulator, **options: object) -> tuple[dict[str, smoke.Lin
     settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", **{"budget": 2.0, **options})
     setup.apply(setup.steps(settings))
     lines: dict[str, smoke.Line] = {}
-    made = smoke.Smoke(offered(settings, api), api, GoogleRest(PROJECT), lambda line: lines.update({line.what: line}), 0.2)
+    tell = lambda line: lines.update({line.what: line})  # noqa: E731
+    made = smoke.Smoke(offered(settings, api), api, GoogleRest(PROJECT), tell, 0.2, appear_seconds=0.0)
     made.run()
     assert (emulator.tpu.nodes(), emulator.tpu.queued_resources()) == ({}, {})
     assert not storage.walk(made.workdir)
@@ -80,85 +92,154 @@ def test_an_old_behaviour_fails_its_line(emulator: Emulator, wrong: str):
 
 
 class Contrary(TpuApi):
-    """One that hides, refuses or breaks off something; `asked` are the deletions."""
+    """Whose answers are not those that were expected; `taken` says of each creation what else was there, and when."""
 
-    def __init__(self, hidden_seconds: float = 0.0, breaks: bool = False, knows_types: bool = True):
+    def __init__(self, emulator: Emulator, **contrary: object):
         super().__init__(PROJECT)
-        self.hidden_seconds, self.breaks, self.knows_types = hidden_seconds, breaks, knows_types
-        self.created: dict[str, float] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.emulator, self.clock = emulator, emulator.tpu.clock.now
+        self.unlisted: object = contrary.pop("unlisted", None)  # a zone that has the type all the same
+        self.lost: object = contrary.pop("lost", None)  # a zone that creates what it refuses
+        self.hidden: Any = contrary.pop("hidden", (0.0, 0.0))  # seconds after its creation between which a node is not shown
+        self.refusal: object = contrary.pop("refusal", None)  # of a deletion in PROVISIONING
+        self.wanted: list[Request] = []
+        self.taken: dict[str, tuple[float, set[str]]] = {}
 
     def types(self, zone: str) -> set[str]:
-        if self.knows_types:
+        if self.unlisted is None:
             return super().types(zone)
-        return set() if zone == "us-west1-c" else {"v5litepod-1"}  # it is offered there, too
+        return set() if zone == self.unlisted else {"v5litepod-1"}
 
     def create(self, request: Request) -> str:
-        assert request.metadata["startup-script"], "whatever comes up can delete itself"
-        self.created[request.name] = time.monotonic()
-        return super().create(request)
+        self.wanted.append(request)
+        operation = super().create(request)
+        self.taken[request.name] = self.clock(), {*self.emulator.tpu.nodes()} - {request.name}
+        if request.zone == self.lost:
+            raise Refused("quota", "Quota limit 'TPUV5sLitepodServing' has been exceeded.")
+        return operation
 
     def look(self, name: str, zone: str) -> Sight:
-        early = time.monotonic() - self.created.get(name, -1e9) < self.hidden_seconds
-        return Sight(None) if early else super().look(name, zone)
+        first, last = self.hidden
+        age = self.clock() - self.taken.get(name, (0.0, ""))[0]
+        return Sight(None) if first <= age < last else super().look(name, zone)
 
     def delete(self, name: str, zone: str) -> str:
-        self.asked.append((name, zone))
-        if self.breaks and name.endswith("-q"):
-            raise KeyboardInterrupt
+        if isinstance(self.refusal, BaseException) and name.endswith("-q"):
+            refusal = self.refusal
+            self.refusal = refusal if isinstance(refusal, KeyboardInterrupt) else None
+            raise refusal
         return super().delete(name, zone)
 
 
-def smoked(emulator: Emulator, api: TpuApi, **options: object) -> tuple[dict[str, smoke.Line], smoke.Smoke]:
-    settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", budget=2.0, zones=("us-central1-a",))
+nothing_boots = pytest.mark.parametrize("machines", [None])
+Contraried = Callable[..., tuple[smoke.Smoke, dict[str, smoke.Line]]]
+
+
+@pytest.fixture
+def contraried(emulator: Emulator, machines: MachineSettings | None) -> Contraried:
+    """By the emulator's clock, at a dollar an hour, in v5e's first two zones."""
+    emulator.tpu.set(create_seconds=20, delete_seconds=20)
+    settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", zones=ZONES, dollars_per_hour=1.0, budget=0.5)
     setup.apply(setup.steps(settings))
-    lines: dict[str, smoke.Line] = {}
-    tell = lambda line: lines.update({line.what: line})  # noqa: E731
-    return lines, smoke.Smoke(settings, api, GoogleRest(PROJECT), tell, 0.1, appear_seconds=3.0, **options)  # type: ignore[arg-type]
+
+    def made(api: TpuApi, wait: Callable[[float], None] = emulator.tpu.advance) -> tuple[smoke.Smoke, dict[str, smoke.Line]]:
+        lines: dict[str, smoke.Line] = {}
+        tell = lambda line: lines.update({line.what: line})  # noqa: E731
+        clock = emulator.tpu.clock.now
+        return smoke.Smoke(settings, api, GoogleRest(PROJECT), tell, pause_seconds=10, clock=clock, wait=wait), lines
+
+    return made
 
 
-def test_a_zone_that_should_refuse_and_does_not_leaves_nothing(emulator: Emulator):
-    lines, made = smoked(emulator, api := Contrary(knows_types=False))
+def interrupted(emulator: Emulator, at_seconds: float) -> Callable[[float], None]:
+    """Waits until then, and once more after Ctrl-C."""
+    ends = [emulator.tpu.clock.now() + at_seconds]
+
+    def wait(seconds: float) -> None:
+        emulator.tpu.advance(seconds)
+        if ends and emulator.tpu.clock.now() > ends[0]:
+            ends.clear()
+            raise KeyboardInterrupt
+
+    return wait
+
+
+@nothing_boots
+def test_a_vm_that_never_boots_is_gone_before_the_next_is_asked_for(emulator: Emulator, contraried: Contraried):
+    made, lines = contraried(api := Contrary(emulator))
+    made.run()
+    assert (lines["boot"].ok, lines["nothing left"].ok) == (False, True)
+    assert (emulator.tpu.nodes(), emulator.tpu.queued_resources()) == ({}, {})
+    queued = api.wanted[-1]
+    (begun, _), (asked, others) = api.taken[made.name], api.taken[queued.name]
+    assert queued.queued and others == set()
+    assert asked - begun > 900, "its half of the budget"
+    ends = float(queued.metadata["tpulm-valid-until"])
+    assert ends == float(queued.labels["tpulm-until"]) and queued.valid_seconds == pytest.approx(ends - asked, abs=5)
+    assert ends - begun < 1801, "what the budget buys in all"
+    assert 900 / 3600 < made.spent <= 0.5
+
+
+@nothing_boots
+def test_a_zone_that_takes_what_it_does_not_list(emulator: Emulator, contraried: Contraried):
+    made, lines = contraried(api := Contrary(emulator, unlisted="us-west1-c"))
     made.run()
     assert lines["refusal of a zone"].ok is False and lines["nothing left"].ok
-    assert {zone for _, zone in api.asked} == {"us-west1-c", "us-central1-a"}
     assert (emulator.tpu.nodes(), emulator.tpu.queued_resources()) == ({}, {})
+    assert [request.zone for request in api.wanted] == ["us-west1-c", ZONES[0], ZONES[0]]
+    for request in api.wanted:
+        assert request.metadata["startup-script"] == bundle.boot_script() and "/o/" in request.metadata["tpulm-bundle"]
+    assert api.taken[made.name][1] == set(), "one at a time"
 
 
-def test_what_cannot_be_seen_at_first_is_deleted_nevertheless(emulator: Emulator):
-    lines, made = smoked(emulator, Contrary(hidden_seconds=2.0))
-    emulator.tpu.set(create_seconds=1.0)
+@nothing_boots
+def test_a_node_that_came_of_a_refused_request(emulator: Emulator, contraried: Contraried):
+    made, lines = contraried(api := Contrary(emulator, lost=ZONES[0]))
     made.run()
-    assert lines["nothing left"].ok
+    assert lines["creation"].found.endswith(ZONES[1]) and lines["nothing left"].ok
+    assert [request.zone for request in api.wanted][1:] == [ZONES[0], ZONES[1], ZONES[1]]
     assert (emulator.tpu.nodes(), emulator.tpu.queued_resources()) == ({}, {})
 
 
-def test_breaking_off_tells_what_may_be_left(emulator: Emulator):
-    lines, made = smoked(emulator, Contrary(breaks=True))
+@pytest.mark.parametrize("hidden", [(0, 60), (15, 80)], ids=["not yet", "for a while"])
+@nothing_boots
+def test_a_node_that_is_not_shown(emulator: Emulator, contraried: Contraried, hidden: tuple[float, float]):
+    emulator.tpu.set(create_seconds=300)
+    api = Contrary(emulator, hidden=hidden)
+    made, lines = contraried(api, interrupted(emulator, 19))
     with pytest.raises(KeyboardInterrupt):
         made.run()
-    assert lines["nothing left"].ok is False
-    command = f"queued-resources delete {made.name}-q --zone=us-central1-a --project={PROJECT} --force --quiet"
-    assert command in lines["nothing left"].found
-    assert made.spent > 0
+    assert lines["nothing left"].ok and emulator.tpu.nodes() == {}
+    assert emulator.tpu.clock.now() - api.taken[made.name][0] >= 90
 
 
-def test_a_vm_that_never_boots_is_deleted_before_the_next_line(emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(smoke, "LONGEST_SECONDS", 5.0)
-    monkeypatch.setattr(smoke, "LEAST_SECONDS", 1.0)
-    info = storage.info
-    monkeypatch.setattr(storage, "info", lambda path: None if path.name == "facts.json" else info(path))
-    lines, made = smoked(emulator, api := Contrary())
-    asked_before: list[bool] = []
-    queued = made._queued
+@nothing_boots
+def test_what_an_interrupted_vm_cost(emulator: Emulator, contraried: Contraried):
+    made, lines = contraried(Contrary(emulator), interrupted(emulator, 600))
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    assert lines["nothing left"].ok and emulator.tpu.nodes() == {}
+    assert 600 / 3600 < made.spent < 700 / 3600
 
-    def look_then_queue(*arguments: object) -> smoke.Line:
-        asked_before.append((made.name, "us-central1-a") in api.asked)
-        return queued(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(made, "_queued", look_then_queue)
+@nothing_boots
+def test_interrupted_cleaning_tells_what_may_be_left(emulator: Emulator, contraried: Contraried):
+    made, lines = contraried(Contrary(emulator, refusal=KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    left = lines["nothing left"]
+    where = f"--zone={ZONES[0]} --project={PROJECT}"
+    command = f"gcloud compute tpus queued-resources delete {made.name}-q {where} --force"
+    assert left.ok is False and command in left.found and f"gcloud storage rm --recursive {made.workdir}" in left.found
+    assert f"delete {made.name} " not in left.found
+    assert storage.walk(made.workdir), "the VM needs its bundle to delete itself"
+
+
+@nothing_boots
+def test_another_refusal_of_a_deletion_is_told(emulator: Emulator, contraried: Contraried):
+    made, lines = contraried(Contrary(emulator, refusal=CloudRefused("the TPU API refused: not now")))
     made.run()
-    assert lines["boot"].ok is False and asked_before == [True]
+    assert lines["deleting in PROVISIONING"].found == "the TPU API refused: not now"
+    assert lines["nothing left"].ok and emulator.tpu.queued_resources() == {}
 
 
 def test_a_transcript_hides_numbers_addresses_and_networks():

@@ -28,8 +28,9 @@ from tpulm.readable import dollars, duration
 
 LONGEST_SECONDS = 1800.0  # of one VM
 LEAST_SECONDS = 600.0  # that the budget must buy
-_SPARED = 0.5  # of the budget: the queued resource may become a second VM
+_VMS = 2  # that share the budget: the queued resource may become a second one
 _VM_SECONDS = 60  # of the e2-micro; Compute Engine wants 30 at least
+_QUEUED_SECONDS = 300.0  # that a queued resource is looked at
 _GONE_SECONDS = 600.0  # that a deletion may take
 _APPEAR_SECONDS = 90.0  # from a request until what cannot be seen is not there: a get right after a create may answer 404
 
@@ -62,7 +63,6 @@ class _Asked:
     at: float
     dollars_per_hour: float
     queued: bool
-    seen: bool = False
 
 
 @dataclass
@@ -80,6 +80,8 @@ class Smoke:
     facts: dict[str, Any] = field(default_factory=dict)  # what the VM said
     spent: float = 0.0  # dollars at most, by the prices that were found
     appear_seconds: float = _APPEAR_SECONDS
+    clock: Callable[[], float] = time.time
+    wait: Callable[[float], None] = time.sleep
     _asked: dict[tuple[str, str], _Asked] = field(default_factory=dict)  # by name and zone
     _prices: dict[str, float] = field(default_factory=dict)  # dollars per hour by zone
 
@@ -95,36 +97,37 @@ class Smoke:
         zones = tuple(found)
         self._prices = {zone: price.dollars_per_hour for zone, price in found.items()}
         dearest = max(found.values(), key=lambda price: price.dollars_per_hour)
-        seconds = self._seconds(dearest.dollars_per_hour)
+        self._check_budget(dearest.dollars_per_hour)
         self.tell(Line("price", dearest.source == prices.CATALOG, str(dearest)))
         self.tell(self._quota())
         try:
             self.progress.start("packing and uploading")
             staged = str(bundle.stage(self.workdir / "cloud" / "bundles"))
             self.tell(self._refusal(staged))
-            zone, request = self._create(zones, seconds, staged)
-            self.tell(Line("creation", True, f"a {'spot ' * request.spot}{request.accelerator} in {zone}"))
-            for line in self._of_vm(request, time.time(), seconds):
+            request = self._create(zones, staged)
+            self.tell(Line("creation", True, f"a {'spot ' * request.spot}{request.accelerator} in {request.zone}"))
+            for line in self._of_vm(request):
                 self.tell(line)
-            self._delete(request.name, zone)
-            self.tell(self._queued(request, seconds))
-            self._delete(f"{self.name}-q", zone)
+            self._delete()
+            self.tell(self._queued(request))
+            self._delete()
             if self.with_compute:
-                self.tell(self._compute_vm(zone))
+                self.tell(self._compute_vm(request.zone))
         finally:
             self._clean()
 
-    def _seconds(self, dollars_per_hour: float) -> float:
-        """That each VM may live."""
-        budget = self.settings.budget or 0.0
-        seconds = min(LONGEST_SECONDS, _SPARED * budget / dollars_per_hour * 3600 if dollars_per_hour else LONGEST_SECONDS)
-        if seconds < LEAST_SECONDS:
-            needed = LEAST_SECONDS / 3600 * dollars_per_hour / _SPARED
+    def _check_budget(self, dollars_per_hour: float) -> None:
+        if (seconds := self._seconds(_VMS)) < LEAST_SECONDS:
+            needed = LEAST_SECONDS / 3600 * dollars_per_hour * _VMS
             raise ConfigError(
-                f"--budget {dollars(budget)} buys {duration(seconds)} of each of two VMs at {dollars(dollars_per_hour)} an "
-                f"hour; give it at least {dollars(needed)}"
+                f"--budget {dollars(self.settings.budget)} buys {duration(seconds)} of each of two VMs at "
+                f"{dollars(dollars_per_hour)} an hour; give it at least {dollars(needed)}"
             )
-        return seconds
+
+    def _seconds(self, vms: int) -> float:
+        """That each of so many VMs may live on what is left of the budget."""
+        left, price = (self.settings.budget or 0.0) - self.spent, max(self._prices.values())
+        return min(LONGEST_SECONDS, left / vms / price * 3600) if price else LONGEST_SECONDS
 
     # -- before anything is created -------------------------------------------------------------------------------------
 
@@ -148,23 +151,27 @@ class Smoke:
                 refused
             )
             return Line("refusal of a zone", refused.kind == "zone" and named, str(refused))
-        self._delete(self.name, other)
+        self._delete()
         return Line("refusal of a zone", False, f"{other} does not list a {kind}, and took the request")
 
     # -- the VM ---------------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Request) -> str:
-        """The name of the operation. What is refused is not there; whatever else happens, it may be."""
-        price = self._prices.get(request.zone, max(self._prices.values(), default=0.0))
-        self._asked[request.name, request.zone] = _Asked(time.time(), price, request.queued)
+        """The name of the operation. It may be there even when it is refused: an answer that was lost is asked for again."""
+        interrupt.check("what was created is deleted")
+        price = self._prices.get(request.zone, max(self._prices.values()))
+        asked = self._asked[request.name, request.zone] = _Asked(self.clock(), price, request.queued)
         try:
             return self.api.create(request)
         except Refused:
-            del self._asked[request.name, request.zone]
+            asked.dollars_per_hour = 0.0
             raise
+        finally:
+            asked.at = self.clock()
 
-    def _create(self, zones: tuple[str, ...], seconds: float, staged: str) -> tuple[str, Request]:
+    def _create(self, zones: tuple[str, ...], staged: str) -> Request:
         refusals: list[str] = []
+        seconds = self._seconds(_VMS)
         for zone in zones:
             request = self._request(zone, seconds, staged)
             self.progress.start(f"asking {zone}")
@@ -173,16 +180,16 @@ class Smoke:
             except Refused as refused:
                 refusals.append(f"{zone}: {refused}")
                 continue
-            until = time.time() + seconds
-            while (creation := self.api.progress(operation)).pending and self._look(zone) != "READY" and time.time() < until:
+            until = self.clock() + seconds
+            while (creation := self.api.progress(operation)).pending and self._look(zone) != "READY" and self.clock() < until:
                 self._pause()
             if creation.refused is None:
-                return zone, request
+                return request
             refusals.append(f"{zone}: {creation.refused}")
         raise CloudRefused("no zone gave a VM:\n" + "\n".join(refusals))
 
     def _request(self, zone: str, seconds: float, staged: str) -> Request:
-        until = str(round(time.time() + seconds))
+        until = str(round(self.clock() + seconds))
         return Request(
             name=self.name,
             zone=zone,
@@ -209,21 +216,23 @@ class Smoke:
             external_addresses=self.settings.external_addresses,
         )
 
-    def _of_vm(self, request: Request, begun: float, seconds: float) -> Iterator[Line]:
+    def _of_vm(self, request: Request) -> Iterator[Line]:
+        begun = self.clock()
+        ends = begun + request.valid_seconds
         facts, attempt = self.workdir / "smoke" / "facts.json", self.workdir / "cloud" / "attempts" / "0"
         self.progress.start("the VM boots")
         told = ""
-        while storage.info(facts) is None and time.time() - begun < seconds and self._look(request.zone) is not None:
+        while storage.info(facts) is None and self.clock() < ends and self._look(request.zone) is not None:
             self._pause()
         if storage.info(facts) is None:
             how_far = self.api.boot_progress(request.name, request.zone)
             yield Line(
-                "boot", False, f"nothing of the VM in the bucket after {duration(time.time() - begun)}; it told '{how_far}'"
+                "boot", False, f"nothing of the VM in the bucket after {duration(self.clock() - begun)}; it told '{how_far}'"
             )
             return
-        yield Line("boot", True, f"its facts were in the bucket {duration(time.time() - begun)} after it was created")
-        until = time.time() + 60
-        while told != "probed" and time.time() < until and self._look(request.zone) not in (None, "DELETING"):
+        yield Line("boot", True, f"its facts were in the bucket {duration(self.clock() - begun)} after it was created")
+        until = self.clock() + 60
+        while told != "probed" and self.clock() < until and self._look(request.zone) not in (None, "DELETING"):
             told = self.api.boot_progress(request.name, request.zone) or told
             self._pause()
         yield Line("guest attributes", told == "probed", f"'{told}' was read" if told else "none could be read")
@@ -234,21 +243,23 @@ class Smoke:
         said = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
         yield Line("log", "this line came from the VM" in said, f"{log.name} in the bucket" if said else "no log in the bucket")
         self.progress.start("the VM deletes itself")
-        asked = time.time()
-        until = min(asked + _GONE_SECONDS, begun + seconds)
-        while (state := self._look(request.zone)) is not None and time.time() < until:
+        asked = self.clock()
+        until = min(asked + _GONE_SECONDS, ends)
+        while (state := self._look(request.zone)) is not None and self.clock() < until:
             self._pause()
-        took = duration(time.time() - asked)
+        took = duration(self.clock() - asked)
         yield Line(
             "self-deletion",
             state is None,
             f"the node was gone {took} later" if state is None else f"it is {state} after {took}",
         )
 
-    def _queued(self, like: Request, seconds: float) -> Line:
+    def _queued(self, like: Request) -> Line:
         """A queued resource that is deleted while it is PROVISIONING: whether Google refuses that, nobody has published."""
-        what = "deleting in PROVISIONING"
-        name, ends = f"{self.name}-q", str(round(time.time() + seconds))
+        what, seconds = "deleting in PROVISIONING", self._seconds(1)
+        if seconds < _QUEUED_SECONDS:
+            return Line(what, None, f"the rest of the budget buys {duration(seconds)} only")
+        name, ends = f"{self.name}-q", str(round(self.clock() + seconds))
         # With all that a VM needs to delete itself, should it come to be when nobody looks any more.
         metadata = {**like.metadata, "tpulm-node": name, "tpulm-valid-until": ends}
         labels = {**like.labels, UNTIL_LABEL: ends}
@@ -258,17 +269,20 @@ class Smoke:
             self._ask(request)
         except Refused as refused:
             return Line(what, None, f"the queued resource was refused: {refused}")
-        until = time.time() + min(seconds, 300.0)
+        until = self.clock() + _QUEUED_SECONDS
         state = ""
-        while time.time() < until:
+        while self.clock() < until:
             state = self.api.queued_state(request.name, request.zone) or ""
             if state == "PROVISIONING":
-                refusal = self.api.delete(request.name, request.zone)
+                try:
+                    refusal = self.api.delete(request.name, request.zone)
+                except CloudRefused as error:
+                    refusal = str(error)
                 return Line(what, "not supported" in refusal, refusal or "it was accepted, with force")
             if state in ("ACTIVE", "FAILED", "SUSPENDED"):
                 break
             interrupt.check("what was created is deleted")
-            time.sleep(self.pause_seconds / 10)
+            self.wait(self.pause_seconds / 10)
         return Line(what, None, f"it was not seen in PROVISIONING, but {state or 'nowhere'}")
 
     def _compute_vm(self, zone: str) -> Line:
@@ -276,11 +290,11 @@ class Smoke:
         what, name, compute = "maxRunDuration", f"{self.name}-vm", ComputeApi(self.settings.project, self.rest)
         asked = small_vm(name, zone, self.settings, seconds=_VM_SECONDS) | {"labels": {LABEL: self.name}}
         self.progress.start(f"Compute Engine deletes an {MACHINE_TYPE} after {_VM_SECONDS} s")
-        begun = time.time()
+        begun = self.clock()
         try:
             compute.insert(zone, asked)
             ends, found = None, compute.find(name, zone)
-            while found is not None and time.time() - begun < _VM_SECONDS + _GONE_SECONDS:
+            while found is not None and self.clock() - begun < _VM_SECONDS + _GONE_SECONDS:
                 ends = ends or found.ends_at  # told once it runs
                 self._pause()
                 found = compute.find(name, zone)
@@ -291,7 +305,7 @@ class Smoke:
         finally:
             with contextlib.suppress(TpulmError):
                 compute.delete(name, zone)
-        took = duration(time.time() - begun)
+        took = duration(self.clock() - begun)
         told = "its end was told" if ends else "its end was not told"
         return Line(
             what,
@@ -301,56 +315,60 @@ class Smoke:
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
-    def _delete(self, name: str, zone: str) -> None:
-        """`_clean` sees to it that it goes."""
-        with contextlib.suppress(TpulmError):
-            self.api.delete(name, zone)
+    def _delete(self) -> None:
+        """All that was asked for, until it is gone. Raises Unavailable where it stays."""
+        until = self.clock() + _GONE_SECONDS
+        while self._asked:
+            for (name, zone), asked in list(self._asked.items()):
+                now = self.clock()
+                with contextlib.suppress(TpulmError):
+                    if self.api.look(name, zone).state is not None:
+                        self.api.delete(name, zone)
+                    elif now >= asked.at + self.appear_seconds:
+                        self._count(self._asked.pop((name, zone)))
+            if self._asked and self.clock() >= until:
+                names = " and ".join(f"{name} in {zone}" for name, zone in self._asked)
+                raise Unavailable(f"{names} could not be deleted for {duration(_GONE_SECONDS)}")
+            if self._asked:
+                self.wait(self.pause_seconds)
 
     def _clean(self) -> None:
-        """Everything is asked to go until it is gone, or named."""
-        self.progress.start("deleting what is left")
-        until = time.time() + _GONE_SECONDS
+        """Everything goes, or is named: what is in the bucket last, since a VM that is left deletes itself by it."""
+        removed = False
         try:
-            while self._asked and time.time() < until:
-                for (name, zone), asked in list(self._asked.items()):
-                    with contextlib.suppress(TpulmError):
-                        if self.api.look(name, zone).state is not None:
-                            asked.seen = True
-                            self.api.delete(name, zone)
-                        elif asked.seen or time.time() - asked.at > self.appear_seconds:
-                            self._count(self._asked.pop((name, zone)))
-                if self._asked:
-                    time.sleep(self.pause_seconds)
+            self.progress.start("deleting what is left")
             with contextlib.suppress(TpulmError):
+                self._delete()
                 storage.remove(self.workdir)
+                removed = True
         finally:
             for asked in self._asked.values():
                 self._count(asked)
-            self.tell(self._left())
+            self.tell(self._left(removed))
 
     def _count(self, asked: _Asked) -> None:
-        self.spent += (time.time() - asked.at) / 3600 * asked.dollars_per_hour
+        self.spent += (self.clock() - asked.at) / 3600 * asked.dollars_per_hour
 
-    def _left(self) -> Line:
+    def _left(self, removed: bool) -> Line:
         commands = [
             deletion_command(name, zone, self.settings.project, queued=asked.queued)
             for (name, zone), asked in self._asked.items()
         ]
+        if not removed:
+            commands.append(f"gcloud storage rm --recursive {self.workdir}")
         if commands:
-            return Line("nothing left", False, f"still there, and maybe billing: {'; '.join(commands)}")
+            return Line("nothing left", False, f"maybe still there, and billing: {'; '.join(commands)}")
         return Line("nothing left", True, f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket")
 
     def _look(self, zone: str) -> str | None:
         try:
-            state = self.api.look(self.name, zone).state
+            return self.api.look(self.name, zone).state
         except Unavailable:
             return "unknown"
-        self._asked[self.name, zone].seen |= state is not None
-        return state
 
     def _pause(self) -> None:
         interrupt.check("what was created is deleted")
-        time.sleep(self.pause_seconds)
+        self.wait(self.pause_seconds)
 
 
 def of_metadata(found: Mapping[str, str | None], request: Request, project: str) -> Iterator[Line]:
