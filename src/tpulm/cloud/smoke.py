@@ -34,16 +34,18 @@ _QUEUED_SECONDS = 300.0  # that a queued resource is looked at
 _GONE_SECONDS = 600.0  # that a deletion may take
 _APPEAR_SECONDS = 90.0  # from a request until what cannot be seen is not there: a get right after a create may answer 404
 
+_GROUP = "[0-9a-f]{1,4}"  # of an IPv6 address
+_GROUPS = rf"{_GROUP}(?::{_GROUP})*"
 _HIDDEN = (  # from a transcript, besides names that are known
     (re.compile(r"\b[a-z][0-9a-f]{15,16}-tp\b"), "TENANT-tp"),
     (re.compile(r"\bt1v-n-[0-9a-f]+-w-"), "t1v-n-X-w-"),
     (re.compile(r"\[EID: 0x[0-9a-f]+\]"), "[EID: …]"),
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b"), "ADDRESS"),
     (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "EMAIL"),
-    (re.compile(r"(UID: )'\d+'"), r"\1'…'"),
-    (re.compile(r"\b(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}\b"), "ADDRESS"),
-    (re.compile(r"\b(?:[0-9a-f]{1,4}:)+:(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?"), "ADDRESS"),
-    (re.compile(r"\b\d{9,}\b"), "NUMBER"),
+    (re.compile(r"((?:UID|CONSUMER_PROJECT_NUMBER): )'\d+'"), r"\1'…'"),
+    (re.compile(rf"\b(?:{_GROUP}:){{7}}{_GROUP}\b", re.IGNORECASE), "ADDRESS"),
+    (re.compile(rf"(?:\b{_GROUPS}|(?<![\w:]))::{_GROUPS}\b|\b{_GROUPS}::(?!\w)", re.IGNORECASE), "ADDRESS"),
+    (re.compile(r"(?<!\d)(?<!\d\.)\d{9,}(?!\d| ?(?:bytes|B)\b)"), "NUMBER"),  # of a project, mostly
 )
 
 
@@ -403,18 +405,19 @@ def transcript(lines: list[Line], smoke: Smoke, *, about: str) -> str:
         smoke.settings.bucket: "BUCKET",
         smoke.settings.project: "PROJECT",
         smoke.settings.service_account: "EMAIL",
-        smoke.settings.subnetwork: "SUBNETWORK",
         number: "NUMBER",
     }
-    if smoke.settings.network != "default":
-        known[smoke.settings.network] = "NETWORK"
+    for path, mark in ((smoke.settings.network, "NETWORK"), (smoke.settings.subnetwork, "SUBNETWORK")):
+        if path and (name := path.rpartition("/")[2]) != "default":
+            known[name] = mark
+        known |= dict.fromkeys(re.findall(r"projects/([^/]+)", path or ""), "PROJECT")  # a shared VPC's host
     return hidden(f"{about}\n\n{text}\n\nThe VM:\n{facts}\n", known)
 
 
 def hidden(text: str, known: Mapping[str, str]) -> str:
     """Without ids; `known` are names and what stands for them."""
     for name in sorted(filter(None, known), key=len, reverse=True):
-        text = text.replace(name, known[name])
+        text = re.sub(rf"((?<![a-z0-9])|(?<=\\n)){re.escape(name)}(?![a-z0-9])", known[name], text)
     for pattern, mark in _HIDDEN:
         text = pattern.sub(mark, text)
     return text
