@@ -42,6 +42,7 @@ def run(agent):
         }
         agent.bucket.put("smoke/facts.json", json.dumps(found, indent=1).encode())
         agent.log_path.write_text("this line came from the VM\n")
+        agent.fetch_secrets()  # it has none, but no log is uploaded before that is known
         agent.upload_log(last=True)
         agent.tell("probed")
         time.sleep(SEEN_SECONDS * LOOK_SECONDS)
