@@ -215,6 +215,7 @@ class Smoke:
                 "enable-guest-attributes": "TRUE",
             },
             network=self.settings.network,
+            subnetwork=self.settings.subnetwork,
             external_addresses=self.settings.external_addresses,
         )
 
