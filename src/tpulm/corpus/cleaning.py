@@ -46,6 +46,7 @@ _Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 class Cleaned(NamedTuple):
     documents: list[bytes]  # UTF-8
+    text: str  # the same, NUL between them
     sizes: np.ndarray  # int64, bytes of each document
     characters: np.ndarray  # int64, of each document
 
@@ -83,8 +84,9 @@ class Cleaner:
             kept &= self._by_language(text, separator, kept, self._languages, skipped)
         documents = data.split(separator.encode())[:-1]
         if kept.all():
-            return Cleaned(documents, sizes, characters)
-        return Cleaned(list(compress(documents, kept.tolist())), sizes[kept], characters[kept])
+            return Cleaned(documents, text.replace(separator, "\0"), sizes, characters)
+        documents = list(compress(documents, kept.tolist()))
+        return Cleaned(documents, b"\0".join(documents).decode(), sizes[kept], characters[kept])
 
     def _without(self, pattern: re.Pattern[str], text: str, separator: str) -> str:
         """The documents without what matches in each of them: no match reaches into the next."""

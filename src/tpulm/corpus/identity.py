@@ -66,26 +66,29 @@ def keys_of(documents: Sequence[bytes]) -> Keys:
     return Keys(halves[:, 0], halves[:, 1])
 
 
-def keys_of_texts(documents: Sequence[bytes]) -> Keys:
-    """Keys whose second half tells nothing but letters and digits (`letters`), or the whole of a text that has none."""
-    essences = letters(documents)
+def keys_of_texts(documents: Sequence[bytes], text: str) -> Keys:
+    """Keys whose second half tells nothing but letters and digits (`letters`), or the whole of a text that has none.
+
+    `text` is all documents, NUL between them.
+    """
+    essences = letters(text)
     if b"" in essences:
         essences = [essence or document for essence, document in zip(essences, documents, strict=True)]
     digests = b"".join(map(xxh3_64_digest, essences))
     return Keys(keys_of(documents).high, np.frombuffer(digests, ">u8").astype(np.uint64))
 
 
-def letters(documents: Sequence[bytes]) -> list[bytes]:
-    """The letters, digits and combining marks of each text (Unicode categories L, N, Mn, Mc, but for variation selectors), with
-    simple case folding, in UTF-8. No text holds NUL."""
-    text = b"\0".join(documents)
+def letters(text: str) -> list[bytes]:
+    """The letters, digits and combining marks (Unicode categories L, N, Mn, Mc, but for variation selectors) of each document of
+    a text that has NUL between them, with simple case folding, in UTF-8."""
     table = _folded()
     if text.isascii():
-        return text.translate(bytes(table[:256].astype(np.uint8)), _DROPPED_ASCII).split(b"\0")
-    codes = np.frombuffer(text.decode().encode("utf-32-le"), np.uint32)
-    folded = table[np.minimum(codes, _TABLE - 1)]
-    if (far := codes >= _TABLE).any():
-        folded = np.where(far & (codes < _LAST_LETTER), codes, folded * ~far)
+        return text.encode().translate(bytes(table[:256].astype(np.uint8)), _DROPPED_ASCII).split(b"\0")
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    if codes.max() < _TABLE:
+        folded = table.take(codes)
+    else:
+        folded = np.where(codes < _TABLE, table.take(np.minimum(codes, _TABLE - 1)), codes * (codes < _LAST_LETTER))
     kept = np.compress((folded > 0) | (codes == 0), folded)
     return kept.tobytes().decode("utf-32-le").encode().split(b"\0")
 

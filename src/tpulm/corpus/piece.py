@@ -182,10 +182,10 @@ class _Keeper:
 
     def keep(self, batch: Batch) -> int:
         """How many of its documents stay."""
-        documents, sizes, characters = self._cleaner.clean(batch, self._faults.skipped)
+        documents, text, sizes, characters = self._cleaner.clean(batch, self._faults.skipped)
         if not documents:
             return 0
-        keys = keys_of_texts(documents)
+        keys = keys_of_texts(documents, text)
         fraction = self._piece.config.sample_fraction
         if fraction < 1.0:
             chosen = below(draw(keys, Purpose.CORPUS_SAMPLE), threshold_of(fraction))

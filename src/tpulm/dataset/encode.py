@@ -15,7 +15,7 @@ from tpulm.dataset.words import WordEncoder
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.encode import slices
 
-_CHARACTERS_AT_ONCE = 1 << 18  # a second, after which progress is told
+_CHARACTERS_AT_ONCE = 1 << 20  # after which progress is told
 
 
 class EncodedDocuments(NamedTuple):

@@ -33,7 +33,8 @@ except ImportError:
 
 LIBRARY: Final = f"tokenizers {tokenizers.__version__}"
 ENGINE: Final = "tokie 0.1.4"  # which pyproject.toml pins: the contexts were found with this version
-_CHARACTERS_AT_ONCE: Final = 1 << 18  # the library's own results take a hundred bytes a token
+_AT_ONCE: Final = 1 << 20  # characters
+_BY_LIBRARY_AT_ONCE: Final = 1 << 18  # its results take a hundred bytes a token
 _FIRST_CHARACTERS: Final = 1 << 13  # that an encoder sees are compared whatever they are
 _LONGEST: Final = 1 << 13  # characters of a text for the engine
 _AGREES, _DIFFERS = 1, 2
@@ -80,7 +81,7 @@ class Encoder:
     def encode(self, texts: list[str]) -> Encoded:
         """A lone surrogate counts as U+FFFD."""
         parts = [NOTHING]
-        for some in slices(texts, _CHARACTERS_AT_ONCE):
+        for some in slices(texts, _AT_ONCE):
             try:
                 parts.append(self._encode(some))
             except (UnicodeEncodeError, TypeError):  # what a lone surrogate leads to
@@ -191,7 +192,7 @@ def _engine(specification: dict[str, Any]) -> _Engine | None:
         return None
     normalizer, lowers = known
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as file:
-        json.dump({**specification, "normalizer": normalizer}, file, ensure_ascii=False)
+        file.write(json.dumps({**specification, "normalizer": normalizer}, ensure_ascii=False))  # many times faster than dump
         file.flush()
         cuts = _SPACES if specification["model"]["type"] == "Unigram" else _BLANKS
         return _Engine(tokie.Tokenizer.from_json(file.name), lowers, cuts)
@@ -222,7 +223,7 @@ def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, boo
 
 def ids_of(tokenizer: Tokenizer, strings: list[str]) -> Iterator[np.ndarray]:
     """The ids of each string by the library, uint32."""
-    for some in slices(strings, _CHARACTERS_AT_ONCE):
+    for some in slices(strings, _BY_LIBRARY_AT_ONCE):
         for encoding in tokenizer.encode_batch_fast(some, add_special_tokens=False):
             yield np.array(encoding.ids, np.uint32)
 
