@@ -281,11 +281,8 @@ class _Run:
             first_cursor=phase.first_cursor,
             host_index=self.hosts.index,
             num_hosts=self.hosts.count,
-            word_starts=self._word_starts() if train.objective.whole_words else None,
+            of_tokens=self._programs.get(phase).columns_of(tokenization.load(self.workdir / "tokenizer")),
         )
-
-    def _word_starts(self) -> np.ndarray:
-        return tokenization.load(self.workdir / "tokenizer").word_starts()
 
     def evaluate(self) -> dict[str, Any]:
         if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
@@ -423,11 +420,12 @@ class _Run:
         folder = folder or self.workdir / phase.folder / "dataset" / "holdout"
         program = self._programs.get(phase)
         size = program.evaluation_batch_size
+        of_tokens = program.columns_of(tokenization.load(self.workdir / "tokenizer"), evaluation=True)
 
         def batches() -> Iterator[Any]:
             hosts = {"host_index": self.hosts.index, "num_hosts": self.hosts.count}
             for batch in dataset.evaluation_batches(folder, batch_size=size, max_rows=max_rows, **hosts):
-                yield batch
+                yield dataset.with_columns(batch, of_tokens)
                 watchdog.report()
                 advance(size)
 

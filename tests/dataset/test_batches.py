@@ -47,8 +47,11 @@ def test_a_batch_may_be_larger_than_the_dataset(write_split: WriteSplit) -> None
 
 def test_where_words_begin_is_looked_up_by_token(write_split: WriteSplit) -> None:
     folder = write_split(PART_ROWS)
-    starts = np.arange(1_000_000) % 3 == 0
-    plain, batches = Batches(folder, batch_size=5, seed=3), Batches(folder, batch_size=5, seed=3, word_starts=starts)
+    starts = (np.arange(1_000_000) % 3 == 0).astype(np.int8)
+    plain, batches = (
+        Batches(folder, batch_size=5, seed=3),
+        Batches(folder, batch_size=5, seed=3, of_tokens={"word_start": starts}),
+    )
     for (_, before), (_, batch), _ in zip(plain.iterate(0), batches.iterate(0), range(3), strict=False):
         assert set(before) == {"tokens"} and batch["word_start"].dtype == np.int8
         np.testing.assert_array_equal(batch["tokens"], before["tokens"])

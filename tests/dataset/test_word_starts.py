@@ -143,7 +143,7 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
 
     made = tokenization.load(scattered.workdir / "tokenizer")
     table = np.zeros(made.vocab_size, bool)
-    batches = Batches(folder / "train", batch_size=16, seed=0, word_starts=table)
+    batches = Batches(folder / "train", batch_size=16, seed=0, of_tokens={"word_start": table})
     batch = batches.batch(0)
     assert batch["word_start"].dtype == np.int8 and batch["word_start"].shape == (16, 32), "the column, not the table"
     special = np.isin(batch["tokens"], list(made.special.ids - {made.special.unknown}))

@@ -211,6 +211,7 @@ class ObjectiveConfig(Settings):
     ELECTRA: the generator predicts 15 %, 85 % [MASK] and 15 % unchanged; the discriminator tells which tokens were replaced.
     """
 
+    name: str | None = None  # None: mlm for bert, rtd (replaced-token detection) for electra, clm for a decoder
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # so that runs compare
     max_predictions: Positive | None = None  # a row; None: what mask_fraction needs of a full row

@@ -79,8 +79,8 @@ def keys_of_texts(documents: Sequence[bytes], text: str) -> Keys:
 
 
 def letters(text: str) -> list[bytes]:
-    """The letters, digits and combining marks (Unicode categories L, N, Mn, Mc, but for variation selectors) of each document of
-    a text that has NUL between them, with simple case folding, in UTF-8."""
+    """The letters, digits and combining marks (Unicode categories L, N, Mn, Mc, but for variation selectors) of each document
+    of a text that has NUL between them, with simple case folding, in UTF-8."""
     table = _folded()
     if text.isascii():
         return text.encode().translate(bytes(table[:256].astype(np.uint8)), _DROPPED_ASCII).split(b"\0")

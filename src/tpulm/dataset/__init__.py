@@ -5,7 +5,7 @@
 Rows of others come in by `importing`, which is not loaded here: no worker of `prepare` should pay for it.
 """
 
-from tpulm.dataset.batches import Batches
+from tpulm.dataset.batches import Batches, with_columns
 from tpulm.dataset.evaluation import evaluation_batches, token_counts
 from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
@@ -32,4 +32,5 @@ __all__ = [
     "token_counts",
     "verify",
     "warm_up",
+    "with_columns",
 ]

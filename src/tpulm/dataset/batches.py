@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.dataset.blocks import BlockReader
-from tpulm.dataset.manifest import WORD_START, SplitManifest, load_split
+from tpulm.dataset.manifest import SplitManifest, load_split
 from tpulm.dataset.order import WINDOW_ROWS, Order, Places
 from tpulm.errors import ConfigError, DataError
 
@@ -29,7 +29,7 @@ class Batches:
     rows are shuffled over many blocks, each host reads nearly all of these, up to H times the rows that it delivers
     (`read_amplification`). At 2 bytes a token that is little: 20 MB/s a host for 77,000 rows of 128 tokens a second in all.
 
-    With `word_starts`, bool [V], a batch says where words begin even if the dataset does not: by its tokens.
+    `of_tokens` are columns that the dataset need not have, such as where words begin: by name, what each token id says [V].
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Batches:
         first_cursor: int = 0,
         host_index: int = 0,
         num_hosts: int = 1,
-        word_starts: np.ndarray | None = None,
+        of_tokens: Mapping[str, np.ndarray] | None = None,
     ):
         if batch_size < 1 or batch_size % num_hosts:
             raise ConfigError(
@@ -59,7 +59,7 @@ class Batches:
         keep_rows = 4 * WINDOW_ROWS + (_PREFETCHED_BATCHES + _READ_THREADS) * batch_size  # the windows around those under way
         self._reader = BlockReader(storage.as_path(folder), self.manifest, keep_rows=keep_rows)
         self._order = Order(self._reader.blocks, seed, versions=self._reader.versions)
-        self._word_starts = None if word_starts is None else word_starts.astype(np.int8)
+        self._of_tokens = dict(of_tokens or {})
 
     @property
     def num_rows(self) -> int:
@@ -79,13 +79,10 @@ class Batches:
         return self._reader.rows_read / max(1, self._reader.rows_delivered)
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        """This host's rows: {"tokens": [B/H, L] as stored, "next_sentence": int8 [B/H] if the dataset has it, "word_start":
-        int8 [B/H, L] if that or the tokens say where words begin}.
+        """This host's rows: {"tokens": [B/H, L] as stored, "next_sentence": int8 [B/H] and "word_start": int8 [B/H, L] if the
+        dataset has them, and the columns that tokens say}.
         """
-        rows = self._reader.rows(self._places(cursor))
-        if self._word_starts is not None and WORD_START not in rows:
-            rows[WORD_START] = self._word_starts[rows["tokens"]]
-        return rows
+        return with_columns(self._reader.rows(self._places(cursor)), self._of_tokens)
 
     def read_ahead(self, cursor: int) -> None:
         """Begin to read for the batch that comes a window after this one."""
@@ -118,6 +115,11 @@ class Batches:
         """Of this host's rows."""
         first = cursor - self._first_cursor + self._host_index * self._share
         return self._order.places(first, first + self._share)
+
+
+def with_columns(rows: dict[str, np.ndarray], of_tokens: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The rows with columns [B, L] that they lack, looked up by their tokens in arrays [V]."""
+    return {name: table[rows["tokens"]] for name, table in of_tokens.items() if name not in rows} | rows
 
 
 class _Step(NamedTuple):

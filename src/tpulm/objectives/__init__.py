@@ -1,18 +1,31 @@
-"""What a model is trained to do: batches, losses and metrics, behind one interface."""
+"""What a model is trained to do: batches, losses and metrics, behind one interface, each under a name in one registry."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from tpulm.config import ModelConfig, ObjectiveConfig
+from tpulm.errors import ConfigError, suggest
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.clm import CausalLanguageModel
-from tpulm.objectives.interface import LossAndSums, Objective, SpecialIds
-from tpulm.objectives.masking import masking_law
+from tpulm.objectives.interface import Column, LossAndSums, Objective, Setup, SpecialIds
 from tpulm.objectives.mlm import MaskedLanguageModel
 from tpulm.objectives.rtd import ReplacedTokenDetection
 
-__all__ = ["LossAndSums", "Objective", "SpecialIds", "make"]
+__all__ = ["Column", "LossAndSums", "Objective", "Setup", "SpecialIds", "make", "register"]
+
+_DEFAULTS = {"bert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
+_REGISTRY: dict[str, Callable[..., Objective]] = {
+    "mlm": MaskedLanguageModel,
+    "rtd": ReplacedTokenDetection,
+    "clm": CausalLanguageModel,
+}
+
+
+def register(name: str, make: Callable[..., Objective]) -> None:
+    """From now on `train.objective.name = name` trains what `make` gives, which takes the fields of `Setup` by name."""
+    _REGISTRY[name] = make
 
 
 def make(
@@ -27,21 +40,12 @@ def make(
     special: SpecialIds,
     evaluation: bool = False,
 ) -> Objective:
-    """The objective of a run; with `evaluation`, the masked share is `evaluation_mask_fraction`, so that runs compare.
-
-    Raises ConfigError when rows, vocabulary and model do not fit together.
-    """
-    if model.architecture == "decoder":
-        return CausalLanguageModel(
-            model=model,
-            execution=execution,
-            sequence_length=sequence_length,
-            row_kind=row_kind,
-            vocab_size=vocab_size,
-            special=special,
-        )
-    kind = ReplacedTokenDetection if model.architecture == "electra" else MaskedLanguageModel
-    return kind(
+    """The objective of a run: `Setup` says what these are. Raises ConfigError when its name is not known, or rows, vocabulary
+    and model do not fit together."""
+    name = objective.name or _DEFAULTS[model.architecture]
+    if name not in _REGISTRY:
+        raise ConfigError(f"train.objective.name '{name}' is not known.{suggest(name, _REGISTRY)}")
+    return _REGISTRY[name](
         model=model,
         objective=objective,
         execution=execution,
@@ -50,12 +54,5 @@ def make(
         next_sentence=next_sentence,
         vocab_size=vocab_size,
         special=special,
-        law=masking_law(
-            model.architecture,
-            objective,
-            sequence_length=sequence_length,
-            vocab_size=vocab_size,
-            special=special,
-            evaluation=evaluation,
-        ),
+        evaluation=evaluation,
     )

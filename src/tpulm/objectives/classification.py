@@ -16,7 +16,7 @@ from tpulm.config import ModelConfig
 from tpulm.models import bert, classifier
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Execution, Randomness
-from tpulm.objectives.interface import LossAndSums, SpecialIds
+from tpulm.objectives.interface import Column, LossAndSums, SpecialIds
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.rows import describe
 
@@ -42,6 +42,10 @@ class Classification:
     vocab_size: int
     special: SpecialIds
     num_classes: int | None
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return {"labels": Column((), jnp.int32 if self.num_classes else jnp.float32), "weights": Column((), jnp.float32)}
 
     @cached_property
     def spec(self) -> classifier.SequenceClassifier:

@@ -19,14 +19,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from tpulm.config import ModelConfig
 from tpulm.errors import ConfigError
 from tpulm.models import bert, decoder
 from tpulm.nn.dropout import row_seeds
-from tpulm.nn.transformer import Execution, Randomness
-from tpulm.objectives.interface import LossAndSums, SpecialIds
+from tpulm.nn.transformer import Randomness
+from tpulm.objectives.interface import Column, LossAndSums, Setup
 from tpulm.objectives.losses import cross_entropy
-from tpulm.objectives.rows import RowKind, describe
+from tpulm.objectives.rows import describe
 
 
 class CausalInputs(NamedTuple):
@@ -37,15 +36,8 @@ class CausalInputs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CausalLanguageModel:
+class CausalLanguageModel(Setup):
     """The loss is the mean over all predictions of the global batch."""
-
-    model: ModelConfig
-    execution: Execution
-    sequence_length: int
-    row_kind: RowKind
-    vocab_size: int
-    special: SpecialIds
 
     def __post_init__(self) -> None:
         if self.sequence_length > self.model.max_positions:
@@ -59,6 +51,10 @@ class CausalLanguageModel:
                 f"special tokens {self.special._asdict()} lie outside the vocabulary of {self.vocab_size}; use the "
                 "tokenizer's own size"
             )
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return {}
 
     @cached_property
     def spec(self) -> decoder.Decoder:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 from jax import Array
+
+from tpulm.config import ModelConfig, ObjectiveConfig
+from tpulm.nn.transformer import Execution
+
+if TYPE_CHECKING:
+    from tpulm.tokenization import Tokenization
 
 
 class SpecialIds(NamedTuple):
@@ -16,6 +24,29 @@ class SpecialIds(NamedTuple):
     cls: int
     sep: int
     mask: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every objective is made from."""
+
+    model: ModelConfig
+    objective: ObjectiveConfig
+    execution: Execution
+    sequence_length: int
+    row_kind: Literal["segments", "packed", "causal"]
+    next_sentence: bool
+    vocab_size: int
+    special: SpecialIds
+    evaluation: bool = False  # with the masked share `evaluation_mask_fraction`, so that runs compare
+
+
+class Column(NamedTuple):
+    """What rows have beside their tokens."""
+
+    shape: tuple[int, ...]  # of one row
+    dtype: Any
+    of_tokens: Callable[[Tokenization], np.ndarray] | None = None  # [V]: by the token's id, where the dataset does not have it
 
 
 class LossAndSums(NamedTuple):
@@ -36,6 +67,11 @@ class Objective(Protocol):
     @property
     def spec(self) -> Any:
         """The tree of `ParamSpec`."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What `prepare` finds in a batch beside "tokens"."""
         ...
 
     @property

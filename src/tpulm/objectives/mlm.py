@@ -12,15 +12,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.errors import ConfigError
 from tpulm.models import bert
 from tpulm.nn.dropout import row_seeds
-from tpulm.nn.transformer import Execution, Randomness
-from tpulm.objectives.interface import LossAndSums, SpecialIds
+from tpulm.nn.transformer import Randomness
+from tpulm.objectives.interface import Column, LossAndSums, Setup
 from tpulm.objectives.losses import cross_entropy
-from tpulm.objectives.masking import MaskingLaw, mask_rows
-from tpulm.objectives.rows import RowKind, describe
+from tpulm.objectives.masking import MaskingLaw, mask_rows, masking_law
+from tpulm.objectives.rows import describe
 
 
 class MaskedInputs(NamedTuple):
@@ -34,18 +33,8 @@ class MaskedInputs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MaskedLanguageModel:
+class MaskedLanguageModel(Setup):
     """The loss is the mean over all predictions of the global batch, plus the mean over its rows of next-sentence loss."""
-
-    model: ModelConfig
-    objective: ObjectiveConfig
-    execution: Execution
-    sequence_length: int
-    row_kind: RowKind
-    next_sentence: bool
-    vocab_size: int
-    special: SpecialIds
-    law: MaskingLaw
 
     def __post_init__(self) -> None:
         if self.sequence_length > self.model.max_positions:
@@ -65,6 +54,24 @@ class MaskedLanguageModel:
     @cached_property
     def spec(self) -> bert.Bert:
         return bert.spec(self.model, vocab_size=self.vocab_size, next_sentence=self.next_sentence)
+
+    @cached_property
+    def law(self) -> MaskingLaw:
+        return masking_law(
+            self.model.architecture,
+            self.objective,
+            sequence_length=self.sequence_length,
+            vocab_size=self.vocab_size,
+            special=self.special,
+            evaluation=self.evaluation,
+        )
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        found = {"next_sentence": Column((), jnp.int8)} if self.next_sentence else {}
+        if self.law.whole_words:
+            found["word_start"] = Column((self.sequence_length,), jnp.int8, of_tokens=lambda made: made.word_starts())
+        return found
 
     @property
     def flops_per_row(self) -> float:

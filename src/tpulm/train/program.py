@@ -19,6 +19,7 @@ from tpulm import accelerators, objectives
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
 from tpulm.objectives import Objective, SpecialIds
+from tpulm.tokenization import Tokenization
 from tpulm.train.compiled import BatchShapes, Compiled, Step, execution_on
 from tpulm.train.mesh import place, replicated
 from tpulm.train.optimizer import Moments, with_moments
@@ -131,11 +132,15 @@ class Program(Compiled):
         return sums, jax.ShapeDtypeStruct((self.vocab_size,), jnp.float32, sharding=whole)
 
     def _batch(self, rows: int, *, evaluation: bool = False) -> BatchShapes:
-        data = self._config.data
         token_dtype = jnp.uint16 if self.vocab_size <= 2**16 else jnp.uint32
-        shapes: dict[str, tuple[tuple[int, ...], Any]] = {"tokens": ((rows, data.sequence_length), token_dtype)}
-        if data.next_sentence:
-            shapes["next_sentence"] = ((rows,), jnp.int8)
-        if self._config.train.objective.whole_words and not evaluation:  # whose masks are of single tokens
-            shapes["word_start"] = ((rows, data.sequence_length), jnp.int8)
-        return shapes
+        columns = self._objective(evaluation=evaluation).columns
+        return {
+            "tokens": ((rows, self._config.data.sequence_length), token_dtype),
+            **{name: ((rows, *column.shape), column.dtype) for name, column in columns.items()},
+        }
+
+    def columns_of(self, tokenization: Tokenization, *, evaluation: bool = False) -> dict[str, np.ndarray]:
+        """The objective's columns that tokens say, by their id: [V] each."""
+        columns = self._objective(evaluation=evaluation).columns
+        found = {name: column.of_tokens and column.of_tokens(tokenization) for name, column in columns.items()}
+        return {name: table.astype(columns[name].dtype) for name, table in found.items() if table is not None}

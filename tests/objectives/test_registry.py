@@ -1,0 +1,53 @@
+"""An objective from outside of the package: a class under a name, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from test_pipeline import toy_config, write_corpus
+from tpulm import objectives, pipeline
+from tpulm.errors import ConfigError
+from tpulm.objectives import Column
+from tpulm.objectives.mlm import MaskedInputs, MaskedLanguageModel
+from tpulm.tokenization import Tokenization
+
+
+def lengths(tokenization: Tokenization) -> np.ndarray:
+    return np.array([len(token) for token in tokenization.vocabulary()])
+
+
+class TokenLengths(MaskedLanguageModel):
+    """How many characters each masked token has, by the logits of the first ids."""
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return {"token_length": Column((self.sequence_length,), jnp.int8, of_tokens=lengths)}
+
+    def prepare(self, batch: Mapping[str, Any], row_keys: Any) -> MaskedInputs:
+        inputs = super().prepare(batch, row_keys)
+        return inputs._replace(labels=jnp.take_along_axis(batch["token_length"].astype(jnp.int32), inputs.predicted, axis=1))
+
+
+objectives.register("token_lengths", TokenLengths)
+
+
+def test_an_objective_of_ones_own_runs_to_its_export(tmp_path: Path) -> None:
+    objective = {"objective": {"name": "token_lengths"}, "optimizer": {"learning_rate": 0.01}}
+    config = toy_config(
+        write_corpus(tmp_path / "corpus.txt.gz"), train={"steps": 30, "batch_size": 16, "log_every_steps": 10, **objective}
+    )
+    summary = pipeline.run(config, tmp_path / "w")
+    assert summary.eval_loss < 2.5  # knowing nothing is ln 60 = 4.1
+    assert (tmp_path / "w" / "export" / "model.safetensors").exists()
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest(tmp_path: Path) -> None:
+    config = toy_config(write_corpus(tmp_path / "corpus.txt.gz"), train={"steps": 1, "objective": {"name": "mlmm"}})
+    with pytest.raises(ConfigError, match=r"train\.objective\.name 'mlmm' is not known.*'mlm'"):
+        pipeline.run(config, tmp_path / "w")
