@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -35,7 +36,8 @@ from tpulm.labelled import Columns, Examples, read_examples
 from tpulm.memory import keep_between_steps
 from tpulm.models import bert
 from tpulm.nn.params import initialize
-from tpulm.train.tuning import Labelled, Tuning
+from tpulm.train.tuning import Labelled
+from tpulm.train.window import steps_of
 
 MODEL = ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024, max_positions=128)
 BATCH_SIZE, MAX_LENGTH, REQUIRED = 32, 128, 1.5
@@ -96,16 +98,14 @@ def random_model(tokenizer: tokenization.Tokenization) -> LoadedModel:
 
 def ours(classifier: Classifier, data: Labelled) -> Callable[[], float]:
     """A function that trains one more epoch and gives its seconds."""
-    tuning: Tuning = classifier.tuning_of(data)
-    updates = tuning.updates(tuning.state_at_zero(0, classifier.first_params(0)), data, seed=0)
+    tuning = classifier.tuning_of(data).beginning(0, classifier.first_params(0))
+    steps = steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps)
 
     def epoch() -> float:
         began = time.perf_counter()
-        for update in updates:
-            if update.ends_epoch:
-                jax.block_until_ready(update.state)
-                return time.perf_counter() - began
-        raise RuntimeError("there are no more epochs")
+        *_, last = itertools.islice(steps, tuning.steps_per_epoch)
+        jax.block_until_ready(last.state)
+        return time.perf_counter() - began
 
     return epoch
 

@@ -99,7 +99,7 @@ def test_the_training_step_of_a_recipe_lowers_for_eight_devices(name: str, monke
         run = phase.config
         made: Any = program(run)
         assert made.mesh.size == 8
-        text = made.compiled_step.as_text()
+        text = made.lowered_step.compile().as_text()
         rows, length = run.train.batch_size, run.data.sequence_length
         assert f"tensor<{rows}x{length}xui16>" in text, "the step takes the whole batch of 16-bit tokens"
         assert "bf16" in text

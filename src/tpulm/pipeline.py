@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -219,7 +218,7 @@ class _Run:
                 "parameters": self._programs.get(self.phases[-1]).num_parameters,
                 "train_loss": result.train_loss,
                 "scores": result.train_values,
-                "tokens_per_second": round(result.rate.tokens_per_second, 1),
+                "tokens_per_second": round(result.rate.per_second, 1),
                 "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
                 "skipped_rows": [list(window) for window in result.skipped],
                 "attempts": result.attempt,
@@ -230,23 +229,28 @@ class _Run:
     def _train(self, phase: Phase) -> TrainResult:
         """One phase to its end, or back to where the newest good checkpoint lies, if that is before the phase."""
         from tpulm.train import loop
+        from tpulm.train.throughput import Meter, peak_flops
 
-        self._dataset(phase)
         config, of_several = phase.config, len(self.phases) > 1
+        text_fraction, program = self._dataset(phase).train.text_fraction, self._begun(phase)
         return loop.train(
-            self._begun(phase),
+            program,
             config.train,
             self._rows(phase),
-            lambda params: self._score(phase, params, config.train.evaluation_rows),
+            lambda params: self._score(phase, params, config.train.evaluation_rows).values(),
             self.workdir,
-            sequence_length=config.data.sequence_length,
+            meter=Meter(
+                per_row=config.data.sequence_length,
+                flops_per_row=program.objective.flops_per_row,
+                peak=peak_flops(program.mesh, program.compute_dtype),
+                text_fraction=text_fraction,
+            ),
             identity=self._identity(),
             progress=self.progress,
             steps=(phase.first_step, phase.last_step),
             title=f"Training, phase {phase.number} of {len(self.phases)}" if of_several else "Training",
             hosts=self.hosts,
             advice=self._advice(phase),
-            text_fraction=self._dataset(phase).train.text_fraction,
         )
 
     def _advice(self, phase: Phase) -> str:
@@ -346,16 +350,15 @@ class _Run:
         return folder
 
     def steps(self) -> Iterator[Step]:
-        from tpulm.train.window import Step, WindowMetrics
+        from tpulm.train.window import steps_of
 
-        state, end = None, 0
+        state, cursor = None, 0
         for phase in self.phases:
-            program, rows = self._begun(phase), self._rows(phase)
+            program, rows, span = self._begun(phase), self._rows(phase), (phase.first_step, phase.last_step)
             state = program.initial_state() if state is None else state
-            for step, (cursor, batch) in zip(range(phase.first_step, phase.last_step), rows.iterate(end), strict=False):
-                state, _ = program.step(state, program.to_devices(batch), program.cursor(cursor))
-                end = cursor + rows.batch_size
-                yield Step(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))
+            for step in steps_of(program, rows, state, *span, cursor=cursor):
+                yield step
+                state, cursor = step.state, cursor + rows.batch_size
 
     # -- what they share ------------------------------------------------------------------------------------------------
 

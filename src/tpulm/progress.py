@@ -149,9 +149,9 @@ def format_clock(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes < 6000 else f"{minutes / 1440:,.1f} days"
 
 
-def shown_speed(tokens_per_second: float, text_fraction: float) -> str:
+def shown_speed(per_second: float, text_fraction: float, unit: str = "tokens") -> str:
     """ "12,345 tokens/s (88% of slots)": tokens of text, and how much of the rows they fill."""
-    return f"{tokens_per_second:,.0f} tokens/s" + (f" ({text_fraction:.0%} of slots)" if text_fraction < 0.995 else "")
+    return f"{per_second:,.0f} {unit}/s" + (f" ({text_fraction:.0%} of slots)" if text_fraction < 0.995 else "")
 
 
 @contextlib.contextmanager

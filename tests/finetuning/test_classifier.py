@@ -213,10 +213,12 @@ def test_every_epoch_sees_every_row(encoder: Path) -> None:
     rows = 0
     data = classifier.encode(reviews(41))
     tuned = classifier.tuning_of(data)
-    for update in tuned.updates(tuned.state_at_zero(0, classifier.first_params(0)), data, seed=0):
-        assert float(update.state.window["rows"]) == update.rows
-        rows += update.rows
-    assert rows == 41 and tuned.steps == 3
+    for (_, batch), (_, state, _) in zip(
+        tuned.batches(data).iterate(0), tpulm.training_steps(classifier, reviews(41)), strict=False
+    ):
+        assert float(state.window["rows"]) == batch["weights"].sum()
+        rows += int(batch["weights"].sum())
+    assert rows == 41 and tuned.settings.steps == 3
 
 
 @pytest.mark.parametrize(("hardware", "rows"), [({}, 48), ({"data": 4, "tensor": 2}, 44), ({"microbatch_size": 4}, 64)])
@@ -227,7 +229,7 @@ def test_a_batch_is_no_larger_than_all_rows(
     settings = {**QUICK, "epochs": 2, "dropout": 0.1, "batch_size": 256, "hardware": hardware}
     small = tpulm.Classifier(encoder, **settings).fit(reviews(42), reviews(16, seed=1))
     assert small.tuning_of(small.encode(reviews(42))).layout.batch_size == rows
-    monkeypatch.setattr(tuning, "_batch_rows", lambda config, *_: config.batch_size)
+    monkeypatch.setattr(tuning, "_batch_size", lambda config, *_: config.batch_size)
     whole = tpulm.Classifier(encoder, **settings).fit(reviews(42), reviews(16, seed=1))
     for name, leaf in named_leaves(whole.params).items():
         np.testing.assert_allclose(named_leaves(small.params)[name], leaf, atol=1e-5, err_msg=name)

@@ -277,4 +277,4 @@ def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path,
     (work / "seed-0" / "result.json").unlink()  # as if it had been killed before its first checkpoint
     assert run(encoder, files, tmp_path / "clf", epochs=2).seeds[0].epochs == 2
     metrics = list((work / "seed-0" / "metrics").iterdir())
-    assert [path.name for path in metrics] == ["0001.jsonl"]  # none of the attempt with other settings
+    assert {path.name for path in metrics} == {"0001.jsonl", "0001.start.json"}  # none of the attempt with other settings

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import os
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 import toy
@@ -222,14 +224,13 @@ class Poisoned:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
 
-    def step(self, state: Any, batch: Any, cursor: Any) -> Any:
-        if cursor.tolist() == [0, self._at * toy.BATCH]:
-            import dataclasses
+    def step_at(self, length: int) -> Any:
+        def step(state: Any, batch: Any, cursor: Any) -> Any:
+            if cursor.tolist() == [0, self._at * toy.BATCH]:
+                state = dataclasses.replace(state, params=jax.tree.map(lambda x: x * float("nan"), state.params))
+            return self._program.step_at(length)(state, batch, cursor)
 
-            import jax
-
-            state = dataclasses.replace(state, params=jax.tree.map(lambda x: x * float("nan"), state.params))
-        return self._program.step(state, batch, cursor)
+        return step
 
 
 def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(each: Uninterrupted, tmp_path: Path) -> None:

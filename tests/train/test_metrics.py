@@ -42,7 +42,7 @@ def test_each_attempt_has_a_file(tmp_path: Path) -> None:
 def test_the_meter_leaves_pauses_out(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    meter = Meter(tokens_per_row=10, flops_per_row=100.0, peak=1000.0, text_fraction=0.5)
+    meter = Meter(per_row=10, flops_per_row=100.0, peak=1000.0, text_fraction=0.5)
     now[0] = 2.0
     meter.count(8)
     meter.pause()
@@ -50,12 +50,12 @@ def test_the_meter_leaves_pauses_out(monkeypatch: pytest.MonkeyPatch) -> None:
     meter.resume()
     now[0] = 52.0
     rate = meter.close_window()
-    assert rate.tokens_per_second == pytest.approx(10.0)  # 8 rows of 10 slots in 4 s, half of them padding
+    assert rate.per_second == pytest.approx(10.0)  # 8 rows of 10 slots in 4 s, half of them padding
     assert rate.mfu == pytest.approx(0.1)
     assert meter.overall() == rate
 
 
 def test_speed_counts_text_and_shows_what_it_fills() -> None:
-    rate = Rate(tokens_per_second=1234.5, mfu=0.3, text_fraction=0.21)
+    rate = Rate(per_second=1234.5, mfu=0.3, text_fraction=0.21)
     assert str(rate) == "1,234 tokens/s (21% of slots)"
     assert str(rate._replace(text_fraction=1.0)) == "1,234 tokens/s"

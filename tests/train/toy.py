@@ -14,6 +14,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.train.evaluate import Evaluation, evaluate
 from tpulm.train.loop import TrainResult, train
 from tpulm.train.program import Program
+from tpulm.train.throughput import Meter
 
 VOCAB_SIZE, LENGTH, BATCH = 200, 16, 8
 SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
@@ -117,9 +118,9 @@ def run(
         made,
         settings.train,
         stream or Rows(),
-        evaluate or scorer(made),
+        lambda params: (evaluate or scorer(made))(params).values(),
         workdir,
-        sequence_length=LENGTH,
+        meter=Meter(per_row=LENGTH),
         identity={"dataset_fingerprint": "toy"},
         progress=progress,
         advice="Try that",

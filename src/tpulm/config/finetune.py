@@ -10,12 +10,12 @@ from tpulm.config.schema import (
     CheckpointConfig,
     Fraction,
     HardwareConfig,
-    NonNegative,
     OptimizerConfig,
     Positive,
     PositiveFloat,
     Seed,
     Settings,
+    TrainConfig,
 )
 from tpulm.errors import ConfigError
 
@@ -84,16 +84,28 @@ class FinetuneConfig(Settings):
         }
         return self.model_copy(update=filled)
 
-    def optimizer(self, steps: int) -> OptimizerConfig:
-        """AdamW with its default of bias correction: small sets train unsteadily without (Mosbach et al. 2021, section 5.1)."""
+    def training(self, steps: int, *, batch_size: int, steps_per_epoch: int) -> TrainConfig:
+        """What the training loop is told: `batch_size` rows of `steps` steps are computed, and each epoch is scored.
+
+        AdamW with its default of bias correction: small sets train unsteadily without (Mosbach et al. 2021, section 5.1).
+        """
         assert self.learning_rate is not None
-        warmup: NonNegative = round(self.warmup_fraction * steps)
-        return OptimizerConfig(
+        optimizer = OptimizerConfig(
             learning_rate=self.learning_rate,
             schedule=self.schedule,
-            warmup_steps=warmup,
+            warmup_steps=round(self.warmup_fraction * steps),
             warmup_kind="multiply",
             weight_decay=self.weight_decay,
             clip_norm=self.clip_norm,
             layer_decay=None if self.layer_decay in (None, 1.0) else self.layer_decay,
+        )
+        return TrainConfig(
+            steps=steps,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            compute_dtype=self.compute_dtype,
+            checkpoint=self.checkpoint,
+            log_every_steps=self.log_every_steps,
+            evaluate_every_steps=steps_per_epoch,
+            spike_factor=None,
         )

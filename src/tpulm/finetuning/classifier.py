@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,11 +23,22 @@ from tpulm.models.classifier import SequenceClassifier
 from tpulm.predict.outputs import Outputs, log_probabilities, special_ids
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.given import TOKENIZER_CONFIG
-from tpulm.train.fit import Fitted, fit
-from tpulm.train.tuning import Labelled, Tuning, Update
-from tpulm.train.window import Step, WindowMetrics
+from tpulm.train import loop
+from tpulm.train.loop import History, Selection
+from tpulm.train.throughput import Meter
+from tpulm.train.tuning import Labelled, Tuning
+from tpulm.train.window import Step, steps_of
 
 _FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, "special_tokens_map.json"}  # of a saved classifier
+
+
+class Fitted(NamedTuple):
+    """How training went."""
+
+    history: History  # an epoch each
+    best_epoch: int  # from 1
+    ended_early: bool
+    rows_per_second: float | None  # of the steps alone; None where all had been done before
 
 
 class Classifier:
@@ -115,26 +125,30 @@ class Classifier:
         def score(params: Any) -> dict[str, float]:
             return scores_of(outputs.of(params, dev.rows), dev.labels, self.config)
 
-        self.fitted = fit(
-            self.tuning_of(data),
-            self.first_params(seed),
-            data,
+        tuning, config = self.tuning_of(data).beginning(seed, self.first_params(seed)), self.config
+        selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
+        result = loop.train(
+            tuning,
+            tuning.settings,
+            tuning.batches(data),
             score,
-            seed=seed,
-            folder=folder,
-            identity=identity,
+            folder,
+            meter=Meter(unit="texts"),
+            identity=identity or {},
             progress=progress,
             title=title,
+            selection=selection,
         )
-        self.params = jax.device_get(self.fitted.params)
+        best, ended_early = selection.best(result.history), result.steps < tuning.settings.steps
+        self.fitted = Fitted(result.history, best, ended_early, result.rate.per_second or None)
+        self.params = jax.device_get(result.best)
         return self
 
     def steps(self, train: Any) -> Iterator[Step]:
         """What `fit` does, step by step, for a loop of one's own: `tpulm.training_steps`."""
-        data = self.encode(examples_of(train), learn=True)
-        tuning, seed = self.tuning_of(data), self.config.seed
-        for update in tuning.updates(tuning.state_at_zero(seed, self.first_params(seed)), data, seed=seed):
-            yield _as_step(update, tuning)
+        data, seed = self.encode(examples_of(train), learn=True), self.config.seed
+        tuning = self.tuning_of(data).beginning(seed, self.first_params(seed))
+        yield from steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps)
 
     def encode(self, examples: Any, *, learn: bool = False) -> Labelled:
         """Rows of token ids with their labels; with `learn` the labels are found there, where none were given.
@@ -300,7 +314,3 @@ def _check_replaceable(folder: PurePath) -> None:
         raise ConfigError(
             f"{folder} holds {CONFIG} without {WEIGHTS}: this is no model, and saving would replace it; name a new folder"
         )
-
-
-def _as_step(update: Update, tuning: Tuning) -> Step:
-    return Step(update.step, update.state, WindowMetrics(partial(tuning.window_metrics, update.state)))

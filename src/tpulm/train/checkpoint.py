@@ -47,6 +47,24 @@ def is_due_by_time(config: CheckpointConfig, *, seconds_since_last: float) -> bo
     return config.every_minutes is not None and seconds_since_last >= 60.0 * config.every_minutes
 
 
+class NoCheckpoints:
+    """What training has in the place of checkpoints where nothing is kept."""
+
+    last_step: int | None = None
+
+    def is_due(self, step: int, *, ask_the_clock: bool) -> bool:
+        return False
+
+    def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
+    def restore_latest(self, abstract_state: Any, identity: dict[str, Any]) -> Restored | None:
+        return None
+
+
 class Checkpoints:
     """The checkpoints of one work folder; use as a context manager, so that the last one is on disk when the block ends."""
 

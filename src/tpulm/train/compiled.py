@@ -35,7 +35,7 @@ Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], Ste
 class Compiled:
     """What pretraining and fine-tuning share. Raises ConfigError where the batch or the model does not divide over the devices.
 
-    `batch` describes a whole batch; of a later one only the length of its rows may differ.
+    `sequence_length` is that of the longest rows.
     """
 
     def __init__(
@@ -43,41 +43,48 @@ class Compiled:
         objective: Objective,
         optimizer: OptimizerConfig,
         hardware: HardwareConfig,
-        batch: BatchShapes,
         *,
+        sequence_length: int,
+        token_dtype: Any,
         steps: int,
         batch_size: int,
         log_every_steps: int,
+        seed: int,
         devices: Sequence[Any],
     ):
         self.mesh = make_mesh(hardware, devices)
         check_hosts(self.mesh)
         self.layout = layout_batch(batch_size, self.mesh, hardware.microbatch_size)
-        self.objective = objective
+        self.objective, self._token_dtype = objective, token_dtype
+        self._seed, self._first_params = seed, None
+        self._compiled: dict[int, Step] = {}  # by the length of rows
         self.num_parameters = count(objective.spec)
         self._steps, self._log_every_steps = steps, log_every_steps
         self._optimizer_config = optimizer
         self._optimizer = make_optimizer(optimizer, steps, objective.spec)
-        self._sum_shapes = sum_shapes(objective, self._shapes(batch), batch_size)
+        self._sum_shapes = sum_shapes(objective, self._shapes(self.batch_shapes(sequence_length)), batch_size)
         self._initializer = make_initializer(objective, self._optimizer, sums=self._sum_shapes)
         abstract = jax.eval_shape(self._initializer, self._scalar_shape)
         self._shardings = state_shardings(objective, self._optimizer, self.mesh, abstract)
         self.abstract_state: TrainState = with_shardings(abstract, self._shardings)  # the restore target
 
-    def state_at_zero(self, seed: int, params: Any = None) -> TrainState:
-        """With these parameters (float32 arrays of the objective's spec, whole on every host), or those drawn from the seed."""
-        state: TrainState = jax.jit(self._initializer, out_shardings=self._shardings)(self.scalar(seed))
-        return state if params is None else replace(state, params=self.placed(params))
+    def initial_state(self) -> TrainState:
+        """The state at step 0: parameters drawn from the seed, or those to begin with."""
+        state: TrainState = jax.jit(self._initializer, out_shardings=self._shardings)(self.scalar(self._seed))
+        return state if self._first_params is None else replace(state, params=self.placed(self._first_params))
 
     def placed(self, params: Any) -> Any:
         """Parameters laid out as the state's."""
         return jax.tree.map(place, jax.device_get(params), self._shardings.params)
 
-    def compile_step(self, batch: BatchShapes) -> Step:
-        """For batches of these shapes."""
-        return self.lower_step(batch).compile()
+    def step_at(self, length: int) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
+        """(state, batch, cursor) -> StepOutput for rows of this length, compiled when first asked for; the state is donated."""
+        if length not in self._compiled:
+            self._compiled[length] = self.lower_step(length).compile()
+        step, seed = self._compiled[length], self.scalar(self._seed)
+        return lambda state, batch, cursor: step(state, batch, cursor, seed)
 
-    def lower_step(self, batch: BatchShapes) -> Lowered:
+    def lower_step(self, length: int) -> Lowered:
         """What XLA is given. The seed is an argument, so that runs which differ in it alone share a program."""
 
         def step(state: TrainState, batch: Mapping[str, jax.Array], cursor: jax.Array, seed: jax.Array) -> StepOutput:
@@ -86,7 +93,7 @@ class Compiled:
 
         cursor = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=replicated(self.mesh))
         jitted = jax.jit(step, donate_argnums=0, out_shardings=StepOutput(self._shardings, replicated(self.mesh)))
-        return jitted.lower(self.abstract_state, self._shapes(batch), cursor, self._scalar_shape)
+        return jitted.lower(self.abstract_state, self._shapes(self.batch_shapes(length)), cursor, self._scalar_shape)
 
     def window_metrics(self, state: TrainState) -> dict[str, float]:
         """The objective's, and "grad_norm", over all devices and steps since the last multiple of `log_every_steps`."""
@@ -121,6 +128,12 @@ class Compiled:
     @property
     def _scalar_shape(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(self.mesh))
+
+    def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
+        """Of so many rows, a whole batch if it is not said, with what the objective reads."""
+        rows, columns = rows or self.layout.batch_size, (objective or self.objective).columns
+        tokens = ((rows, length), self._token_dtype)
+        return {"tokens": tokens, **{name: ((rows, *column.shape), column.dtype) for name, column in columns.items()}}
 
     def _shapes(self, batch: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
         sharding = batch_sharding(self.mesh)

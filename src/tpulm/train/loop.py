@@ -1,15 +1,17 @@
-"""The training loop: restore, step, log, evaluate, save, and again until done."""
+"""The one training loop, of pretraining and fine-tuning: restore, step, log, evaluate, save, and again until done."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tpulm import interrupt, watchdog
@@ -18,14 +20,13 @@ from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import Progress
 from tpulm.train import compile_cache
-from tpulm.train.checkpoint import Checkpoints
+from tpulm.train.checkpoint import Checkpoints, NoCheckpoints
+from tpulm.train.compiled import Compiled
 from tpulm.train.distributed import stop_requested, stopping_together
-from tpulm.train.evaluate import Evaluation
 from tpulm.train.health import plateau_note
 from tpulm.train.metrics import MetricsLog, NoMetrics
-from tpulm.train.program import Program
 from tpulm.train.step import TrainState
-from tpulm.train.throughput import Meter, Rate, peak_flops
+from tpulm.train.throughput import Meter, Rate
 
 _MAX_SKIPS = 20
 _LONG_ENOUGH = 100  # steps of a run whose first tenth tells something
@@ -33,13 +34,42 @@ _IN_FLIGHT = 2  # steps the host may be ahead of the devices
 
 
 class Stream(Protocol):
-    """What the loop needs of the dataset: `tpulm.dataset.Batches`. A cursor is the number of rows before a batch."""
+    """What the loop needs of the data: `tpulm.dataset.Batches` or `tuning.Epochs`. A cursor is the number of rows before a
+    batch; rows whose "weights" are 0 only fill it up."""
 
     def iterate(
         self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
     ) -> Iterator[tuple[int, dict[str, np.ndarray]]]: ...
 
     def row_indices(self, cursor: int) -> np.ndarray: ...
+
+
+History = tuple[dict[str, float], ...]  # of each evaluation, where one is chosen: "epoch", "train_loss", and its scores
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The parameters of the evaluation that scored best are kept, and training ends after `patience` others."""
+
+    metric: str
+    is_better: Callable[[float, float], bool]
+    patience: int | None
+    epochs: int
+
+    def best(self, history: History) -> int:
+        """Its number, from 1; of equal ones the first."""
+        best = 0
+        for number, scores in enumerate(history):
+            if self.is_better(scores[self.metric], history[best][self.metric]):
+                best = number
+        return best + 1
+
+    def is_over(self, history: History) -> bool:
+        return self.patience is not None and len(history) - self.best(history) >= self.patience
+
+    def shown(self, history: History) -> str:
+        last = [f"dev {self.metric.replace('_', ' ')} {history[-1][self.metric]:.4f}"] if history else []
+        return "  ".join([*last, f"epoch {min(len(history) + 1, self.epochs)}/{self.epochs}"])
 
 
 class TrainResult(NamedTuple):
@@ -51,25 +81,27 @@ class TrainResult(NamedTuple):
     rate: Rate
     skipped: tuple[tuple[int, int], ...]  # [first, last) of the cursor, left out after NaN or a spike
     attempt: int
+    history: History = ()
+    best: Any = None  # the parameters that were chosen, where some are
 
 
 def train(
-    program: Program,
+    program: Compiled,
     config: TrainConfig,
     stream: Stream,
-    evaluate: Callable[[Any], Evaluation],
-    workdir: PurePath,
+    evaluate: Callable[[Any], Mapping[str, float]],
+    workdir: PurePath | None,
     *,
-    sequence_length: int,
+    meter: Meter,
     identity: dict[str, Any],
     progress: Progress,
     steps: tuple[int, int] | None = None,
     title: str = "Training",
     hosts: Hosts = ALONE,
     advice: str = "",
-    text_fraction: float = 1.0,
+    selection: Selection | None = None,
 ) -> TrainResult:
-    """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`.
+    """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`. Without `workdir` nothing is kept.
 
     `steps` are the first and last of a phase: training ends, and saves, with the last; where the newest good checkpoint lies
     before the first, it is given back as it is, for the phase it belongs to.
@@ -77,35 +109,34 @@ def train(
     With several hosts all call this with the same arguments, and only the first writes metrics. Saves by time happen at a step
     that is logged, by the first one's clock.
 
-    Where the model is still at its unigrams after a tenth of the steps, that is noted with `advice`. `text_fraction` of the
-    rows' slots are no padding; speed counts these.
+    Where the model is still at its unigrams after a tenth of the steps, that is noted with `advice`. With a `selection` every
+    evaluation (`config.evaluate_every_steps`) is followed by a checkpoint.
 
     Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
     CheckpointError and StorageError. `identity` goes into each checkpoint and must match on restore.
     """
     first_step, last_step = steps or (0, config.steps)
     evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
-    tenth = config.steps // 10 if config.steps >= _LONG_ENOUGH else 0
+    tenth = config.steps // 10 if config.steps >= _LONG_ENOUGH and selection is None else 0
+    kind = "evaluation" if selection is None else "dev"
     with contextlib.ExitStack() as closing:
-        checkpoints = closing.enter_context(
-            Checkpoints(workdir / "checkpoints", config.checkpoint, hosts=hosts, progress=progress)
-        )
+        checkpoints = NoCheckpoints()
+        if workdir is not None:
+            folder = workdir / "checkpoints"
+            checkpoints = closing.enter_context(Checkpoints(folder, config.checkpoint, hosts=hosts, progress=progress))
         if checkpoints.last_step is not None:
             watchdog.report("restore")
             progress.start("Loading the checkpoint")
-        start = _restore(program, checkpoints, identity)
+        start = _restore(program, checkpoints, identity, selection)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
-        if step < first_step:
+        best, history = start.best, start.history
+        if step < first_step or (selection is not None and selection.is_over(history)):
             return _as_restored(start)
-        log = closing.enter_context(MetricsLog(workdir, first_step=step)) if hosts.is_first else NoMetrics()
-        meter = Meter(
-            tokens_per_row=sequence_length,
-            text_fraction=text_fraction,
-            flops_per_row=program.objective.flops_per_row,
-            peak=peak_flops(program.mesh, program.compute_dtype),
-        )
+        log = NoMetrics()
+        if workdir is not None and hosts.is_first:
+            log = closing.enter_context(MetricsLog(workdir, first_step=step))
         in_flight: collections.deque[jax.Array] = collections.deque()
-        values: dict[str, float] = {"loss": start.train_loss}
+        values, rate = {"loss": start.train_loss}, Rate(0.0, None)
         batches = stream.iterate(cursor, skipped=skipped)
         cursors: dict[int, int] = {}  # of the steps of this log window
         closing.enter_context(stopping_together(hosts))
@@ -117,34 +148,37 @@ def train(
         while step < last_step:
             watchdog.report("train", step)
             cursor, batch = next(batches)
-            if not in_flight:
-                meter.resume()
-            state, loss = program.step(state, program.to_devices(batch), program.cursor(cursor))
+            if in_flight:
+                meter.pause()
+            update = program.step_at(batch["tokens"].shape[1])  # which may have to be compiled
+            meter.resume()
+            state, loss = update(state, program.to_devices(batch), program.cursor(cursor))
             cursors[step] = cursor
             step, cursor = step + 1, cursor + config.batch_size
             in_flight.append(loss)
             if len(in_flight) > _IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
                 log.started(_start_values())
-            meter.count(config.batch_size)
+            meter.count(int(batch["weights"].sum()) if "weights" in batch else config.batch_size)
             progress.advance(1)
 
             last, stopping = step == last_step, stop_requested(hosts, step)
-            log_due = _every(step, config.log_every_steps) or last
+            scores_due = (_every(step, evaluate_every) or step == tenth) and (selection is not None or not last)
+            log_due = _every(step, config.log_every_steps) or last or (scores_due and selection is not None)
             save_due = last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)
 
             if log_due or save_due:
                 bad = _bad_rows(config, program, state, step, lowest, cursors)
                 if bad is not None:
-                    _check_skipping(bad, config, stream, checkpoints, skipped)
+                    _check_skipping(bad, config, stream, checkpoints, skipped, selection)
                     watchdog.report("restore")
                     checkpoints.wait()
-                    start = _restore(program, checkpoints, identity)
+                    start = _restore(program, checkpoints, identity, selection)
                     if start.step < first_step:
                         return _as_restored(start)
                     skipped = (*skipped, (max(bad.first, start.cursor), bad.last))
                     progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_rows(*skipped[-1])}")
-                    state, lowest = start.state, start.lowest_loss
+                    state, lowest, best, history = start.state, start.lowest_loss, start.best, start.history
                     progress.advance(start.step - step)
                     step, cursor = start.step, start.cursor
                     cursors.clear()
@@ -158,15 +192,20 @@ def train(
                 values = _window_values(program, state, step)
                 lowest = min(lowest, values["loss"])
                 log.write("train", step, {**values, **_rate_values(rate)})
-                progress.status(_status(values["loss"], rate))
-            if (_every(step, evaluate_every) or step == tenth) and not last:
+                progress.status(_status(values["loss"], rate, selection, history))
+            if scores_due:
                 jax.block_until_ready(loss)  # or the steps under way would count as evaluation
                 meter.pause()
                 watchdog.report("evaluate")
-                scores = evaluate(state.params).values()
-                log.write("evaluation", step, scores)
+                scores = evaluate(state.params)
+                log.write(kind, step, scores)
                 if step == tenth and scores["at_unigrams"]:
                     progress.note(plateau_note(scores, step, config.steps, advice))
+                if selection is not None:
+                    history = (*history, {"epoch": len(history) + 1, "train_loss": values["loss"], **scores})
+                    best = _copied(state.params) if selection.best(history) == len(history) else best
+                    progress.status(_status(values["loss"], rate, selection, history))
+                    last, save_due = last or selection.is_over(history), True
                 meter.resume()
             if save_due:
                 meter.pause()
@@ -178,18 +217,26 @@ def train(
                     "skipped": skipped,
                     "lowest_loss": _finite(lowest),
                     "train_loss": _finite(values["loss"]),
+                    "history": history,
                     **identity,
                 }
-                checkpoints.save(step, state, metadata)
+                checkpoints.save(step, state if selection is None else {"train": state, "best": best}, metadata)
                 meter.resume()
             if stopping and step < config.steps:
                 checkpoints.wait()
                 by = interrupt.reason() or "a signal to one of the hosts"
+                if workdir is None:
+                    raise Stopped(
+                        f"stopped by {by} at step {step} of {config.steps}; nothing is saved where no folder is given"
+                    )
                 raise Stopped(
                     f"stopped by {by} after saving step {step} of {config.steps}. Run the same command again to continue."
                 )
+            if last:
+                break
         checkpoints.wait()
-    return TrainResult(state, step, start.step, values["loss"], values, meter.overall(), skipped, log.attempt)
+    overall = meter.overall()
+    return TrainResult(state, step, start.step, values["loss"], values, overall, skipped, log.attempt, history, best)
 
 
 class _Start(NamedTuple):
@@ -199,28 +246,47 @@ class _Start(NamedTuple):
     skipped: tuple[tuple[int, int], ...]
     lowest_loss: float
     train_loss: float
+    history: History = ()
+    best: Any = None
 
 
 def _as_restored(start: _Start) -> TrainResult:
-    return TrainResult(start.state, start.step, start.step, start.train_loss, {}, Rate(0.0, None), start.skipped, 0)
+    speed = Rate(0.0, None)
+    return TrainResult(
+        start.state, start.step, start.step, start.train_loss, {}, speed, start.skipped, 0, start.history, start.best
+    )
 
 
-def _restore(program: Program, checkpoints: Checkpoints, identity: dict[str, Any]) -> _Start:
+def _restore(
+    program: Compiled, checkpoints: Checkpoints | NoCheckpoints, identity: dict[str, Any], selection: Selection | None
+) -> _Start:
     """The newest good checkpoint, or step 0."""
-    restored = checkpoints.restore_latest(program.abstract_state, identity)
+    abstract = program.abstract_state
+    restored = checkpoints.restore_latest(
+        abstract if selection is None else {"train": abstract, "best": abstract.params}, identity
+    )
     if restored is None:
-        return _Start(program.initial_state(), 0, 0, (), math.inf, math.nan)
+        state = program.initial_state()
+        return _Start(state, 0, 0, (), math.inf, math.nan, (), None if selection is None else _copied(state.params))
     found = restored.metadata
     skipped = tuple((int(first), int(last)) for first, last in found["skipped"])
     lowest, loss = found["lowest_loss"], found["train_loss"]
     return _Start(
-        restored.state,
+        restored.state if selection is None else restored.state["train"],
         found["step"],
         found["cursor"],
         skipped,
         math.inf if lowest is None else lowest,
         math.nan if loss is None else loss,
+        tuple(found.get("history", ())),  # which older checkpoints do not have
+        None if selection is None else restored.state["best"],
     )
+
+
+@jax.jit
+def _copied(params: Any) -> Any:
+    """Parameters that the next step does not take for its own."""
+    return jax.tree.map(jnp.copy, params)
 
 
 def _finite(value: float) -> float | None:
@@ -241,7 +307,7 @@ class _Bad(NamedTuple):
 
 def _bad_rows(
     config: TrainConfig,
-    program: Program,
+    program: Compiled,
     state: TrainState,
     step: int,
     lowest: float,
@@ -261,7 +327,12 @@ def _bad_rows(
 
 
 def _check_skipping(
-    bad: _Bad, config: TrainConfig, stream: Stream, checkpoints: Checkpoints, skipped: tuple[tuple[int, int], ...]
+    bad: _Bad,
+    config: TrainConfig,
+    stream: Stream,
+    checkpoints: Checkpoints | NoCheckpoints,
+    skipped: tuple[tuple[int, int], ...],
+    selection: Selection | None,
 ) -> None:
     """Raise TrainingDiverged when leaving rows out is not wanted or was tried too often."""
     if config.on_nan == "skip" and len(skipped) < _MAX_SKIPS:
@@ -274,10 +345,12 @@ def _check_skipping(
         else "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, "
         'or set train.on_nan = "skip" to go on without these rows'
     )
+    if selection is not None:
+        advice = "Lower learning_rate, or lengthen its warm-up (warmup_fraction)"
     raise TrainingDiverged(f"{bad.what}, dataset rows {shown}. The last good state is {_name(checkpoints)}. {advice}")
 
 
-def _name(checkpoints: Checkpoints) -> str:
+def _name(checkpoints: Checkpoints | NoCheckpoints) -> str:
     return "the beginning" if checkpoints.last_step is None else f"checkpoint {checkpoints.last_step}"
 
 
@@ -289,19 +362,23 @@ def _every(step: int, steps: int) -> bool:
     return step % steps == 0
 
 
-def _window_values(program: Program, state: TrainState, step: int) -> dict[str, float]:
+def _window_values(program: Compiled, state: TrainState, step: int) -> dict[str, float]:
     return {**program.window_metrics(state), "learning_rate": program.learning_rate(step - 1)}
 
 
-def _window_loss(program: Program, state: TrainState) -> float:
+def _window_loss(program: Compiled, state: TrainState) -> float:
     return float(program.objective.metrics(jax.device_get(state.window))["loss"])
 
 
 def _rate_values(rate: Rate) -> dict[str, float]:
-    values = {"tokens_per_second": round(rate.tokens_per_second, 1), "text_fraction": round(rate.text_fraction, 4)}
+    values = {f"{rate.unit}_per_second": round(rate.per_second, 1), "text_fraction": round(rate.text_fraction, 4)}
     return values if rate.mfu is None else {**values, "mfu": round(rate.mfu, 4)}
 
 
-def _status(loss: float, rate: Rate) -> str:
-    text = f"loss {loss:.3f}  {rate}"
-    return text if rate.mfu is None else f"{text}  MFU {rate.mfu:.0%}"
+def _status(loss: float, rate: Rate, selection: Selection | None, history: History) -> str:
+    parts = [f"loss {loss:.3f}", str(rate)]
+    if rate.mfu is not None:
+        parts.append(f"MFU {rate.mfu:.0%}")
+    if selection is not None:
+        parts.append(selection.shown(history))
+    return "  ".join(parts)

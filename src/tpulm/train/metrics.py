@@ -17,7 +17,7 @@ from tpulm.errors import StorageError
 from tpulm.train.board import Board
 
 # Fields that say when or how fast, not what: they differ between attempts.
-VOLATILE = ("time", "tokens_per_second", "mfu", "seconds")
+VOLATILE = ("time", "tokens_per_second", "texts_per_second", "mfu", "seconds")
 
 
 START = ".start.json"  # beside an attempt's log: {"time", "compile_seconds", "compiled", "found"} of its first step

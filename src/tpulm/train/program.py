@@ -20,7 +20,7 @@ from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
 from tpulm.objectives import Objective, SpecialIds
 from tpulm.tokenization import Tokenization
-from tpulm.train.compiled import BatchShapes, Compiled, Step, execution_on
+from tpulm.train.compiled import Compiled, execution_on
 from tpulm.train.mesh import place, replicated
 from tpulm.train.optimizer import Moments, with_moments
 from tpulm.train.step import StepOutput, TrainState, make_evaluation_step
@@ -36,7 +36,6 @@ class Program(Compiled):
 
     def __init__(self, config: RunConfig, *, vocab_size: int, special: SpecialIds, devices: Sequence[Any] | None = None):
         devices = list(devices if devices is not None else jax.devices())
-        self._first_params: Any = None
         self._first_moments: Moments | None = None
         self._config, self.vocab_size, self.special = config, vocab_size, special
         self._execution = execution_on(devices, config.hardware, config.train.compute_dtype)
@@ -45,10 +44,12 @@ class Program(Compiled):
             self._objective(evaluation=False),
             train.optimizer,
             config.hardware,
-            self._batch(train.batch_size),
+            sequence_length=config.data.sequence_length,
+            token_dtype=jnp.uint16 if vocab_size <= 2**16 else jnp.uint32,
             steps=train.steps,
             batch_size=train.batch_size,
             log_every_steps=train.log_every_steps,
+            seed=train.seed,
             devices=devices,
         )
         shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
@@ -76,7 +77,7 @@ class Program(Compiled):
 
     def initial_state(self) -> TrainState:
         """The state at step 0: parameters drawn from the seed and moments of zero, or what was given to `start_from`."""
-        state = self.state_at_zero(self._config.train.seed, self._first_params)
+        state = super().initial_state()
         if (moments := self._first_moments) is None:
             return state
         step = None if moments.step is None else self.scalar(moments.step)
@@ -86,24 +87,20 @@ class Program(Compiled):
     @property
     def lowered_step(self) -> Lowered:
         """The step as XLA is given it, with the seed as its last argument."""
-        return self.lower_step(self._batch(self._config.train.batch_size))
+        return self.lower_step(self._config.data.sequence_length)
 
-    @cached_property
-    def compiled_step(self) -> Step:
-        return self.lowered_step.compile()
-
-    @cached_property
+    @property
     def step(self) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
         """(state, batch, cursor) -> StepOutput; the state is donated."""
-        step, seed = self.compiled_step, self.scalar(self._config.train.seed)
-        return lambda state, batch, cursor: step(state, batch, cursor, seed)
+        return self.step_at(self._config.data.sequence_length)
 
     @cached_property
     def evaluation_step(self) -> Callable[..., Any]:
         """(params, sums so far, batch, number of its first row) -> sums; the sums are donated."""
-        step = make_evaluation_step(self._objective(evaluation=True), self.evaluation_batch_size)
+        objective, length = self._objective(evaluation=True), self._config.data.sequence_length
+        step = make_evaluation_step(objective, self.evaluation_batch_size)
         jitted = jax.jit(step, donate_argnums=1, out_shardings=replicated(self.mesh))
-        batch = self._shapes(self._batch(self.evaluation_batch_size, evaluation=True))
+        batch = self._shapes(self.batch_shapes(length, rows=self.evaluation_batch_size, objective=objective))
         return jitted.lower(self.abstract_state.params, self._sums_shape, batch, self._scalar_shape).compile()
 
     def evaluation_sums(self) -> Any:
@@ -130,14 +127,6 @@ class Program(Compiled):
         whole = replicated(self.mesh)
         sums = {name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=whole) for name, shape in self._sum_shapes.items()}
         return sums, jax.ShapeDtypeStruct((self.vocab_size,), jnp.float32, sharding=whole)
-
-    def _batch(self, rows: int, *, evaluation: bool = False) -> BatchShapes:
-        token_dtype = jnp.uint16 if self.vocab_size <= 2**16 else jnp.uint32
-        columns = self._objective(evaluation=evaluation).columns
-        return {
-            "tokens": ((rows, self._config.data.sequence_length), token_dtype),
-            **{name: ((rows, *column.shape), column.dtype) for name, column in columns.items()},
-        }
 
     def columns_of(self, tokenization: Tokenization, *, evaluation: bool = False) -> dict[str, np.ndarray]:
         """The objective's columns that tokens say, by their id: [V] each."""

@@ -19,12 +19,13 @@ _MATMUL_SECONDS = 0.3
 class Rate(NamedTuple):
     """Both figures are of text: what padding costs is not in them."""
 
-    tokens_per_second: float
+    per_second: float
     mfu: float | None  # model FLOP/s over peak FLOP/s; None where the peak is not known
     text_fraction: float = 1.0  # slots of the rows that are not padding
+    unit: str = "tokens"
 
     def __str__(self) -> str:
-        return shown_speed(self.tokens_per_second, self.text_fraction)
+        return shown_speed(self.per_second, self.text_fraction, self.unit)
 
 
 def peak_flops(mesh: Mesh, compute_dtype: accelerators.ComputeType) -> float | None:
@@ -50,10 +51,21 @@ def measured_matmul(device: Any, dtype: accelerators.ComputeType = "float32", si
 
 
 class Meter:
-    """Counts rows against the clock; time spent on evaluation and checkpoints is taken out with `pause` and `resume`."""
+    """Counts rows against the clock; time spent on evaluation and checkpoints is taken out with `pause` and `resume`.
 
-    def __init__(self, *, tokens_per_row: int, flops_per_row: float, peak: float | None, text_fraction: float = 1.0):
-        self._tokens_per_row, self._flops_per_row, self._peak = tokens_per_row, flops_per_row, peak
+    A row is `per_row` of the `unit`, and `text_fraction` of these are no padding.
+    """
+
+    def __init__(
+        self,
+        *,
+        unit: str = "tokens",
+        per_row: int = 1,
+        flops_per_row: float = 0.0,
+        peak: float | None = None,
+        text_fraction: float = 1.0,
+    ):
+        self._unit, self._per_row, self._flops_per_row, self._peak = unit, per_row, flops_per_row, peak
         self._text_fraction = text_fraction
         self._window_rows = self._all_rows = 0
         self._window_seconds = self._all_seconds = 0.0
@@ -85,4 +97,4 @@ class Meter:
     def _rate(self, rows: int, seconds: float) -> Rate:
         per_second = self._text_fraction * rows / seconds if seconds > 0 else 0.0
         mfu = None if not self._peak else per_second * self._flops_per_row / self._peak
-        return Rate(per_second * self._tokens_per_row, mfu, self._text_fraction)
+        return Rate(per_second * self._per_row, mfu, self._text_fraction, self._unit)

@@ -1,10 +1,10 @@
-"""A classifier laid out on its devices, with a compiled step for each of a few row lengths."""
+"""A classifier on its devices, with a compiled step for each of a few row lengths, and the batches that it is trained on."""
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,8 @@ from tpulm.labelled.batches import Batch, epoch_batches, fixed_lengths
 from tpulm.labelled.rows import Rows
 from tpulm.objectives import SpecialIds
 from tpulm.objectives.classification import Classification
-from tpulm.train.compiled import BatchShapes, Compiled, Step, execution_on
+from tpulm.train.compiled import Compiled, execution_on
 from tpulm.train.mesh import make_mesh
-from tpulm.train.step import TrainState
-
-_IN_FLIGHT = 2  # steps the host may be ahead of the devices
 
 
 class Labelled(NamedTuple):
@@ -27,16 +24,6 @@ class Labelled(NamedTuple):
 
     rows: Rows
     labels: np.ndarray
-
-
-class Update(NamedTuple):
-    """One step of fine-tuning; the state is valid until the next."""
-
-    step: int  # updates done
-    state: TrainState
-    epoch: int  # from 1
-    ends_epoch: bool
-    rows: int  # real ones in the batch
 
 
 class Tuning(Compiled):
@@ -59,80 +46,78 @@ class Tuning(Compiled):
     ):
         assert config.max_length is not None
         devices = list(devices if devices is not None else jax.devices())
-        self.config, self.num_rows = config, num_rows
-        self.lengths = fixed_lengths(config.max_length)
-        self._batch_rows = _batch_rows(config, num_rows, devices)
+        self.config, self.num_rows, self._pad = config, num_rows, special.pad
+        batch_size = _batch_size(config, num_rows, devices)
         self.steps_per_epoch = -(-num_rows // config.batch_size)
-        self.steps = self.steps_per_epoch * config.epochs
-        self.classification = classification(
-            model, config, num_classes=num_classes, vocab_size=vocab_size, special=special, devices=devices
-        )
+        steps = self.steps_per_epoch * config.epochs
+        self.settings = config.training(steps, batch_size=batch_size, steps_per_epoch=self.steps_per_epoch)
         super().__init__(
-            self.classification,
-            config.optimizer(self.steps),
+            classification(model, config, num_classes=num_classes, vocab_size=vocab_size, special=special, devices=devices),
+            self.settings.optimizer,
             config.hardware,
-            self._batch(config.max_length),
-            steps=self.steps,
-            batch_size=self._batch_rows,
+            sequence_length=config.max_length,
+            token_dtype=jnp.int32,
+            steps=steps,
+            batch_size=batch_size,
             log_every_steps=config.log_every_steps,
+            seed=config.seed,
             devices=devices,
         )
-        self._compiled: dict[int, Step] = {}
 
-    def updates(self, state: TrainState, data: Labelled, *, seed: int, first_step: int = 0) -> Iterator[Update]:
-        """One update after another, from `first_step` to the end of the last epoch.
+    def beginning(self, seed: int, params: Any) -> Self:
+        """The same with another seed and these first parameters (float32 arrays of the objective's spec)."""
+        made = copy.copy(self)
+        made._seed, made._first_params = seed, params
+        return made
 
-        Every epoch visits every row once, in an order that is a function of (seed, epoch); the last batch of an epoch is filled
-        up with rows that weigh nothing.
-        """
-        in_flight: collections.deque[jax.Array] = collections.deque()
-        held, batches = self.scalar(seed), list[Batch]()
-        for step in range(first_step, self.steps):
-            epoch, number = divmod(step, self.steps_per_epoch)
-            if number == 0 or not batches:
-                batches = self._epoch(data, seed=seed, epoch=epoch)
-            batch = batches[number]
-            columns = self.to_devices(self._columns(data, batch))
-            state, loss = self._step(batch.length)(state, columns, self.cursor(step * self._batch_rows), held)
-            in_flight.append(loss)
-            if len(in_flight) > _IN_FLIGHT:
-                jax.block_until_ready(in_flight.popleft())
-            yield Update(step + 1, state, epoch + 1, number + 1 == self.steps_per_epoch, len(batch.indices))
+    def batches(self, data: Labelled) -> Epochs:
+        return Epochs(data, self.config, self._seed, batch_size=self.layout.batch_size, pad=self._pad)
 
-    def _epoch(self, data: Labelled, *, seed: int, epoch: int) -> list[Batch]:
-        return epoch_batches(
-            data.rows.lengths,
-            self.lengths,
-            batch_size=self.config.batch_size,
-            seed=seed,
-            epoch=epoch,
-            group_by_length=self.config.group_by_length,
-        )
 
-    def _columns(self, data: Labelled, batch: Batch) -> Mapping[str, np.ndarray]:
-        size, real = self._batch_rows, len(batch.indices)
-        labels = np.zeros(size, data.labels.dtype)
-        labels[:real] = data.labels[batch.indices]
+class Epochs:
+    """Batches of labelled rows, epoch after epoch.
+
+    Every epoch visits every row once, in an order that is a function of (seed, epoch); the last batch of an epoch is filled up
+    to `batch_size` with rows that weigh nothing.
+    """
+
+    def __init__(self, data: Labelled, config: FinetuneConfig, seed: int, *, batch_size: int, pad: int):
+        assert config.max_length is not None
+        self._data, self._config, self._seed, self._size, self._pad = data, config, seed, batch_size, pad
+        self._lengths = fixed_lengths(config.max_length)
+        self._epoch, self._batches = -1, list[Batch]()
+
+    def iterate(
+        self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """(cursor, batch) without end; nothing is ever `skipped`."""
+        cursor = start_cursor
+        while True:
+            yield cursor, self._columns(self._batch(cursor))
+            cursor += self._size
+
+    def row_indices(self, cursor: int) -> np.ndarray:
+        return self._batch(cursor).indices
+
+    def _batch(self, cursor: int) -> Batch:
+        rows, size = self._data.rows, self._config.batch_size
+        epoch, number = divmod(cursor // self._size, -(-len(rows) // size))
+        if epoch != self._epoch:
+            by_length = self._config.group_by_length
+            settings: dict[str, Any] = {"batch_size": size, "seed": self._seed, "group_by_length": by_length}
+            self._epoch, self._batches = epoch, epoch_batches(rows.lengths, self._lengths, epoch=epoch, **settings)
+        return self._batches[number]
+
+    def _columns(self, batch: Batch) -> dict[str, np.ndarray]:
+        size, real = self._size, len(batch.indices)
+        labels = np.zeros(size, self._data.labels.dtype)
+        labels[:real] = self._data.labels[batch.indices]
         weights = (np.arange(size) < real).astype(np.float32)
-        tokens = data.rows.padded(batch.indices, rows=size, length=batch.length, pad=self.classification.special.pad)
+        tokens = self._data.rows.padded(batch.indices, rows=size, length=batch.length, pad=self._pad)
         return {"tokens": tokens, "labels": labels, "weights": weights}
 
-    def _batch(self, length: int) -> BatchShapes:
-        size = self._batch_rows
-        label = jnp.int32 if self.classification.num_classes else jnp.float32
-        return {
-            "tokens": ((size, length), jnp.int32),
-            "labels": ((size,), label),
-            "weights": ((size,), jnp.float32),
-        }
 
-    def _step(self, length: int) -> Step:
-        if length not in self._compiled:
-            self._compiled[length] = self.compile_step(self._batch(length))
-        return self._compiled[length]
-
-
-def _batch_rows(config: FinetuneConfig, num_rows: int, devices: Sequence[Any]) -> int:
+def _batch_size(config: FinetuneConfig, num_rows: int, devices: Sequence[Any]) -> int:
     """How many rows of a batch are computed: no more than hold all `num_rows`, in equal shares of whole micro-batches.
 
     The rest of a larger batch would weigh nothing, and take memory.

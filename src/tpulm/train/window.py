@@ -1,10 +1,13 @@
-"""What a loop of one's own reads beside the state."""
+"""The steps of training one by one, for a loop of one's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
+from tpulm.train.compiled import Compiled
+from tpulm.train.loop import Stream
 from tpulm.train.step import TrainState
 
 
@@ -42,3 +45,11 @@ class Step(NamedTuple):
     step: int
     state: TrainState
     metrics: WindowMetrics
+
+
+def steps_of(program: Compiled, stream: Stream, state: TrainState, first: int, last: int, *, cursor: int = 0) -> Iterator[Step]:
+    """Updates `first` to `last` from this state on; `cursor` is the number of rows before them."""
+    for step, (place, batch) in zip(range(first, last), stream.iterate(cursor), strict=False):
+        update = program.step_at(batch["tokens"].shape[1])
+        state, _ = update(state, program.to_devices(batch), program.cursor(place))
+        yield Step(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))
