@@ -85,9 +85,9 @@ def test_options_are_beams_own(tmp_path: Path) -> None:
 
 def test_a_dataset_is_the_same_from_either_runner(tmp_path: Path) -> None:
     config = run_of(texts(tmp_path / "texts", 150))
-    preparation.prepare_dataset(config, tmp_path / "local")
+    preparation.prepare(config, tmp_path / "local")
     runner = beam.BeamRunner(["--runner=FnApiRunner"], tmp_path / "beam")
-    manifest = preparation.prepare_dataset(config, tmp_path / "beam", runner=runner)
+    manifest = preparation.prepare(config, tmp_path / "beam", runner=runner).datasets[0]
     assert len(manifest.train.parts) > 2 and manifest.corpus["documents"] == 450
     assert digests(tmp_path / "beam") == digests(tmp_path / "local")
 

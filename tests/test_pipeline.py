@@ -193,7 +193,7 @@ def test_a_changed_corpus_is_refused(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt.gz")
     config = toy_config(corpus)
     with workfolder.working_in(config, tmp_path / "w") as folder:
-        preparation.prepare_dataset(config, folder.path)
+        preparation.prepare(config, folder.path)
     write_corpus(corpus, documents=401)
     with pytest.raises(WorkFolderMismatch, match=r"corpus\.txt\.gz"):
         pipeline.run(config, tmp_path / "w")
@@ -236,7 +236,7 @@ def test_a_wrong_path_can_be_corrected_in_the_same_work_folder(tmp_path: Path) -
     corpus = write_corpus(tmp_path / "corpus.txt.gz")
     wrong = toy_config(tmp_path / "corpse.txt.gz")
     with pytest.raises(ConfigError, match="there is no file or folder"), workfolder.working_in(wrong, tmp_path / "w") as folder:
-        preparation.prepare_dataset(wrong, folder.path)
+        preparation.prepare(wrong, folder.path)
     with workfolder.working_in(toy_config(corpus), tmp_path / "w") as folder:
         preparation.prepare_corpus(toy_config(corpus), folder.path)
 
@@ -263,10 +263,10 @@ def test_a_given_tokenizer_is_read_before_the_text(tmp_path: Path) -> None:
     vocabulary.write_text("[PAD]\n[UNK]\ncat\n")
     with workfolder.working_in(config, tmp_path / "w") as folder:
         with pytest.raises(DataError, match=r"has none for: cls .*mask"):
-            preparation.prepare_dataset(config, folder.path)
+            preparation.prepare(config, folder.path)
         assert not (tmp_path / "w" / "corpus").exists()
         vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]))
-        made = preparation.prepare_dataset(config, folder.path)
+        made = preparation.prepare(config, folder.path).datasets[0]
     assert made.train.counts.unknown_tokens == 0 < made.train.counts.tokens
 
 
@@ -277,11 +277,11 @@ def test_a_vocabulary_that_does_not_fit_is_refused_before_the_dataset(tmp_path: 
     wrong = toy_config(corpus, tokenizer={"path": str(vocabulary)})
     refused = r"^\d\d\.\d% of the text's tokens are unknown .*words .*tokenizer\.allow_unknown = true"
     with pytest.raises(ConfigError, match=refused), workfolder.working_in(wrong, tmp_path / "w") as folder:
-        preparation.prepare_dataset(wrong, folder.path)
+        preparation.prepare(wrong, folder.path)
     assert not (tmp_path / "w" / "dataset").exists()
     allowed = toy_config(corpus, tokenizer={"path": str(vocabulary), "allow_unknown": True})
     with workfolder.working_in(allowed, tmp_path / "w") as folder:
-        made = preparation.prepare_dataset(allowed, folder.path, progress=notes)
+        made = preparation.prepare(allowed, folder.path, progress=notes).datasets[0]
     assert [note for note in notes.notes if "of the text's tokens are unknown" in note]
     words = gzip.decompress(corpus.read_bytes()).decode().replace(".", " .").split()
     unknown = sum(word in WORDS[len(WORDS) // 2 :] for word in words) / len(words)

@@ -39,9 +39,8 @@ class Programs:
             if future.done():
                 future.result()
 
-    def get(self, phase: Phase) -> Program:
-        """The program for this run's tokenizer; compiled ahead if the guess about the tokenizer was right."""
-        made = tokenization.expected(phase.config.tokenizer, self._workdir / "tokenizer")
+    def get(self, phase: Phase, made: Vocabulary) -> Program:
+        """The program for this run's vocabulary; compiled ahead if that was what was expected."""
         if phase.number in self._compiling:
             program = self._wait(phase)
             if (program.vocab_size, tuple(program.special)) == made:

@@ -17,7 +17,7 @@ from tpulm.compiling import Programs
 from tpulm.config import Phase, RunConfig, SourceConfig, phase_at, phases_of
 from tpulm.errors import ConfigError, DataError
 from tpulm.hosts import ALONE, Hosts, Membership
-from tpulm.preparation import is_prepared, prepare_corpus, prepare_dataset, prepare_tokenizer
+from tpulm.preparation import Prepared, prepare, prepared
 from tpulm.progress import SILENT, Progress
 from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
 from tpulm.workfolder import begin, is_imported, open_run, read_result, working_in, write_result
@@ -129,15 +129,25 @@ def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Prog
     folder = storage.check_writable(workdir)
     with storage.held(folder):
         begin(config, folder, progress)
-        prepare_dataset(config, folder, progress=progress)
-        yield from _Run(config, folder, ALONE, progress).steps()
+        yield from _Run(config, folder, ALONE, progress, data=prepare(config, folder, progress=progress)).steps()
 
 
 class _Run:
-    """One command's pass through the last stages; holds what they share: the compiled programs, the trained parameters."""
+    """One command's pass through the last stages; holds what they share: the tokenizer and the datasets (`data`, by default
+    what an earlier command prepared), the compiled programs, the trained parameters."""
 
-    def __init__(self, config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, looking: bool = False):
+    def __init__(
+        self,
+        config: RunConfig,
+        workdir: PurePath,
+        hosts: Hosts,
+        progress: Progress,
+        *,
+        data: Prepared | None = None,
+        looking: bool = False,
+    ):
         self.config, self.workdir, self.hosts, self.progress = config, workdir, hosts, progress
+        self._data = data
         self.phases = phases_of(config)
         self.stages: dict[str, str] = {}
         self._looking = looking  # beside whoever works in the folder
@@ -152,7 +162,7 @@ class _Run:
     def all(self) -> Summary:
         if self._result("train") is None:  # better now than after hours of preparing
             self._check_platform()
-        self._prepare()
+        self._data = self._prepare()
         trained, scores, exported = self.train(), self.evaluate(), self.export()
         text = self._dataset(self.phases[-1]).train
         return Summary(
@@ -178,23 +188,26 @@ class _Run:
             stages=self.stages,
         )
 
-    def _prepare(self) -> None:
-        def stage(name: str, done: bool, prepare: Callable[..., Any]) -> None:
-            watchdog.report(name)
-            prepare(self.config, self.workdir, hosts=self.hosts, progress=self.progress)
-            self.stages[name] = "skipped" if done else "done"
-            self._programs.check()
+    def _program(self, phase: Phase) -> Program:
+        made = self.data.tokenizer
+        return self._programs.get(phase, tokenization.Vocabulary(made.vocab_size, made.special.in_order))
 
-        if is_imported(self.workdir):  # with its tokenizer; there is no corpus
-            self._compile_ahead()
-            stage("dataset", True, prepare_dataset)
-            return
-        stage("corpus", corpus.load_manifest(self.workdir) is not None, prepare_corpus)
-        # Not before: reading Python's own text parses it, and CPython 3.11's `ast` is not safe while a thread imports JAX
-        # ("AST constructor recursion depth mismatch").
-        self._compile_ahead()
-        stage("tokenizer", tokenization.load_manifest(self.workdir / "tokenizer") is not None, prepare_tokenizer)
-        stage("dataset", is_prepared(self.config, self.workdir), prepare_dataset)
+    @property
+    def data(self) -> Prepared:
+        if self._data is None:
+            self._data = prepared(self.config, self.workdir)
+        return self._data
+
+    def _prepare(self) -> Prepared:
+        def ended(stage: str, was_done: bool) -> None:
+            self.stages[stage] = "skipped" if was_done else "done"
+            self._programs.check()
+            # Not before: reading Python's own text parses it, and CPython 3.11's `ast` is not safe while a thread imports JAX
+            # ("AST constructor recursion depth mismatch").
+            if stage == "corpus":
+                self._compile_ahead()
+
+        return prepare(self.config, self.workdir, hosts=self.hosts, progress=self.progress, ended=ended)
 
     def _compile_ahead(self) -> None:
         if self._result("train") is None:
@@ -215,7 +228,7 @@ class _Run:
             "train",
             {
                 "steps": step,
-                "parameters": self._programs.get(self.phases[-1]).num_parameters,
+                "parameters": self._program(self.phases[-1]).num_parameters,
                 "train_loss": result.train_loss,
                 "scores": result.train_values,
                 "tokens_per_second": round(result.rate.per_second, 1),
@@ -265,11 +278,11 @@ class _Run:
 
     def _begun(self, phase: Phase) -> Program:
         """The phase's program, with the weights that the run starts from."""
-        program, path = self._programs.get(phase), self.config.train.start_from
+        program, path = self._program(phase), self.config.train.start_from
         if path is not None and phase.first_step == 0 and not self._newest_step():
             from tpulm.convert.start import beginning_of
 
-            tokenizer, spec = tokenization.load(self.workdir / "tokenizer"), program.objective.spec
+            tokenizer, spec = self.data.tokenizer, program.objective.spec
             with_moments = self.config.train.start_optimizer
             begin = beginning_of(path, self.config.model, spec, tokenizer, with_moments=with_moments)
             program.start_from(begin.params, begin.moments)
@@ -285,7 +298,7 @@ class _Run:
             first_cursor=phase.first_cursor,
             host_index=self.hosts.index,
             num_hosts=self.hosts.count,
-            of_tokens=self._programs.get(phase).columns_of(tokenization.load(self.workdir / "tokenizer")),
+            of_tokens=self._program(phase).columns_of(self.data.tokenizer),
         )
 
     def evaluate(self) -> dict[str, Any]:
@@ -318,7 +331,7 @@ class _Run:
         with storage.scratch_folder() as folder:
             self.progress.start("Reading the text")
             texts = corpus.read_texts(sources, self.config.corpus.cleaning, skipped)
-            tokenizer = tokenization.load(self.workdir / "tokenizer")
+            tokenizer = self.data.tokenizer
             manifest = dataset.prepare_texts(_in_parts(texts, data.part_bytes), folder, data, tokenizer)
             if not manifest.counts.rows:
                 left_out = f": {', '.join(f'{count:,} {reason}' for reason, count in skipped.items())}" if skipped else ""
@@ -338,11 +351,11 @@ class _Run:
 
         watchdog.report("export")
         step, params = self.parameters()
-        params = self._programs.get(phase_at(self.phases, step)).gathered(params)
+        params = self._program(phase_at(self.phases, step)).gathered(params)
         self.hosts.barrier("export begun")
         if self.hosts.is_first:
             self.progress.start("Exporting")
-            tokenizer = tokenization.load(self.workdir / "tokenizer")
+            tokenizer = self.data.tokenizer
             self.save(folder, params, card=gather(self.config, self.workdir, step=step, tokenizer=tokenizer))
         self.stages["export"] = "done"
         self._save_result("export", {"step": step, **named})
@@ -366,7 +379,7 @@ class _Run:
         """As a Hugging Face folder."""
         from tpulm.convert.huggingface import save_parts
 
-        tokenizer = tokenization.load(self.workdir / "tokenizer")
+        tokenizer = self.data.tokenizer
         save_parts(
             folder,
             params,
@@ -392,7 +405,7 @@ class _Run:
             folder, policy = self.workdir / "checkpoints", self.config.train.checkpoint
             if self._newest_step() is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
-            program = self._programs.get(phase_at(self.phases, self._newest_step() or 0))
+            program = self._program(phase_at(self.phases, self._newest_step() or 0))
             if self._looking:
                 found = newest_params(folder, program.abstract_state.params)
                 if found is None:
@@ -421,9 +434,9 @@ class _Run:
 
         manifest = self._dataset(phase).holdout if folder is None else dataset.load_split(folder)
         folder = folder or self.workdir / phase.folder / "dataset" / "holdout"
-        program = self._programs.get(phase)
+        program = self._program(phase)
         size = program.evaluation_batch_size
-        of_tokens = program.columns_of(tokenization.load(self.workdir / "tokenizer"), evaluation=True)
+        of_tokens = program.columns_of(self.data.tokenizer, evaluation=True)
 
         def batches() -> Iterator[Any]:
             hosts = {"host_index": self.hosts.index, "num_hosts": self.hosts.count}
@@ -449,17 +462,14 @@ class _Run:
         return self._counted[phase.folder]
 
     def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
-        manifest = dataset.load_manifest(self.workdir / phase.folder)
-        if manifest is None:
-            raise ConfigError(f"{self.workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
-        return manifest
+        return self.data.datasets[phase.number - 1]
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must share with this run to be continued."""
-        made = dict.fromkeys(self._dataset(phase).fingerprint for phase in self.phases)
+        made = dict.fromkeys(manifest.fingerprint for manifest in self.data.datasets)
         return {
             "seed": self.config.train.seed,
-            "tokenizer_fingerprint": tokenization.load(self.workdir / "tokenizer").fingerprint,
+            "tokenizer_fingerprint": self.data.tokenizer.fingerprint,
             "dataset_fingerprint": " ".join(made),
             "model": self.config.model.model_dump(mode="json"),
         }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
-from tpulm import corpus, dataset, storage, tokenization
+from tpulm import corpus, dataset, storage, tokenization, watchdog
 from tpulm.config import RunConfig, phases_of
 from tpulm.config.starting import OPTIMIZER_FILE
 from tpulm.errors import ConfigError, WorkFolderMismatch
@@ -50,22 +51,24 @@ def _check_named_inputs(config: RunConfig) -> None:
 
 
 def prepare_tokenizer(
-    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, runner: Runner | None = None, progress: Progress = SILENT
+    config: RunConfig,
+    workdir: PurePath,
+    text: corpus.CorpusManifest | None,
+    *,
+    hosts: Hosts = ALONE,
+    progress: Progress = SILENT,
 ) -> tokenization.Tokenization:
-    """Trained on a sample of the corpus, or, before that is read, taken from `tokenizer.path`; saved to W/tokenizer."""
-    folder = workdir / "tokenizer"
-    if is_imported(workdir):
-        return tokenization.load(folder)
-    wanted = config.tokenizer
+    """Trained on a sample of the corpus, or, without `text`, taken from `tokenizer.path`; saved to W/tokenizer."""
+    wanted, folder = config.tokenizer, workdir / "tokenizer"
     unsaid = {"path", "allow_unknown"} | ({"morphemes"} if wanted.morphemes == "none" else set())
     inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude=unsaid)}
-    recorded, manifest = tokenization.load_manifest(folder), None
-    if wanted.path is None:
-        manifest = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
-        inputs["corpus"] = manifest.fingerprint
+    recorded = tokenization.load_manifest(folder)
+    if text is not None:
+        inputs["corpus"] = text.fingerprint
     else:
         if recorded is None:
             _check_named_inputs(config)
+        assert wanted.path is not None, "else there is a corpus"
         inputs["file"] = storage.sha256(wanted.path)
     if wanted.morphemes == "kiwi":
         progress.note(
@@ -75,62 +78,93 @@ def prepare_tokenizer(
     is_done = _is_done("the tokenizer", recorded, inputs)
     hosts.barrier("tokenizer begun")
     if not is_done and hosts.is_first:
-        if manifest is not None:
-            texts = corpus.sample_texts(workdir, manifest, wanted.sample_bytes)
-            made = tokenization.train(texts, wanted, progress=progress)
+        if text is not None:
+            made = tokenization.train(corpus.sample_texts(workdir, text, wanted.sample_bytes), wanted, progress=progress)
         else:
-            assert wanted.path is not None, "else there is a corpus"
-            made = tokenization.load(wanted.path, wanted)
+            made = tokenization.load(wanted.path or "", wanted)
         tokenization.save(made, folder, inputs=inputs, model_max_length=config.model.max_positions)
     hosts.barrier("tokenizer")
     return tokenization.load(folder)
 
 
-def prepare_dataset(
-    config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, runner: Runner | None = None, progress: Progress = SILENT
-) -> dataset.DatasetManifest:
-    """The rows of W/dataset, and of the later phases' own; the corpus' spill is deleted when all are complete.
+class Prepared(NamedTuple):
+    """What is there before training."""
 
-    Gives the first phase's.
+    tokenizer: tokenization.Tokenization
+    datasets: tuple[dataset.DatasetManifest, ...]  # of each phase
+
+
+def prepared(config: RunConfig, workdir: PurePath) -> Prepared:
+    """What an earlier command prepared. Raises ConfigError where something is missing."""
+    made = [dataset.load_manifest(workdir / phase.folder) for phase in phases_of(config)]
+    if None in made:
+        raise ConfigError(f"{workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
+    return Prepared(tokenization.load(workdir / "tokenizer"), tuple(manifest for manifest in made if manifest is not None))
+
+
+def prepare(
+    config: RunConfig,
+    workdir: PurePath,
+    *,
+    hosts: Hosts = ALONE,
+    runner: Runner | None = None,
+    progress: Progress = SILENT,
+    ended: Callable[[str, bool], None] = lambda stage, was_done: None,
+) -> Prepared:
+    """Corpus, tokenizer and the rows of each phase, W/dataset and W/phase-N/dataset; then the corpus' spill is deleted.
+
+    `ended` is told of each stage when it has ended, and whether it had been done before.
     """
-    if is_imported(workdir) and (imported := dataset.load_manifest(workdir)) is not None:
-        return imported  # `workfolder.begin` has compared it with the settings
-    if runner is not None:
-        return _prepare_dataset(config, workdir, hosts, runner, progress)
-    with WorkerPool(modules=dataset.MODULES) as pool:
-        return _prepare_dataset(config, workdir, hosts, pool, progress)
-
-
-def _prepare_dataset(
-    config: RunConfig, workdir: PurePath, hosts: Hosts, runner: Runner, progress: Progress
-) -> dataset.DatasetManifest:
-    prepare_tokenizer(config, workdir, hosts=hosts, runner=runner, progress=progress)
-    if isinstance(runner, WorkerPool) and corpus.load_manifest(workdir) is None:  # the tokenizer was given
-        dataset.warm_up(runner, workdir / "tokenizer")
-    text = prepare_corpus(config, workdir, hosts=hosts, runner=runner, progress=progress)
-    if not is_prepared(config, workdir):
-        _check_vocabulary(config, workdir, text, progress)
-    made = [
-        dataset.prepare(
-            phase.config.data,
-            workdir / phase.folder,
-            tokenization_path=workdir / "tokenizer",
-            corpus_manifest=text,
-            corpus_workdir=workdir,
-            runner=runner,
-            hosts=hosts,
-            progress=progress,
+    if is_imported(workdir):  # with its tokenizer; there is no corpus, and `workfolder.begin` has compared the settings
+        found = prepared(config, workdir)
+        ended("dataset", True)
+        return found
+    with WorkerPool(modules=dataset.MODULES) if runner is None else nullcontext(runner) as pool:
+        had_corpus = corpus.load_manifest(workdir) is not None
+        had_tokenizer = tokenization.load_manifest(workdir / "tokenizer") is not None
+        tokenizer = None
+        if config.tokenizer.path is not None:  # what is wrong with it had better be said before the text is read
+            tokenizer = prepare_tokenizer(config, workdir, None, hosts=hosts, progress=progress)
+            if isinstance(pool, WorkerPool) and not had_corpus:
+                dataset.warm_up(pool, workdir / "tokenizer")
+        watchdog.report("corpus")
+        text = prepare_corpus(config, workdir, hosts=hosts, runner=pool, progress=progress)
+        ended("corpus", had_corpus)
+        watchdog.report("tokenizer")
+        tokenizer = tokenizer or prepare_tokenizer(config, workdir, text, hosts=hosts, progress=progress)
+        ended("tokenizer", had_tokenizer)
+        watchdog.report("dataset")
+        phases = phases_of(config)
+        was_done = all(dataset.load_manifest(workdir / phase.folder) is not None for phase in phases)
+        if not was_done:
+            _check_vocabulary(config, workdir, text, tokenizer, progress)
+        made = tuple(
+            dataset.prepare(
+                phase.config.data,
+                workdir / phase.folder,
+                tokenization_path=workdir / "tokenizer",
+                corpus_manifest=text,
+                corpus_workdir=workdir,
+                runner=pool,
+                hosts=hosts,
+                progress=progress,
+            )
+            for phase in phases
         )
-        for phase in phases_of(config)
-    ]
-    if hosts.is_first:
-        corpus.remove_spill(workdir)
-    return made[0]
+        if hosts.is_first:
+            corpus.remove_spill(workdir)
+        ended("dataset", was_done)
+        return Prepared(tokenizer, made)
 
 
-def _check_vocabulary(config: RunConfig, workdir: PurePath, text: corpus.CorpusManifest, progress: Progress) -> None:
+def _check_vocabulary(
+    config: RunConfig,
+    workdir: PurePath,
+    text: corpus.CorpusManifest,
+    tokenizer: tokenization.Tokenization,
+    progress: Progress,
+) -> None:
     """Before hours of preparing: note, or raise ConfigError, where much of a sample of the text is unknown."""
-    tokenizer = tokenization.load(workdir / "tokenizer")
     found = tokenization.count_unknown(tokenizer, [corpus.some_texts(workdir, text, _VOCABULARY_SAMPLE_BYTES)])
     if found.fraction < tokenization.UNKNOWN_WARNING:
         return
@@ -144,11 +178,6 @@ def _check_vocabulary(config: RunConfig, workdir: PurePath, text: corpus.CorpusM
     if found.fraction >= tokenization.UNKNOWN_REFUSED and not config.tokenizer.allow_unknown:
         raise ConfigError(f"{said}. tokenizer.allow_unknown = true goes on with it")
     progress.note(said)
-
-
-def is_prepared(config: RunConfig, workdir: PurePath) -> bool:
-    """Whether all phases have their rows."""
-    return all(dataset.load_manifest(workdir / phase.folder) is not None for phase in phases_of(config))
 
 
 def _is_done(what: str, manifest: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:

@@ -267,7 +267,7 @@ def prepare(config: RunConfig, folder: PurePath) -> None:
     from tpulm import preparation, workfolder
 
     with drawn_progress() as progress, workfolder.working_in(config, folder, stage="dataset", progress=progress) as work:
-        preparation.prepare_dataset(config, work.path, progress=progress)
+        preparation.prepare(config, work.path, progress=progress)
 
 
 def _watch(folder: PurePath, settings: CloudSettings) -> Job:

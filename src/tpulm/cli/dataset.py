@@ -61,7 +61,7 @@ def prepare(
         drawn_progress() as progress,
         workfolder.working_in(config, workdir, stage="dataset", member=member, progress=progress) as folder,
     ):
-        preparation.prepare_dataset(config, folder.path, hosts=folder.hosts, runner=tasks, progress=progress)
+        preparation.prepare(config, folder.path, hosts=folder.hosts, runner=tasks, progress=progress)
     _show_counts(workdir)
     if as_json:
         print_json(_counts(workdir))

@@ -24,7 +24,9 @@ def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, ini
     from tpulm import preparation, workfolder
 
     with workfolder.working_in(config, workdir, stage="tokenizer") as folder, drawn_progress() as progress:
-        made = preparation.prepare_tokenizer(config, folder.path, progress=progress)
+        given = config.tokenizer.path is not None
+        text = None if given else preparation.prepare_corpus(config, folder.path, progress=progress)
+        made = preparation.prepare_tokenizer(config, folder.path, text, progress=progress)
     console.print(f"{made.vocab_size:,} tokens in [bold]{workdir / 'tokenizer'}[/]")
 
 

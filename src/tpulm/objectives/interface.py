@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from jax import Array
 
 from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
-
-if TYPE_CHECKING:
-    from tpulm.tokenization import Tokenization
 
 
 class SpecialIds(NamedTuple):
@@ -46,7 +43,7 @@ class Column(NamedTuple):
 
     shape: tuple[int, ...]  # of one row
     dtype: Any
-    of_tokens: Callable[[Tokenization], np.ndarray] | None = None  # [V]: by the token's id, where the dataset does not have it
+    of_tokens: Callable[[Any], np.ndarray] | None = None  # of a Tokenization, [V]: by id, where the dataset does not have it
 
 
 class LossAndSums(NamedTuple):
