@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "emulator": {"errors", "progress", "accelerators"},
     "cloud": BASE,
     "corpus": BASE,
-    "tokenization": BASE | {"corpus"},
+    "pages": {"readable"},
+    "tokenization": BASE | {"corpus", "pages"},
     "dataset": BASE | {"corpus", "tokenization"},
     "labelled": BASE | {"corpus", "tokenization"},
     "nn": PURE,
@@ -75,6 +76,7 @@ NEVER: dict[str, set[str]] = {part: {"torch", "tensorflow", "transformers"} for 
 for part in (*TEXT, "preparation", "emulator", "cloud"):
     NEVER[part] |= JAX
 HEAVY = JAX | {"numpy", "jaxtyping", "scipy", "grain", "tensorstore", "tokenizers", "pyarrow", "safetensors", "tensorboardX"}
+HEAVY |= {"jinja2"}
 LIGHT_AT_IMPORT = BASE | {"cli", "tpulm"}  # may load the heavy ones only inside functions
 
 
@@ -217,8 +219,9 @@ def test_the_base_layer_loads_nothing_heavy(module: str, user_environment: dict[
 
 
 def test_the_text_layers_never_load_jax(user_environment: dict[str, str]):
+    """Nor jinja2, which only a page needs."""
     code = "import tpulm.corpus, tpulm.tokenization, tpulm.dataset, tpulm.labelled"
-    assert loaded_by(code, user_environment) & JAX == set()
+    assert loaded_by(code, user_environment) & (JAX | {"jinja2"}) == set()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["quickstart", "--help"]])

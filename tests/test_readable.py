@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpulm.readable import dollars, duration, percent
+from tpulm.readable import dollars, duration, percent, size, visible
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,22 @@ def test_durations(seconds: float, text: str):
 )
 def test_shares_are_never_rounded_to_all_or_nothing(share: float, digits: int, text: str):
     assert percent(share, digits) == text
+
+
+def test_sizes():
+    assert (size(99_999), size(100_000), size(1_234_567_890)) == ("99,999 bytes", "0.1 MB", "1,234.6 MB")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[31m\x00\n", "a␛[31m␀␊"),
+        ("a\u202eb\u200b\x85", "a⟨U+202E⟩b⟨U+200B⟩⟨U+0085⟩"),
+        ("👨\u200d👩 ok", "👨\u200d👩 ok"),
+        (b"\xe3\x81", "⟨E3 81⟩"),
+        (b"q", "q"),
+        (b"\x1b", "⟨1B⟩"),
+    ],
+)
+def test_what_cannot_be_seen_is_shown(text: str | bytes, shown: str):
+    assert visible(text) == shown

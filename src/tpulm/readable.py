@@ -1,6 +1,10 @@
-"""Money, durations and shares as a person reads them; small ones do not become zero, nor almost all of it all."""
+"""Money, durations, shares, sizes and texts as a person reads them; small ones do not become zero, nor almost all of it all."""
 
 from __future__ import annotations
+
+import unicodedata
+
+_JOINER = "\u200d"  # between the parts of one emoji; other invisible characters are shown by their number
 
 
 def dollars(amount: float | None) -> str:
@@ -29,3 +33,26 @@ def percent(share: float, digits: int = 3) -> str:
     if 0 < share < least:
         return f"<{10**-digits:.{digits}f}%"
     return f">{100 - 10**-digits:.{digits}f}%" if 1 - least <= share < 1 else f"{share:.{digits}%}"
+
+
+def size(text_bytes: int) -> str:
+    return f"{text_bytes / 1e6:,.1f} MB" if text_bytes >= 100_000 else f"{text_bytes:,} bytes"
+
+
+def visible(text: str | bytes) -> str:
+    """Fit to be shown: bytes but those of ASCII in hexadecimal, invisible characters as pictures or by number."""
+    if isinstance(text, bytes):
+        if all(0x20 < byte < 0x7F for byte in text):
+            return text.decode()
+        return f"⟨{text.hex(' ').upper()}⟩"
+    return "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    kind = unicodedata.category(character)
+    if character == _JOINER or kind[0] not in "CZ" or character == " ":
+        return character
+    return " " if kind == "Zs" else f"⟨U+{code:04X}⟩"

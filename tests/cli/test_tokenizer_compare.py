@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from tpulm import storage
+from tpulm.cli import terminal
 from tpulm.cli.app import app
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError
@@ -52,11 +55,26 @@ def test_the_object_the_tables_and_the_page(folder: Path):
     assert page.startswith("<!DOCTYPE html>") and "low=uncased:uncased" in page
 
 
+def test_a_run_has_its_name_and_tables_fit(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    name = "a-name-of-a-run-that-is-long-2024"
+    for workdir, words in (("w", UPPER), ("v", LOWER)):
+        Path(workdir, "tokenizer").mkdir(parents=True)
+        Path(workdir, "tokenizer", "vocab.txt").write_text(WORDS + words)
+        Path(workdir, "run.json").write_text(json.dumps({"name": name[: 33 if workdir == "w" else 31]}))
+    screen = io.StringIO()
+    monkeypatch.setattr(terminal, "console", Console(file=screen, width=80))
+    done = compare("w", "v:uncased", "--corpus", "corpus.txt", "--json")
+    assert list(json.loads(done.stdout)["tokenizers"]) == [name, name[:31]]
+    lines = screen.getvalue().splitlines()
+    assert any("tok/char  bytes/tok" in line for line in lines)  # no figure or header is folded
+    assert all(len(line) <= 80 for line in lines)
+
+
 def test_several_sources_and_a_limit(folder: Path):
     done = compare("cased", "uncased", "--corpus", "corpus.txt", "--corpus", "more.jsonl", "--text-field", "body", "--json")
     value = json.loads(done.stdout)
     assert (value["documents"], value["sample"]) == (4, "all text of 2 files, 34 bytes")
-    assert "uncased:uncased" in done.stderr  # the note on a vocabulary without capitals
+    assert "uncased/vocab.txt:uncased" in done.stderr  # the note on a vocabulary without capitals
     assert not list(folder.glob("*.html"))
     cut = json.loads(compare("cased", "uncased", "--corpus", "corpus.txt", "--max-bytes", "10", "--json").stdout)
     assert (cut["documents"], cut["is_whole"]) == (1, False)
@@ -74,15 +92,13 @@ def test_in_cloud_storage(folder: Path, gcs: Emulator):
         "gs://runs/out/page.html",
         "--json",
     )
-    assert list(json.loads(done.stdout)["tokenizers"]) == ["v", "v:uncased"]
+    assert list(json.loads(done.stdout)["tokenizers"]) == ["gs://runs/v", "gs://runs/v/vocab.txt:uncased"]
     assert storage.read_text("gs://runs/out/page.html").startswith("<!DOCTYPE html>")
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("cased", "--corpus", "corpus.txt"), ConfigError, "needs two tokenizers"),
-        (("cased", "cased", "--corpus", "corpus.txt"), ConfigError, "given twice"),
         (("cased", "uncasd", "--corpus", "corpus.txt"), ConfigError, "Did you mean 'uncased'"),
         (("cased", "uncased", "--corpus", "korpus.txt"), ConfigError, r"Did you mean 'corpus\.txt'"),
         (("cased", "uncased", "--corpus", "empty.txt"), DataError, "no text to compare on"),

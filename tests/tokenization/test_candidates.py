@@ -25,13 +25,17 @@ class Notes(Silent):
 
 @pytest.fixture
 def folder(tmp_path: Path, trained: dict[str, Tokenization]) -> Path:
-    """Work folders x/ko and x/ja, an export, two vocabularies."""
+    """Tokenizers x/ko and x/ja, an export, work folders of runs, two vocabularies."""
     save(trained["wordpiece"], tmp_path / "x" / "ko" / "tokenizer")
     save(trained["bpe"], tmp_path / "x" / "ja" / "tokenizer")
     save(trained["unigram"], tmp_path / "y" / "ja" / "export")
     save(trained["unigram"], tmp_path / "x" / "tokenizer")
     save(trained["bpe"], tmp_path / "x" / "export")
-    for name, text in (("one", CASED), ("two", CASED + "two\n")):
+    for workdir, name, algorithm in (("z", "korean-bert", "unigram"), ("unnamed", "run", "bpe")):
+        save(trained[algorithm], tmp_path / workdir / "tokenizer")
+        save(trained[algorithm], tmp_path / workdir / "export" / "discriminator")
+        (tmp_path / workdir / "run.json").write_text(json.dumps({"name": name}))
+    for name, text in (("one", CASED), ("two", CASED + "two\n"), ("z/one", CASED)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "vocab.txt").write_text(text, encoding="utf-8")
     return tmp_path
@@ -46,13 +50,16 @@ def labels(folder: Path, *given: str) -> list[str]:
     ("given", "expected"),
     [
         (("x/ko", "x/ja"), ["ko", "ja"]),
-        (("x/ko", "x/ja", "y/ja/export"), ["ko", "x/ja", "y"]),
+        (("x/ko", "x/ja", "y/ja/export"), ["ko", "@x/ja", "@y/ja/export"]),
+        (("z", "z/one/vocab.txt"), ["korean-bert", "one"]),
+        (("z/tokenizer/tokenizer.json", "two"), ["korean-bert", "two"]),
+        (("unnamed", "z/export/discriminator"), ["unnamed", "korean-bert"]),
         (("x/ko/tokenizer/tokenizer.json", "two/vocab.txt"), ["ko", "two"]),
         (("one/vocab.txt", "two/vocab.txt", "x/ja"), ["one", "two", "ja"]),
-        (("one", "one:uncased", "one/vocab.txt:whole_cjk"), ["one", "one:uncased", "one:whole_cjk"]),
-        (("x", "x/export"), ["x", "@x/export"]),
+        (("one", "one:uncased", "two/vocab.txt:whole_cjk"), ["@one", "@one:uncased", "two"]),
+        (("x", "x/export"), ["@x", "@x/export"]),
         (("mine=@x/ko", "x/ja"), ["mine", "ja"]),
-        (("ja=@x/ko", "x/ja"), ["ja", "x/ja"]),
+        (("ja=@x/ko", "x/ja"), ["ja", "@x/ja"]),
     ],
 )
 def test_labels_are_short_and_unique(folder: Path, given: tuple[str, ...], expected: list[str]):
@@ -109,7 +116,7 @@ def test_an_uncased_one_without_the_setting_is_pointed_out(tmp_path: Path, folde
     [
         ((), "needs two tokenizers"),
         (("@one",), "needs two tokenizers"),
-        (("@one", "@one"), "is given twice"),
+        (("@one", "@one"), "are the same tokenizer"),
         (("@one", "a=@one"), "are the same tokenizer"),
         (("@one", "@one/vocab.txt"), "are the same tokenizer"),
         (("@one", "@one:uncasd"), "no setting 'uncasd'.*Did you mean 'uncased'"),

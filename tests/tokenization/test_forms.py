@@ -8,8 +8,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tpulm.tokenization import Tokenization, load
-from tpulm.tokenization.forms import Form, forms, visible
-from tpulm.tokenization.overlap import overlap
+from tpulm.tokenization.comparison import Overlap, overlap
+from tpulm.tokenization.forms import Form, forms
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"]
 
@@ -57,9 +57,9 @@ def test_special_tokens_and_slots_have_none(three: dict[str, dict[int, Form]]):
 
 def test_overlap_by_hand(three: dict[str, dict[int, Form]]):
     wordpiece, bpe = (frozenset(three[name].values()) for name in ("wordpiece", "bpe"))
-    assert overlap(wordpiece, bpe) == (4, 4 / 5, 4 / 7)
-    assert overlap(bpe, wordpiece) == (4, 4 / 6, 4 / 7)
-    assert overlap(bpe, bpe) == (6, 1.0, 1.0)
+    assert overlap(wordpiece, bpe) == Overlap(4, 4 / 5, 4 / 7)
+    assert overlap(bpe, wordpiece) == Overlap(4, 4 / 6, 4 / 7)
+    assert overlap(bpe, bpe) == Overlap(6, 1.0, 1.0)
     assert overlap(frozenset(), bpe).share == 0.0
 
 
@@ -76,18 +76,3 @@ def test_forms_of_trained_ones_write_the_text_again(trained: dict[str, Tokenizat
             form = known[index]
             found += b" " * form.begins_word + (form.text if isinstance(form.text, bytes) else form.text.encode())
         assert found.decode().strip() == "a was 영화는 good"
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\x1b[31m\x00\n", "a␛[31m␀␊"),
-        ("a\u202eb\u200b\x85", "a⟨U+202E⟩b⟨U+200B⟩⟨U+0085⟩"),
-        ("👨\u200d👩 ok", "👨\u200d👩 ok"),
-        (b"\xe3\x81", "⟨E3 81⟩"),
-        (b"q", "q"),
-        (b"\x1b", "⟨1B⟩"),
-    ],
-)
-def test_what_cannot_be_seen_is_shown(text: str | bytes, shown: str):
-    assert visible(text) == shown

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from tpulm.progress import Progress
 
-_LONGEST_NAME = 30  # letters in the first column of a table that stay on one line
+_LONGEST_NAME = 30  # letters in the first column of a table that stay on one line beside other texts
 console = Console(stderr=True, highlight=False)
 
 
@@ -36,10 +36,12 @@ def print_table(title: str, rows: Mapping[str, str] | Sequence[Sequence[str]], *
         console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
     table = Table(show_header=bool(header), box=None, padding=(0, 2, 0, 0))
     lines = list(rows.items()) if isinstance(rows, Mapping) else [tuple(row) for row in rows]
-    for number in range(len(lines[0]) if lines else len(header)):
-        numeric = number > 0 and bool(lines) and all(_is_number(line[number]) for line in lines)
-        justify = "right" if numeric and header else "left"
-        named = number == 0 and bool(header) and max(len(line[0]) for line in lines or [("",)]) <= _LONGEST_NAME
+    columns = range(len(lines[0]) if lines else len(header))
+    numeric = [number > 0 and bool(lines) and all(_is_number(line[number]) for line in lines) for number in columns]
+    short = bool(header) and max(len(line[0]) for line in lines or [("",)]) <= _LONGEST_NAME
+    for number in columns:
+        justify = "right" if numeric[number] and header else "left"
+        named = number == 0 and short and not all(numeric[1:])  # beside numbers, which must not be folded, a name is
         table.add_column(header[number] if header else "", justify=justify, overflow="fold", no_wrap=named)
     for line in lines:
         table.add_row(*(escape(cell) for cell in line))

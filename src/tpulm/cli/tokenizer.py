@@ -61,8 +61,7 @@ def report(
     if worst:
         print_table("Worst documents", found.document_rows(), header=DOCUMENT_HEADER)
     if as_json:
-        rates = {name: getattr(found, name) for name in ("unknown_rate", "tokens_per_word", "tokens_per_character")}
-        print_json({**asdict(found), **rates})
+        print_json(asdict(found))
 
 
 @app.command()
@@ -94,7 +93,7 @@ def compare(
     """
     from tpulm import storage, tokenization
     from tpulm.config import SourceConfig
-    from tpulm.tokenization import comparison_page, comparison_tables
+    from tpulm.tokenization import comparison_report
 
     if html is not None:
         if storage.is_folder(html):
@@ -107,14 +106,11 @@ def compare(
         found = tokenization.compare(
             candidates, sample, sequence_length=sequence_length, contrasts=contrasts, progress=progress
         )
-    counts = f"{found.documents:,} documents, {found.words:,} words, {found.characters:,} characters"
-    console.print(f"On {found.sample}: {counts}.", markup=False, soft_wrap=True)
-    for table in comparison_tables.tables(found):
-        print_table(table.title, table.rows, header=table.header)
-    for table in comparison_tables.contrast_tables(found):
+    console.print(found.summary, markup=False, soft_wrap=True)
+    for table in (*comparison_report.tables(found), *comparison_report.contrast_tables(found)):
         print_table(table.title, table.rows, header=table.header)
     if html is not None:
-        storage.write_atomic(html, comparison_page.page(found))
+        storage.write_atomic(html, comparison_report.page(found))
         console.print(f"The same with plots: {html}", markup=False, soft_wrap=True)
     if as_json:
         print_json(found.as_json())

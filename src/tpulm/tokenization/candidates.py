@@ -6,7 +6,8 @@ A vocab.txt says nothing of the text it is for, so its settings are told here: "
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from tpulm.config import TokenizerConfig
 from tpulm.corpus.paths import find_paths
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import visible
 from tpulm.tokenization.causal import TOKENIZER, load_causal
 from tpulm.tokenization.gpt2_files import VOCABULARY
 from tpulm.tokenization.loading import load
@@ -27,13 +29,22 @@ SETTINGS: dict[str, dict[str, bool]] = {
     "whole_cjk": {"split_cjk": False},
 }
 _FORM = re.compile(r"(?:(?P<name>[^=/]+)=)?(?P<path>.+?)(?::(?P<settings>[^:/]*))?", re.DOTALL)
-_USUAL = {"vocab", "tokenizer", "export", "sentencepiece", "spiece", "spm"}  # names that tell nothing
+_SAY_NOTHING = {
+    "run",
+    "vocab",
+    "tokenizer",
+    "export",
+    "sentencepiece",
+    "spiece",
+    "spm",
+    "discriminator",
+    "generator",
+    "",
+}  # names of files and folders
 
 
 class Candidate(NamedTuple):
-    """A tokenizer to be compared, and its short name, unique among all."""
-
-    label: str
+    label: str  # unique among those of a comparison
     source: str  # as the user named it
     tokenization: Tokenization
 
@@ -52,26 +63,27 @@ def load_candidates(given: Sequence[str], *, progress: Progress = SILENT) -> lis
             "a comparison needs two tokenizers or more: name another one. 'tpulm tokenizer report' looks at one alone."
         )
     named = [_parse(text) for text in given]
-    labels = _labels(named)
-    candidates = [Candidate(label, item.given, _load(item, label, progress)) for label, item in zip(labels, named, strict=True)]
-    by_fingerprint: dict[str, Candidate] = {}
-    for candidate in candidates:
-        other = by_fingerprint.setdefault(candidate.tokenization.fingerprint, candidate)
-        if other is not candidate:
+    names = [one.name or _short_name(one.path) for one in named]
+    labels = [name if one.name or names.count(name) == 1 else one.given for one, name in zip(named, names, strict=True)]
+    found = [Candidate(visible(label), one.given, _load(one, progress)) for one, label in zip(named, labels, strict=True)]
+    for one, other in combinations(found, 2):
+        if one.tokenization.fingerprint == other.tokenization.fingerprint:
             raise ConfigError(
-                f"{other.source} and {candidate.source} are the same tokenizer (fingerprint "
-                f"{candidate.tokenization.fingerprint[:12]}): there is nothing to compare. Leave one of them out."
+                f"{one.source} and {other.source} are the same tokenizer (fingerprint {one.tokenization.fingerprint[:12]}): "
+                "there is nothing to compare. Leave one of them out."
             )
-    return candidates
+        if one.label == other.label:
+            raise ConfigError(f"two tokenizers are named '{one.label}': give each its own name, as in NAME=PATH")
+    return found
 
 
 def _parse(text: str) -> _Named:
-    if text and _is_there(text):  # a path may have = and : in it
+    if text and not storage.is_remote(text) and Path(text).expanduser().exists():  # a path may have = and : in it
         return _Named("", storage.as_path(text), (), text)
     match = _FORM.fullmatch(text)
     if match is None:
         raise ConfigError(f"'{text}' names no tokenizer: write PATH, NAME=PATH or PATH:SETTING, as in bert/vocab.txt:uncased")
-    settings = () if match["settings"] is None else tuple(filter(None, re.split(r"[,\s]+", match["settings"])))
+    settings = tuple(filter(None, re.split(r"[,\s]+", match["settings"] or "")))
     for setting in settings:
         if setting not in SETTINGS:
             raise ConfigError(
@@ -81,79 +93,33 @@ def _parse(text: str) -> _Named:
     return _Named((match["name"] or "").strip(), storage.as_path(match["path"]), settings, text)
 
 
-def _is_there(text: str) -> bool:
-    return not storage.is_remote(text) and Path(text).expanduser().exists()
-
-
-def _load(item: _Named, label: str, progress: Progress) -> Tokenization:
-    path = item.path
-    if storage.is_folder(path / "tokenizer"):  # a work folder
-        path = path / "tokenizer"
+def _load(one: _Named, progress: Progress) -> Tokenization:
+    path = one.path / "tokenizer" if storage.is_folder(one.path / "tokenizer") else one.path  # of a work folder
     folder = storage.is_folder(path)
     if not folder and not storage.exists(path):
         find_paths(str(path))  # says what there is instead
-    is_vocabulary = path.suffix not in (".json", ".model") if not folder else not storage.exists(path / TOKENIZER)
-    if item.settings and not is_vocabulary:
+    says_itself = storage.exists(path / TOKENIZER) if folder else path.suffix in (".json", ".model")
+    if one.settings and says_itself:
         raise ConfigError(
-            f"'{item.given}': only a vocab.txt takes settings; {path} says itself how text is split. Leave out "
-            f"':{','.join(item.settings)}'."
+            f"'{one.given}': only a vocab.txt takes settings; {path} says itself how text is split. Leave out "
+            f"':{','.join(one.settings)}'."
         )
-    config = TokenizerConfig.model_validate({name: value for key in item.settings for name, value in SETTINGS[key].items()})
-    if folder and is_vocabulary and storage.exists(path / VOCABULARY):
+    if folder and not says_itself and storage.exists(path / VOCABULARY):
         return load_causal(path)
+    config = TokenizerConfig.model_validate({name: value for key in one.settings for name, value in SETTINGS[key].items()})
     try:
-        made = load(path, config)
+        return load(path, config, progress=progress)
     except DataError:
-        if not folder or is_vocabulary:
+        if not folder or not says_itself:
             raise
         return load_causal(path)  # a causal model's, without [CLS] and [MASK]
-    if is_vocabulary and not config.lowercase and _has_no_capitals(made):
-        progress.note(
-            f"{label} has no upper-case letter, so capitalised words are unknown to it; if it is an uncased one, write "
-            f"{item.path}:uncased"
-        )
-    return made
 
 
-def _has_no_capitals(made: Tokenization) -> bool:
-    return all(token == token.lower() for token in made.vocabulary() if not token.startswith("["))
-
-
-def _labels(named: Sequence[_Named]) -> list[str]:
-    """The user's name, else the shortest part of the path that no other has, else that with its settings, else all of it."""
-    given = [item.name for item in named if item.name]
-    for name in given:
-        if given.count(name) > 1:
-            raise ConfigError(f"two tokenizers are named '{name}': give each its own name")
-    names = [_short_names(item.path) for item in named]
-    labels: list[str] = []
-    for number, item in enumerate(named):
-        others = {name for index, other in enumerate(names) if index != number for name in other} | set(given)
-        label = item.name or next((name for name in names[number] if name not in others), "")
-        labels.append(label or ":".join(filter(None, (names[number][0], ",".join(item.settings)))))
-    for number, label in enumerate(labels):
-        if label in labels[:number]:
-            other = named[labels.index(label)]
-            if (other.path, other.settings) == (named[number].path, named[number].settings):
-                raise ConfigError(f"{named[number].given} is given twice: there is nothing to compare. Leave one of them out.")
-            labels[number] = named[number].given
-    return _unique(labels)
-
-
-def _unique(labels: Iterable[str]) -> list[str]:
-    found: list[str] = []
-    for label in labels:
-        number = 2
-        unique = label
-        while unique in found:
-            unique, number = f"{label} ({number})", number + 1
-        found.append(unique)
-    return found
-
-
-def _short_names(path: PurePath) -> list[str]:
-    """What may tell a path from others, the shortest first: each name along it, then its end, longer and longer."""
-    last = path.stem if path.suffix in (".txt", ".json", ".model") else path.name
-    names = [last, *(parent.name for parent in path.parents if parent.name)]
-    telling = [name for name in names if name.lower() not in _USUAL] or names
-    return telling + ["/".join(reversed(telling[:count])) for count in range(2, len(telling) + 1)]
+def _short_name(path: PurePath) -> str:
+    """Of the run whose work folder this is, or lies in; else the nearest name in the path that says something."""
+    for part in (path, *path.parents):
+        run = storage.read_json(part / "run.json").get("name") if storage.exists(part / "run.json") else None
+        for name in (run, part.stem if part.suffix in (".txt", ".json", ".model") else part.name):
+            if isinstance(name, str) and name.lower() not in _SAY_NOTHING:
+                return name
+    return path.name

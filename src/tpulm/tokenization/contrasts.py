@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from tokenizers import Encoding
-
-from tpulm.tokenization.forms import Form, visible
-from tpulm.tokenization.tally import CountedText, CountedTokens
+from tpulm.readable import visible
+from tpulm.tokenization.forms import Form, forms
+from tpulm.tokenization.tally import CountedTokens, TokenTally
 from tpulm.tokenization.tokenization import Tokenization
 
-_PASSAGE_CHARACTERS = 60
 _LEAST_DISTINCT = 10  # characters of a passage: "ㅋㅋㅋㅋㅋㅋ…" would fill every list
 _KEPT_CHARACTERS = 2_000  # of a document
 _KEPT_DOCUMENTS = 50  # of each side, of which the best passages are taken
 _MOST_ALIKE = 0.4  # of the words, or groups of three letters, that two of the passages shown have
-_BLANK = "␣"
-_WORD_OR_PART = re.compile(rf"\S{{1,{_PASSAGE_CHARACTERS}}}\s*")
+_PASSAGE = re.compile(r"(?:\S(?:.{0,58}\S)?(?!\S)|\S{60})\s*", re.DOTALL)  # words side by side, or a part of a long one
 
 
 class Piece(NamedTuple):
@@ -37,109 +36,77 @@ class Piece(NamedTuple):
     unknown: bool
 
 
-class Contrast(NamedTuple):
-    """This text costs `tokenizer` less than any other (`best`), or more."""
+@dataclass(frozen=True)
+class Contrast:
+    """This text costs `tokenizer` less than any other (`best`), or more. Tokenizers are labels."""
 
-    text: str
-    tokenizer: int
+    tokenizer: str
     best: bool
-    costs: tuple[float, ...]  # of each tokenizer
-    pieces: tuple[tuple[Piece, ...], ...]
+    text: str
+    cost: Mapping[str, float]
+    pieces: Mapping[str, Sequence[Piece]]
 
 
 class _Side(NamedTuple):
-    tokenizer: int
+    tokenizer: str
     best: bool
 
-    def margin(self, costs: Sequence[float]) -> float:
-        others = [cost for number, cost in enumerate(costs) if number != self.tokenizer]
-        return min(others) - costs[self.tokenizer] if self.best else costs[self.tokenizer] - max(others)
+    def margin(self, cost: Mapping[str, float]) -> float:
+        others = [one for label, one in cost.items() if label != self.tokenizer]
+        return min(others) - cost[self.tokenizer] if self.best else cost[self.tokenizer] - max(others)
 
 
 class Contrasts:
     """Keeps the documents of a stream with the largest margins of each side."""
 
-    def __init__(self, tokenizers: int):
-        ways = (True, False) if tokenizers > 2 else (True,)  # of two, one wins what the other loses
+    def __init__(self, tokenizations: Mapping[str, Tokenization]):
+        ways = (True, False) if len(tokenizations) > 2 else (True,)  # of two, one wins what the other loses
+        self._tokenizations = tokenizations
         self._number = 0
-        self._kept: dict[_Side, list[tuple[float, int, str]]] = {
-            _Side(tokenizer, best): [] for best in ways for tokenizer in range(tokenizers)
-        }
+        self._kept: dict[_Side, list[tuple[float, int, str]]] = {_Side(one, way): [] for way in ways for one in tokenizations}
 
-    def add(self, text: str, counted: CountedText, tokens: Sequence[CountedTokens]) -> None:
+    def add(self, text: str, tokens: Iterable[CountedTokens]) -> None:
         self._number -= 1  # of equals the first is kept
-        costs = [_cost(one, counted.characters) for one in tokens]
+        cost = self._cost(text, tokens)
         for side, kept in self._kept.items():
-            margin = side.margin(costs)
-            if margin <= 0 or (len(kept) == _KEPT_DOCUMENTS and margin <= kept[0][0]) or not _is_varied(text):
-                continue
-            put = heapq.heappush if len(kept) < _KEPT_DOCUMENTS else heapq.heappushpop
-            put(kept, (margin, self._number, text[:_KEPT_CHARACTERS]))
+            margin = side.margin(cost)
+            if margin > 0 and (len(kept) < _KEPT_DOCUMENTS or margin > kept[0][0]) and _is_varied(text):
+                heapq.heappush(kept, (margin, self._number, text[:_KEPT_CHARACTERS]))
+                if len(kept) > _KEPT_DOCUMENTS:
+                    heapq.heappop(kept)
 
-    def found(
-        self, tokenizations: Sequence[Tokenization], forms: Sequence[dict[int, Form]], *, count: int
-    ) -> tuple[Contrast, ...]:
+    def found(self, count: int) -> tuple[Contrast, ...]:
         """The best passages of these documents, no two of them alike."""
         kept = {text for documents in self._kept.values() for _, _, text in documents}
-        passages = sorted({passage for text in kept for passage in _passages(text)})
-        encoded = [made.plain().encode_batch(passages, add_special_tokens=False) for made in tokenizations]
-        unknown = [made.special.unknown for made in tokenizations]
-        costs = [
-            tuple(
-                _cost(_counted(encoding, index), len("".join(passage.split())))
-                for encoding, index in zip(encodings, unknown, strict=True)
-            )
-            for passage, encodings in zip(passages, zip(*encoded, strict=True), strict=True)
-        ]
-        chosen: list[Contrast] = []
-        for side, number in _in_turns(self._kept, passages, costs, count):
-            pieces = tuple(
-                tuple(_pieces(passages[number], batch[number], made, known))
-                for batch, made, known in zip(encoded, tokenizations, forms, strict=True)
-            )
-            chosen.append(Contrast(passages[number], *side, costs[number], pieces))
-        return tuple(chosen)
+        passages = sorted({passage.strip() for text in kept for passage in _PASSAGE.findall(text) if _is_varied(passage)})
+        counted = [TokenTally(made).add(passages) for made in self._tokenizations.values()]
+        costs = {text: self._cost(text, tokens) for text, *tokens in zip(passages, *counted, strict=True)}
+        chosen = _in_turns(self._kept, costs, count)
+        pieces = {label: _pieces([text for _, text in chosen], made) for label, made in self._tokenizations.items()}
+        return tuple(
+            Contrast(*side, text, costs[text], {label: found[number] for label, found in pieces.items()})
+            for number, (side, text) in enumerate(chosen)
+        )
+
+    def _cost(self, text: str, tokens: Iterable[CountedTokens]) -> dict[str, float]:
+        characters = len("".join(text.split()))
+        return {label: one.cost / characters for label, one in zip(self._tokenizations, tokens, strict=True)}
 
 
-def _in_turns(
-    sides: Iterable[_Side], passages: Sequence[str], costs: Sequence[Sequence[float]], count: int
-) -> list[tuple[_Side, int]]:
+def _in_turns(sides: Iterable[_Side], costs: Mapping[str, Mapping[str, float]], count: int) -> list[tuple[_Side, str]]:
     """Every side's best passage, then every side's next best, and so on; none that is like one before."""
-    waiting: list[tuple[_Side, Iterator[int]]] = []
+    waiting: deque[tuple[_Side, Iterator[str]]] = deque()
     for side in sides:
-        margins = [side.margin(one) for one in costs]
-        found = [number for number in range(len(costs)) if margins[number] > 0]
-        waiting.append((side, iter(sorted(found, key=lambda number, margins=margins: -margins[number]))))
-    chosen: list[tuple[_Side, int]] = []
+        margins = {passage: margin for passage, one in costs.items() if (margin := side.margin(one)) > 0}
+        waiting.append((side, iter(sorted(margins, key=margins.__getitem__, reverse=True))))
+    chosen: list[tuple[_Side, str]] = []
     while waiting and len(chosen) < count:
-        side, best = waiting.pop(0)
-        for number in best:
-            if all(_alike(passages[number], passages[other]) <= _MOST_ALIKE for _, other in chosen):
-                chosen.append((side, number))
-                waiting.append((side, best))
-                break
+        side, best = waiting.popleft()
+        passage = next((one for one in best if all(_alike(one, other) <= _MOST_ALIKE for _, other in chosen)), None)
+        if passage is not None:
+            chosen.append((side, passage))
+            waiting.append((side, best))
     return chosen
-
-
-def _passages(text: str) -> Iterator[str]:
-    """Words side by side; a word as long as a passage is cut."""
-    passage = ""
-    for part in [*_WORD_OR_PART.findall(text), ""]:
-        if not part or len(passage) + len(part.rstrip()) > _PASSAGE_CHARACTERS:
-            if _is_varied(passage):
-                yield passage.strip()
-            passage = ""
-        passage += part
-
-
-def _counted(encoding: Encoding, unknown_id: int) -> CountedTokens:
-    ids = encoding.ids
-    hidden = [stop - start for index, (start, stop) in zip(ids, encoding.offsets, strict=True) if index == unknown_id]
-    return CountedTokens(len(ids), len(hidden), sum(hidden))
-
-
-def _cost(tokens: CountedTokens, characters: int) -> float:
-    return (tokens.tokens - tokens.unknown_tokens + tokens.hidden_characters) / characters
 
 
 def _is_varied(text: str) -> bool:
@@ -148,25 +115,23 @@ def _is_varied(text: str) -> bool:
 
 def _alike(one: str, other: str) -> float:
     """The larger of the shares of words and of groups of three letters that both have."""
-    return max(
-        len(mine & theirs) / max(1, min(len(mine), len(theirs)))
-        for mine, theirs in ((set(one.split()), set(other.split())), (_groups(one), _groups(other)))
-    )
+    words = [set(text.split()) for text in (one, other)]
+    groups = [{text[start : start + 3] for start in range(len(text) - 2)} for text in (one, other)]
+    return max(len(mine & theirs) / max(1, min(len(mine), len(theirs))) for mine, theirs in (words, groups))
 
 
-def _groups(text: str) -> set[str]:
-    return {text[start : start + 3] for start in range(len(text) - 2)}
+def _pieces(texts: list[str], made: Tokenization) -> list[list[Piece]]:
+    known, encodings = forms(made), made.plain().encode_batch(texts, add_special_tokens=False)
+    return [
+        [_piece(text, *offsets, index, made, known) for index, offsets in zip(one.ids, one.offsets, strict=True)]
+        for text, one in zip(texts, encodings, strict=True)
+    ]
 
 
-def _without_blanks(text: str | bytes) -> str:
-    return visible(text) if isinstance(text, bytes) else visible(text).replace(" ", _BLANK)
-
-
-def _pieces(text: str, encoding: Encoding, made: Tokenization, known: dict[int, Form]) -> Iterator[Piece]:
-    for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
-        form = known.get(index)
-        if index == made.special.unknown or form is None:
-            begins = start == 0 or text[start - 1].isspace() or text[start : start + 1].isspace()
-            yield Piece(made.token(index), visible(text[start:stop].strip()), begins, index == made.special.unknown)
-        else:
-            yield Piece(made.token(index), _without_blanks(form.text), form.begins_word, False)
+def _piece(text: str, start: int, stop: int, index: int, made: Tokenization, known: dict[int, Form]) -> Piece:
+    form, token = known.get(index), made.token(index)
+    if index == made.special.unknown or form is None:
+        begins = start == 0 or text[start - 1].isspace() or text[start : start + 1].isspace()
+        return Piece(token, visible(text[start:stop].strip()), begins, index == made.special.unknown)
+    written = visible(form.text)  # of bytes: "⟨E3 81⟩"
+    return Piece(token, written if isinstance(form.text, bytes) else written.replace(" ", "␣"), form.begins_word, False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from typing import NamedTuple
 
 from tpulm.tokenization import byte_level
@@ -17,8 +16,6 @@ from tpulm.tokenization.special import is_slot
 from tpulm.tokenization.tokenization import Tokenization
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character that the vocabulary does not have
-_JOINER = "\u200d"  # between the parts of one emoji; other invisible signs are shown by their number
-_BYTES_SHOWN = "⟨{}⟩"
 
 
 class Form(NamedTuple):
@@ -70,22 +67,3 @@ def _of_pieces(token: str) -> Form:
         return Form(bytes.fromhex(match[1]), False)
     begins = token.startswith(SPACE) and token != SPACE
     return Form((token[1:] if begins else token).replace(SPACE, " "), begins)
-
-
-def visible(text: str | bytes) -> str:
-    """Fit to be shown: bytes but those of ASCII in hexadecimal, invisible characters as pictures or by number."""
-    if isinstance(text, bytes):
-        if all(0x20 < byte < 0x7F for byte in text):
-            return text.decode()
-        return _BYTES_SHOWN.format(text.hex(" ").upper())
-    return "".join(map(_visible, text))
-
-
-def _visible(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    kind = unicodedata.category(character)
-    if character == _JOINER or kind[0] not in "CZ" or character == " ":
-        return character
-    return " " if kind == "Zs" else f"⟨U+{code:04X}⟩"

@@ -212,7 +212,8 @@ def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress
     if not config.lowercase and not any(token != token.lower() for token in vocabulary if not token.startswith("[")):
         progress.note(
             f"{path} has no upper-case letter, and tokenizer.lowercase is false: capitalised words will be unknown. Set "
-            "tokenizer.lowercase = true (and strip_accents = true for google's uncased vocabularies)."
+            "tokenizer.lowercase = true (and strip_accents = true for Google's uncased vocabularies); in a comparison, write "
+            f"{path}:uncased"
         )
     return Tokenization(tokenizer, tokens, segmenter)
 

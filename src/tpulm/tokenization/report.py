@@ -10,7 +10,7 @@ from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
 from tpulm.tokenization.plain import without_surrogates
-from tpulm.tokenization.tally import ScriptCoverage, TextTally, TokenTally, script_coverage
+from tpulm.tokenization.tally import Fit, TextTally, TokenTally
 from tpulm.tokenization.tokenization import Tokenization
 
 _EXCERPT_CHARACTERS = 60
@@ -28,34 +28,16 @@ class DocumentReport:
     unknown_tokens: int
 
 
-@dataclass(frozen=True)
-class TokenizerReport:
-    """Counts over all texts. Words are what blanks separate; characters do not count blanks. No special token is counted."""
+@dataclass(frozen=True, kw_only=True)
+class TokenizerReport(Fit):
+    """Counts over all texts."""
 
-    vocab_size: int
     documents: int
     words: int
     characters: int
-    tokens: int
-    unknown_tokens: int
-    tokens_used: int  # distinct ids that occurred
-    scripts: tuple[ScriptCoverage, ...]  # the most frequent first
     unknown_texts: tuple[tuple[str, int], ...]  # the commonest texts of unknown tokens, and how often they occurred
     most_unknown: tuple[DocumentReport, ...]
     most_tokens: tuple[DocumentReport, ...]  # per character
-
-    @property
-    def unknown_rate(self) -> float:
-        """Unknown tokens per token."""
-        return _ratio(self.unknown_tokens, self.tokens)
-
-    @property
-    def tokens_per_word(self) -> float:
-        return _ratio(self.tokens, self.words)
-
-    @property
-    def tokens_per_character(self) -> float:
-        return _ratio(self.tokens, self.characters)
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """(what, value), ready to be drawn."""
@@ -103,32 +85,25 @@ def report(
     tokenization: Tokenization, texts: Iterable[list[str]], *, worst: int = 5, progress: Progress = SILENT
 ) -> TokenizerReport:
     """Encode batches of texts and count. `worst`: how many documents and unknown texts to show. DataError without any text."""
-    tokenizer = tokenization.plain()
     counted_texts, counted_tokens = TextTally(), TokenTally(tokenization)
     documents: list[DocumentReport] = []
     progress.start("tokenizer: report", unit="documents")
     for given in texts:
         interrupt.check()
         batch = [without_surrogates(text) for text in given]
-        for text, encoding in zip(batch, tokenizer.encode_batch(batch, add_special_tokens=False), strict=True):
-            number = counted_texts.documents
-            words, characters = counted_texts.add(text)
-            found = counted_tokens.add(text, encoding)
-            excerpt = " ".join(words)[:_EXCERPT_CHARACTERS]
+        for text, found in zip(batch, counted_tokens.add(batch), strict=True):
+            number, words = counted_texts.documents, counted_texts.add(text)
+            excerpt, characters = " ".join(words)[:_EXCERPT_CHARACTERS], sum(map(len, words))
             documents.append(DocumentReport(number, excerpt, characters, found.tokens, found.unknown_tokens))
         documents = list({*_most_unknown(documents, worst), *_most_tokens(documents, worst)})
         progress.advance(len(batch))
     if not counted_texts.words:
         raise DataError(f"there is no text to report on: {counted_texts.documents} documents without a single word")
     return TokenizerReport(
-        vocab_size=tokenization.vocab_size,
+        **vars(counted_tokens.fit(counted_texts)),
         documents=counted_texts.documents,
         words=counted_texts.words,
         characters=counted_texts.characters.total(),
-        tokens=counted_tokens.tokens,
-        unknown_tokens=counted_tokens.unknown_tokens,
-        tokens_used=len(counted_tokens.used),
-        scripts=script_coverage(counted_texts, counted_tokens),
         unknown_texts=tuple(counted_tokens.unknown_texts.most_common(worst)),
         most_unknown=tuple(_most_unknown(documents, worst)),
         most_tokens=tuple(_most_tokens(documents, worst)),

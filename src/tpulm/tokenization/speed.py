@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
@@ -14,7 +14,8 @@ from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.tokenization import Tokenization
 
 
-class Speed(NamedTuple):
+@dataclass(frozen=True)
+class Speed:
     """Megabytes of UTF-8 a second, each the median of all repetitions.
 
     `bulk` is `Tokenization.encode` that has seen no text yet, `library` the tokenizers library's `encode_batch_fast`, new, too.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tpulm import corpus
 from tpulm.config import SourceConfig
+from tpulm.readable import size
 from tpulm.tokenization.plain import without_surrogates
 
 LONGEST_DOCUMENT = 1 << 20  # characters; what is over that is left out, so that memory is bounded
@@ -26,7 +27,7 @@ class TextSample:
         for file in found:  # of a large dump there are several stretches
             sizes[file.path] = sizes.get(file.path, 0) + file.bytes
         source_of = {file.path: sources[file.source] for file in found}
-        self._files = [(source_of[path].model_copy(update={"path": path}), size) for path, size in sizes.items()]
+        self._files = [(source_of[path].model_copy(update={"path": path}), total) for path, total in sizes.items()]
         compressed = any(file.compression is not None for file in found)
         # Compressed files hold more text than bytes, so that only the limit is known.
         self.expected_bytes = max_bytes if compressed else min(max_bytes, sum(sizes.values()))
@@ -34,10 +35,10 @@ class TextSample:
         self.is_whole = True  # nothing was left out
 
     def __iter__(self) -> Iterator[list[str]]:
-        left = sum(size for _, size in self._files)
-        for source, size in self._files:
-            share = size / left if left else 1.0
-            left -= size
+        left = sum(file_bytes for _, file_bytes in self._files)
+        for source, file_bytes in self._files:
+            share = file_bytes / left if left else 1.0
+            left -= file_bytes
             yield from self._file(source, round((self._max_bytes - self.read_bytes) * share))
 
     def _file(self, source: SourceConfig, allowed: int) -> Iterator[list[str]]:
@@ -73,10 +74,6 @@ class TextSample:
             else ""
         )
         return f"{size(self.read_bytes)} of {files}: {beginning}, not a random sample{cut}"
-
-
-def size(text_bytes: int) -> str:
-    return f"{text_bytes / 1e6:,.1f} MB" if text_bytes >= 100_000 else f"{text_bytes:,} bytes"
 
 
 class Reservoir:
