@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from tokenizers import Tokenizer, models, trainers
@@ -14,6 +16,20 @@ def test_words_count_as_often_as_said():
     tokenizer = Tokenizer(models.BPE())
     run_trainer(tokenizer, trainers.BpeTrainer(vocab_size=4, show_progress=False), {"ab": 3, "bc": 5})
     assert tokenizer.get_vocab() == {"a": 0, "b": 1, "c": 2, "bc": 3}
+
+
+def test_no_batch_is_large_however_frequent_a_word():
+    class Recording:
+        def train_from_iterator(self, batches: Iterable[list[str]], _: object) -> None:
+            for batch in batches:
+                sizes.append(len(batch))
+                seen.update(batch)
+
+    sizes: list[int] = []
+    seen: Counter[str] = Counter()
+    words = {"b": 100_001, "a": 2, "c": 1}
+    run_trainer(Recording(), trainers.BpeTrainer(), words)  # pyright: ignore[reportArgumentType]
+    assert seen == words and max(sizes) <= 20_000
 
 
 def test_the_librarys_failure_is_raised_here():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 
@@ -67,11 +68,6 @@ def check_reached(reached: int, vocab_size: int) -> None:
 
 def _repeated(words: Mapping[str, int]) -> Iterator[list[str]]:
     """Every word as often as it occurred, in sorted order, in batches. The trainer has no other way to take counts."""
-    batch: list[str] = []
-    for word in sorted(words):
-        batch += [word] * words[word]
-        if len(batch) >= _BATCH_WORDS:
-            yield batch
-            batch = []
-    if batch:
+    repeated = itertools.chain.from_iterable(itertools.repeat(word, words[word]) for word in sorted(words))
+    while batch := list(itertools.islice(repeated, _BATCH_WORDS)):
         yield batch
