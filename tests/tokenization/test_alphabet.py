@@ -46,4 +46,4 @@ def test_too_small_names_the_least_possible():
 
 
 def test_characters_are_counted_with_their_words():
-    assert count_characters({"aab": 2, "b": 3}) == {"a": 4, "b": 5}
+    assert count_characters([("aab", 2), ("b", 3)]) == {"a": 4, "b": 5}

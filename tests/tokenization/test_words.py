@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import itertools
 import random
 from collections import Counter
 
@@ -7,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import ALGORITHMS, batches, make_texts, troublesome_text
+from tokenizers import pre_tokenizers
 
 from tpulm import interrupt
 from tpulm.config import TokenizerConfig
 from tpulm.errors import DataError, Stopped
-from tpulm.tokenization import pipelines, words
+from tpulm.tokenization import byte_level, pipelines, words
 from tpulm.tokenization.plain import without_surrogates
-from tpulm.tokenization.words import count_words, most_frequent
+from tpulm.tokenization.words import count_words, interruptible, most_frequent
 
 
 def counted_plainly(texts: list[str], algorithm: str, config: TokenizerConfig) -> Counter[str]:
@@ -22,6 +25,8 @@ def counted_plainly(texts: list[str], algorithm: str, config: TokenizerConfig) -
     for text in map(without_surrogates, texts):
         normalized = pipeline.normalizer.normalize_str(text) if pipeline.normalizer else text
         counts.update(word for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(normalized) if word)
+    if algorithm == "bpe":
+        counts = Counter({byte_level.bytes_of(word).decode(): count for word, count in counts.items()})
     return counts
 
 
@@ -64,10 +69,34 @@ def test_most_frequent_words_first_and_ties_by_chance_alone():
     assert most_frequent(counts, 8 * 1_000) == counts
 
 
-def test_a_stop_is_noticed_between_batches(monkeypatch: pytest.MonkeyPatch):
+@given(
+    st.dictionaries(st.text("aé本", min_size=1, max_size=4), st.integers(1, 5), min_size=1), st.integers(0, 60), st.booleans()
+)
+def test_the_choice_is_the_beginning_of_the_sorted_words(counts: dict[str, int], most: int, in_bytes: bool):
+    size_of = (lambda word: len(word.encode())) if in_bytes else len
+    by_frequency = sorted(counts, key=lambda word: (-counts[word], hashlib.blake2b(word.encode(), digest_size=8).digest()))
+    sizes = itertools.accumulate(map(size_of, by_frequency))
+    expected = {word: counts[word] for word, size in zip(by_frequency, sizes, strict=True) if size <= most}
+    assert most_frequent(counts, most, size_of=size_of) == expected
+
+
+def test_byte_level_words_are_written_as_the_library_writes_them():
+    @given(troublesome_text)
+    def check(text: str):
+        text = without_surrogates(text)
+        [word] = [word for word, _ in one_word.pre_tokenize_str(text)] or [""]
+        assert byte_level.written(text) == word
+
+    one_word = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    check()
+
+
+def test_a_stop_is_noticed_between_batches_and_within_a_pass(monkeypatch: pytest.MonkeyPatch):
     def stop(_: str) -> None:
         raise Stopped("stopped")
 
     monkeypatch.setattr(interrupt, "check", stop)
     with pytest.raises(Stopped):
         count_words([["a"]], pipelines.bpe(TokenizerConfig()))
+    with pytest.raises(Stopped):
+        list(interruptible({"a": 1}))

@@ -9,7 +9,7 @@ Unigram writes the rest in bytes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tpulm.errors import ConfigError
@@ -55,10 +55,10 @@ def choose(
     return Alphabet(frozenset(kept), written / total)
 
 
-def count_characters(words: Mapping[str, int]) -> Counter[str]:
-    """How often each character occurs in words with these counts."""
+def count_characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
+    """How often each character occurs in words that come with their counts."""
     occurrences: Counter[str] = Counter()
-    for word, count in words.items():
+    for word, count in words:
         for character in word:
             occurrences[character] += count
     return occurrences

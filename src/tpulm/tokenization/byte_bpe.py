@@ -10,11 +10,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization import special
+from tpulm.tokenization import byte_level, special
 from tpulm.tokenization.trainer import check_reached, run_trainer
 from tpulm.tokenization.words import most_frequent
 
-_DISTINCT_CHARACTERS = 6_000_000  # bytes of distinct words are trained on: bounds memory (about 1 GB)
+_DISTINCT_BYTES = 6_000_000  # of distinct words are trained on: bounds memory (about 1 GB)
 
 
 def learn(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.BPE:
@@ -35,8 +35,8 @@ def learn(words: Counter[str], config: TokenizerConfig, progress: Progress = SIL
         initial_alphabet=bytes_as_characters,
         show_progress=False,
     )
-    chosen = most_frequent(words, _DISTINCT_CHARACTERS, progress)
-    run_trainer(tokenizer, trainer, chosen, progress)
+    chosen = most_frequent(words, _DISTINCT_BYTES, progress, size_of=lambda word: len(word.encode()))
+    run_trainer(tokenizer, trainer, {byte_level.written(word): count for word, count in chosen.items()}, progress)
     model = json.loads(tokenizer.to_str())["model"]
     check_reached(len(model["vocab"]), config.vocab_size)
     return models.BPE(model["vocab"], [(left, right) for left, right in model["merges"]])

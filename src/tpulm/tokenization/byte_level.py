@@ -14,6 +14,10 @@ _BYTE_OF: Final = {chr(byte): byte for byte in _VISIBLE} | {chr(0x100 + number):
 CHARACTERS: Final = tuple(sorted(_BYTE_OF, key=_BYTE_OF.__getitem__))  # by byte
 
 
+def written(text: str) -> str:
+    return "".join(map(CHARACTERS.__getitem__, text.encode()))
+
+
 def bytes_of(token: str) -> bytes | None:
     """None for a token that is written otherwise: one that was added by its name."""
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tokenizers import Tokenizer, models, trainers
 
@@ -24,7 +24,7 @@ from tpulm.readable import percent
 from tpulm.tokenization import alphabet, special
 from tpulm.tokenization.pipelines import SPACE
 from tpulm.tokenization.trainer import check_reached, run_trainer
-from tpulm.tokenization.words import most_frequent
+from tpulm.tokenization.words import interruptible, most_frequent
 
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 _DISTINCT_CHARACTERS = 2_500_000  # of distinct words are trained on: bounds time (a minute or two) and memory (1.5 GB)
@@ -47,7 +47,7 @@ def learn(words: Counter[str], config: TokenizerConfig, progress: Progress = SIL
             f"{len(reserved) - len(BYTES):,}, bytes {len(BYTES)}. The least possible is {least:,}; several thousand are usual."
         )
     wanted = config.vocab_size - len(reserved)
-    occurrences = alphabet.count_characters(words)
+    occurrences = alphabet.count_characters(interruptible(words, progress))
     kept = alphabet.choose(
         occurrences,
         dict.fromkeys(occurrences, 1),
@@ -59,8 +59,7 @@ def learn(words: Counter[str], config: TokenizerConfig, progress: Progress = SIL
     if len(kept.characters) < len(occurrences):
         counts = f"{len(kept.characters):,} of {len(occurrences):,} characters"
         progress.note(f"tokenizer: {counts} get tokens, {percent(kept.coverage)} of the text; the others are written in bytes")
-    within = _cut(words, kept.characters | _ALWAYS)
-    chosen = most_frequent(within, _DISTINCT_CHARACTERS, progress)
+    chosen = most_frequent(_cut(interruptible(words, progress), kept.characters | _ALWAYS), _DISTINCT_CHARACTERS, progress)
     tokenizer = Tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=1 + wanted + max(len(_ALWAYS), wanted // _SPARE),
@@ -78,13 +77,16 @@ def learn(words: Counter[str], config: TokenizerConfig, progress: Progress = SIL
     return models.Unigram(vocabulary, unk_id=reserved.index(special.UNKNOWN), byte_fallback=True)
 
 
-def _cut(words: Mapping[str, int], kept: frozenset[str]) -> Counter[str]:
+def _cut(words: Iterable[tuple[str, int]], kept: frozenset[str]) -> Counter[str]:
     """The words without the characters that get no token, and in parts where they are very long."""
     within = re.compile(f"[{re.escape(''.join(sorted(kept)))}]{{1,{_LONGEST_WORD}}}")
     parts: Counter[str] = Counter()
-    for word, count in words.items():
-        for part in within.findall(word):
-            parts[part] += count
+    for word, count in words:
+        if within.fullmatch(word):
+            parts[word] += count  # the same string, not a copy
+        else:
+            for part in within.findall(word):
+                parts[part] += count
     return parts
 
 

@@ -46,7 +46,7 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
             words.update(text.split())
     if not unknown:
         return Unknowns(tokens, 0, (), ())
-    return Unknowns(tokens, unknown, _unknown(tokenization, count_characters(words)), _unknown(tokenization, words))
+    return Unknowns(tokens, unknown, _unknown(tokenization, count_characters(words.items())), _unknown(tokenization, words))
 
 
 def _unknown(tokenization: Tokenization, counts: Counter[str]) -> tuple[str, ...]:

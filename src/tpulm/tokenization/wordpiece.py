@@ -19,7 +19,7 @@ from tpulm.readable import percent
 from tpulm.tokenization import alphabet, special
 from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS
 from tpulm.tokenization.trainer import check_reached, run_trainer
-from tpulm.tokenization.words import most_frequent
+from tpulm.tokenization.words import interruptible, most_frequent
 
 _DISTINCT_CHARACTERS = 5_000_000  # of distinct words are trained on: bounds memory (about 1 GB)
 _LEAST_COVERAGE = 0.99  # of the text's characters: more unknown words than that leaves is a mistake, not a choice
@@ -29,7 +29,7 @@ def learn(words: Counter[str], config: TokenizerConfig, progress: Progress = SIL
     """A model of exactly `config.vocab_size` tokens. A word with a character outside the alphabet is unknown as a whole."""
     reserved = [*special.TOKENS, *special.slots(config.unused_slots)]
     continuing = {character for word in words for character in word[1:]}
-    occurrences = alphabet.count_characters(words)
+    occurrences = alphabet.count_characters(interruptible(words, progress))
     kept = alphabet.choose(
         occurrences,
         {character: 1 + (character in continuing) for character in occurrences},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tokenizers import Tokenizer, pre_tokenizers
 
@@ -19,7 +19,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
 from tpulm.tokenization.plain import without_surrogates
 
-_CHARACTERS_HELD = 32_000_000  # of chunks, before the distinct ones are turned into words
+_CHARACTERS_HELD = 8_000_000  # of chunks, before the distinct ones are turned into words
 
 # Where pipelines begin a word, whatever else is there: all before a single space, two of them between letters and marks.
 _SPACES = re.compile(r"(?<=\S)(?= \S)")
@@ -30,6 +30,7 @@ _SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS
 def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progress = SILENT) -> Counter[str]:
     """How often each word occurs, words being what `pipeline`'s normaliser and pre-tokenizer make of the texts.
 
+    Words of a byte-level pipeline are counted as the text that they stand for: in Japanese that takes two thirds of the memory.
     Raises DataError when there is nothing but blanks.
     """
     # WhitespaceSplit splits at spaces alone, and Metaspace, a sequence, puts a space before what has none.
@@ -59,27 +60,56 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
     return words
 
 
-def most_frequent(words: Mapping[str, int], max_characters: int, progress: Progress = SILENT) -> Mapping[str, int]:
-    """The most frequent distinct words with `max_characters` in all; of words that are equally frequent, a choice by hash."""
-    if sum(map(len, words)) <= max_characters:
+def interruptible(words: Mapping[str, int], progress: Progress = SILENT) -> Iterator[tuple[str, int]]:
+    """The words and their counts, for a pass over millions of them: it ends when a stop is requested."""
+    for number, item in enumerate(words.items()):
+        if number % 100_000 == 0:
+            interrupt.check("no tokenizer was written yet")
+            progress.advance(0)  # a sign of life
+        yield item
+
+
+def most_frequent(
+    words: Mapping[str, int], max_size: int, progress: Progress = SILENT, *, size_of: Callable[[str], int] = len
+) -> Mapping[str, int]:
+    """The most frequent distinct words of `max_size` in all; of words that are equally frequent, a choice by hash."""
+    sizes: Counter[int] = Counter()  # of all words that occur so often
+    for word, count in words.items():
+        sizes[count] += size_of(word)
+    if sum(sizes.values()) <= max_size:
         return words
-    chosen: dict[str, int] = {}
-    characters = 0
-    for word in sorted(words, key=lambda word: (-words[word], hashlib.blake2b(word.encode(), digest_size=8).digest())):
-        characters += len(word)
-        if characters > max_characters:
+    room, least = max_size, 0
+    for least in sorted(sizes, reverse=True):
+        if sizes[least] > room:
             break
-        chosen[word] = words[word]
+        room -= sizes[least]
+    chosen = {word: count for word, count in words.items() if count > least}
+    for word in sorted((word for word, count in words.items() if count == least), key=_hash):
+        room -= size_of(word)
+        if room < 0:
+            break
+        chosen[word] = least
     share = sum(chosen.values()) / sum(words.values())
     counts = f"{len(chosen):,} most frequent of {len(words):,} distinct words"
     progress.note(f"tokenizer: trained on the {counts}, {percent(share, 1)} of the sample's words")
     return chosen
 
 
+def _hash(word: str) -> bytes:
+    return hashlib.blake2b(word.encode(), digest_size=8).digest()
+
+
 def _add_words(words: Counter[str], chunks: Counter[str], pipeline: Tokenizer) -> None:
     normalizer, pre_tokenizer = pipeline.normalizer, pipeline.pre_tokenizer
     assert pre_tokenizer is not None, "every pipeline of ours has one"
+    is_byte_level = isinstance(pre_tokenizer, pre_tokenizers.ByteLevel)
     for chunk, count in chunks.items():
         normalized = normalizer.normalize_str(chunk) if normalizer else chunk
-        for word, _ in pre_tokenizer.pre_tokenize_str(normalized):
-            words[word] += count
+        split = pre_tokenizer.pre_tokenize_str(normalized)
+        if is_byte_level:
+            text = normalized.encode().decode()  # a copy: the library leaves UTF-8 in the strings that it was given
+            for _, (start, end) in split:
+                words[text[start:end]] += count
+        else:
+            for word, _ in split:
+                words[word] += count
