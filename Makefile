@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Without what they share, and without prepare.py, of which one case is enough: all of them take half an hour.
-BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,cloud_stand_in contenders corpora memory prepare),$(wildcard benchmarks/*.py))
+# Without what they share, and without prepare.py and train_tokenizer.py, of which one case is enough: all take half an hour.
+BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,cloud_stand_in contenders corpora memory prepare train_tokenizer),$(wildcard benchmarks/*.py))
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, each of which would compile all modules again
@@ -55,6 +55,8 @@ bench: $(READY)
 	set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 	@echo "== benchmarks/prepare.py --case ko"
 	$(BIN)/python benchmarks/prepare.py --case ko
+	@echo "== benchmarks/train_tokenizer.py --copies 1"
+	$(BIN)/python benchmarks/train_tokenizer.py --copies 1
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
