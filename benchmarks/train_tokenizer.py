@@ -54,10 +54,10 @@ def parse() -> argparse.Namespace:
 def measure(algorithm: str, files: list[str], workdir: Path, unseen: list[str]) -> dict[str, float]:
     tokenizer: dict[str, Any] = {"algorithm": algorithm, "vocab_size": 32_000, "sample_bytes": 1 << 40}
     config = RunConfig.model_validate({"corpus": {"sources": files}, "tokenizer": tokenizer})
-    preparation.prepare_corpus(config, workdir, progress=PrintedProgress())
+    text = preparation.prepare_corpus(config, workdir, progress=PrintedProgress())
     shutil.rmtree(workdir / "tokenizer", ignore_errors=True)
     before, started_at = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    made = preparation.prepare_tokenizer(config, workdir, progress=PrintedProgress())
+    made = preparation.prepare_tokenizer(config, workdir, text, progress=PrintedProgress())
     seconds, used = time.perf_counter() - started_at, resource.getrusage(resource.RUSAGE_SELF)
     return {
         "seconds": seconds,

@@ -26,7 +26,7 @@ def counted_plainly(texts: list[str], algorithm: str, config: TokenizerConfig) -
         normalized = pipeline.normalizer.normalize_str(text) if pipeline.normalizer else text
         counts.update(word for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(normalized) if word)
     if algorithm == "bpe":
-        counts = Counter({byte_level.bytes_of(word).decode(): count for word, count in counts.items()})
+        counts = Counter({(byte_level.bytes_of(word) or b"").decode(): count for word, count in counts.items()})
     return counts
 
 
