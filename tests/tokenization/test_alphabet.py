@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from tpulm.errors import ConfigError
-from tpulm.tokenization.alphabet import choose, count_characters
+from tpulm.tokenization.training import choose_alphabet, count_characters
 
 COUNTS = {"a": 500, "b": 300, "c": 150, "d": 45, "e": 4, "f": 1}
 
 
 def chosen(vocab_size: int, *, tokens: int = 1, reserved: int = 5, min_frequency: int = 2, least_coverage: float = 0.99) -> str:
-    found = choose(
+    found = choose_alphabet(
         COUNTS,
         dict.fromkeys(COUNTS, tokens),
         vocab_size=vocab_size,
@@ -35,7 +35,7 @@ def test_half_of_the_room_unless_the_text_needs_more():
 
 def test_ties_go_by_code_point():
     counts = dict.fromkeys("zyxw", 10)
-    found = choose(counts, dict.fromkeys(counts, 1), vocab_size=4, reserved=0, min_frequency=1, least_coverage=0.0)
+    found = choose_alphabet(counts, dict.fromkeys(counts, 1), vocab_size=4, reserved=0, min_frequency=1, least_coverage=0.0)
     assert found.characters == {"w", "x"}
 
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, trainers
 
 from tpulm import interrupt
 from tpulm.errors import Stopped
-from tpulm.tokenization.trainer import Unreached, check_reached, run_trainer
+from tpulm.tokenization.training import Unreached, check_reached, run_trainer
 
 
 def test_words_count_as_often_as_said():

@@ -8,10 +8,10 @@ from made_up import make_texts
 from tokenizers import Tokenizer
 
 from tpulm.config import TokenizerConfig
-from tpulm.tokenization import Tokenization, unigram
+from tpulm.tokenization import Tokenization, training
 from tpulm.tokenization.pipelines import SPACE
 from tpulm.tokenization.special import TOKENS
-from tpulm.tokenization.unigram import BYTES
+from tpulm.tokenization.training import BYTES
 
 
 def pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
@@ -39,15 +39,17 @@ def test_characters_without_a_token_are_written_in_bytes(trained: dict[str, Toke
 def test_a_reserved_name_common_in_the_text_is_no_second_piece(name: str):
     words = Counter({SPACE + word: 5 for text in make_texts(500) for word in text.split()} | {SPACE + name: 1_000, name: 1_000})
     config = TokenizerConfig(algorithm="unigram", vocab_size=600, unused_slots=2)
-    vocabulary = [piece for piece, _ in pieces(Tokenizer(unigram.learn(words, config)))]
+    vocabulary = [piece for piece, _ in pieces(Tokenizer(training.learn_unigram(words, config)))]
     assert vocabulary.count(name) == 1 and vocabulary.index(name) < 263
 
 
 def test_only_so_much_is_trained_on(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(unigram, "_DISTINCT_CHARACTERS", 2_000)
-    monkeypatch.setattr(unigram, "_LONGEST_WORD", 10)
+    monkeypatch.setattr(training, "_UNIGRAM_CHARACTERS", 2_000)
+    monkeypatch.setattr(training, "_LONGEST_WORD", 10)
     words = Counter({SPACE + "abcdefghij"[n % 10 :] + "klmnopqrst"[: n % 7] + str(n): 1 + n % 3 for n in range(2_000)})
     words["x" * 10_000] = 1
     config = TokenizerConfig(algorithm="unigram", vocab_size=5 + 256 + 130)
-    found = [pieces(Tokenizer(unigram.learn(given, config))) for given in (words, Counter(dict(reversed(words.items()))))]
+    found = [
+        pieces(Tokenizer(training.learn_unigram(given, config))) for given in (words, Counter(dict(reversed(words.items()))))
+    ]
     assert found[0] == found[1] and len(found[0]) == config.vocab_size

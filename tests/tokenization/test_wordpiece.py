@@ -6,15 +6,15 @@ from made_up import in_order
 from tokenizers import Tokenizer
 
 from tpulm.config import TokenizerConfig
-from tpulm.tokenization import wordpiece
 from tpulm.tokenization.special import TOKENS
+from tpulm.tokenization.training import learn_wordpiece
 
 WORDS = {"low": 5, "lower": 2, "newest": 6, "widest": 3}  # the example of Sennrich et al. 2016
 
 
 def learn(words: dict[str, int], vocab_size: int, **settings: int) -> list[str]:
     config = TokenizerConfig.model_validate({"vocab_size": vocab_size} | settings)
-    return in_order(Tokenizer(wordpiece.learn(Counter(words), config)))
+    return in_order(Tokenizer(learn_wordpiece(Counter(words), config)))
 
 
 def test_special_tokens_slots_characters_their_continuations_merges():

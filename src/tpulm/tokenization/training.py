@@ -1,26 +1,61 @@
-"""Training a tokenizer on a sample of the corpus."""
+"""Training a tokenizer on a sample of the corpus: WordPiece, byte-level BPE or Unigram, by the library's trainers.
+
+The same texts and settings give the same vocabulary every time, which the trainers alone do not
+(docs/design/tokenizer-determinism.md has the measurements):
+
+- WordPiece's numbers the "##" characters in the order of a randomly seeded hash table, and breaks ties between equally frequent
+  pairs by those numbers: two runs give a third of the tokens other numbers. Here every character and every "##" character is
+  given to it as a token from the start, in sorted order, and nothing random is left.
+- Unigram's sums probabilities in the order of such a table and over threads, so scores differ between two runs in the eleventh
+  digit, and the scores given to rare characters, which it numbers in that order, in the second. Here rare characters all get
+  the lowest score; scores are rounded to multiples of 1/1024; the trainer is asked for some pieces too many, and the cut is
+  made afterwards, by rounded score and then by the piece itself. Sums of such scores are exact, so that which of two paths is
+  better never depends on what stands before them in a text (encode.py relies on it).
+
+Which characters get a token of their own: Chinese and Japanese corpora hold over ten thousand, most of them a handful of times.
+The most frequent ones first (ties by code point), as long as they occur at least `min_frequency` times and their tokens fit
+into half of the vocabulary. WordPiece, to which the rest is unknown, takes in any case as many as it needs to write 99 % of the
+text. Unigram writes the rest in bytes.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
+import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from tpulm import interrupt
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError
 from tpulm.progress import SILENT, Progress
-from tpulm.tokenization import byte_bpe, pipelines, special, unigram, wordpiece
+from tpulm.readable import percent
+from tpulm.tokenization import byte_level, pipelines, special
 from tpulm.tokenization.analysers import CHARACTERS_AT_ONCE
 from tpulm.tokenization.encode import slices
+from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, SPACE
 from tpulm.tokenization.segmenter import Segmenter
 from tpulm.tokenization.tokenization import Tokenization
-from tpulm.tokenization.trainer import Unreached
-from tpulm.tokenization.words import count_words
+from tpulm.tokenization.words import count_words, interruptible, most_frequent
 
-_ALGORITHMS = {
-    "wordpiece": (pipelines.wordpiece, wordpiece.learn),
-    "bpe": (pipelines.bpe, byte_bpe.learn),
-    "unigram": (pipelines.unigram, unigram.learn),
-}
+BYTES = [f"<0x{value:02X}>" for value in range(256)]  # as Unigram writes what has no token
+# How much of the distinct words is trained on, the most frequent ones first: bounds memory (1 GB, Unigram 1.5 GB) and time.
+_WORDPIECE_CHARACTERS, _BPE_BYTES, _UNIGRAM_CHARACTERS = 5_000_000, 6_000_000, 2_500_000
+_LEAST_COVERAGE = 0.99  # WordPiece, of the text's characters: more unknown words than that leaves is a mistake, not a choice
+_SHRINKING = 0.5  # of Unigram's pieces survive a round; the library's 0.75 takes twice as long for half a percent fewer tokens
+_LONGEST_WORD = 200  # Unigram, characters; longer ones are cut for training
+_SPARE = 50  # Unigram: the trainer is asked for one in this many pieces more than needed
+_RARE_STEP = 1e-4  # by which the trainer spaces the scores of characters that no piece needs
+_STEPS = 1024  # of a score, from one whole number to the next
+_NEVER = -1000.0  # the score of what text must not match: special tokens, slots, and bytes, which are reached by fallback only
+_ALWAYS = frozenset(SPACE + "".join((*special.TOKENS, *BYTES, "[unused0123456789]")))  # so that those names can be spelt
+_BATCH_WORDS = 20_000  # given to a trainer at once
+_POLL_SECONDS = 0.2
 
 
 def train(texts: Iterable[list[str]], config: TokenizerConfig, *, progress: Progress = SILENT) -> Tokenization:
@@ -62,3 +97,248 @@ def _unreachable(words: Counter[str], config: TokenizerConfig, reached: int) -> 
                 f"{what}: this text yields {reached:,} tokens. Set tokenizer.vocab_size to {reached:,} or less, "
                 f"or give more text{rare}."
             )
+
+
+def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.WordPiece:
+    """A model of exactly `config.vocab_size` tokens. A word with a character outside the alphabet is unknown as a whole."""
+    reserved = [*special.TOKENS, *special.slots(config.unused_slots)]
+    continuing = {character for word in words for character in word[1:]}
+    occurrences = count_characters(interruptible(words, progress))
+    kept = choose_alphabet(
+        occurrences,
+        {character: 1 + (character in continuing) for character in occurrences},
+        vocab_size=config.vocab_size,
+        reserved=len(reserved),
+        min_frequency=config.min_frequency,
+        least_coverage=_LEAST_COVERAGE,
+    )
+    if len(kept.characters) < len(occurrences):
+        counts = f"{len(kept.characters):,} of {len(occurrences):,} characters"
+        progress.note(f"tokenizer: {counts} get tokens, {percent(kept.coverage)} of the text; words with any other are unknown")
+    writable = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and kept.characters.issuperset(w)}
+    characters = sorted({character for word in writable for character in word})
+    inside = sorted({character for word in writable for character in word[1:]})
+    known = [*reserved, *characters, *(CONTINUATION + character for character in inside)]
+    chosen = most_frequent(writable, _WORDPIECE_CHARACTERS, progress)
+    tokenizer = Tokenizer(models.WordPiece(unk_token=special.UNKNOWN, max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=config.min_frequency,
+        special_tokens=known,
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    run_trainer(tokenizer, trainer, chosen, progress)
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    check_reached(len(vocabulary), config.vocab_size)
+    return models.WordPiece(
+        vocabulary,
+        unk_token=special.UNKNOWN,
+        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        continuing_subword_prefix=CONTINUATION,
+    )
+
+
+def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.BPE:
+    """A model of exactly `config.vocab_size` tokens, the five special ones and the slots among them."""
+    reserved = [*special.TOKENS, *special.slots(config.unused_slots)]
+    bytes_as_characters = pre_tokenizers.ByteLevel.alphabet()
+    least = len(reserved) + len(bytes_as_characters)
+    if config.vocab_size < least:
+        raise ConfigError(
+            f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens and slots take {len(reserved):,} and the "
+            f"bytes {len(bytes_as_characters)}. The least possible is {least:,}; several thousand are usual."
+        )
+    tokenizer = Tokenizer(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=config.min_frequency,
+        special_tokens=reserved,
+        initial_alphabet=bytes_as_characters,
+        show_progress=False,
+    )
+    chosen = most_frequent(words, _BPE_BYTES, progress, size_of=lambda word: len(word.encode()))
+    run_trainer(tokenizer, trainer, {byte_level.written(word): count for word, count in chosen.items()}, progress)
+    model = json.loads(tokenizer.to_str())["model"]
+    check_reached(len(model["vocab"]), config.vocab_size)
+    return models.BPE(model["vocab"], [(left, right) for left, right in model["merges"]])
+
+
+def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.Unigram:
+    """A model of exactly `config.vocab_size` tokens: special ones, slots, 256 bytes, then pieces by falling score."""
+    reserved = [*special.TOKENS, *special.slots(config.unused_slots), *BYTES]
+    least = len(reserved) + 2 * len(_ALWAYS)
+    if config.vocab_size < least:
+        raise ConfigError(
+            f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens and slots take "
+            f"{len(reserved) - len(BYTES):,}, bytes {len(BYTES)}. The least possible is {least:,}; several thousand are usual."
+        )
+    wanted = config.vocab_size - len(reserved)
+    occurrences = count_characters(interruptible(words, progress))
+    kept = choose_alphabet(
+        occurrences,
+        dict.fromkeys(occurrences, 1),
+        vocab_size=config.vocab_size,
+        reserved=len(reserved) + len(_ALWAYS),
+        min_frequency=config.min_frequency,
+        least_coverage=0.0,
+    )
+    if len(kept.characters) < len(occurrences):
+        counts = f"{len(kept.characters):,} of {len(occurrences):,} characters"
+        progress.note(f"tokenizer: {counts} get tokens, {percent(kept.coverage)} of the text; the others are written in bytes")
+    chosen = most_frequent(_cut(interruptible(words, progress), kept.characters | _ALWAYS), _UNIGRAM_CHARACTERS, progress)
+    tokenizer = Tokenizer(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=1 + wanted + max(len(_ALWAYS), wanted // _SPARE),
+        special_tokens=[special.UNKNOWN],
+        unk_token=special.UNKNOWN,
+        initial_alphabet=sorted(_ALWAYS),
+        shrinking_factor=_SHRINKING,
+        show_progress=False,
+    )
+    run_trainer(tokenizer, trainer, chosen, progress)
+    trained = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
+    pieces = _canonical({piece: score for piece, score in trained.items() if piece not in set(reserved)}, wanted)
+    check_reached(len(reserved) + len(pieces), config.vocab_size)
+    vocabulary = [*((token, _NEVER) for token in reserved), *pieces]
+    return models.Unigram(vocabulary, unk_id=reserved.index(special.UNKNOWN), byte_fallback=True)
+
+
+def _cut(words: Iterable[tuple[str, int]], kept: frozenset[str]) -> Counter[str]:
+    """The words without the characters that get no token, and in parts where they are very long."""
+    within = re.compile(f"[{re.escape(''.join(sorted(kept)))}]{{1,{_LONGEST_WORD}}}")
+    parts: Counter[str] = Counter()
+    for word, count in words:
+        if within.fullmatch(word):
+            parts[word] += count  # the same string, not a copy
+        else:
+            for part in within.findall(word):
+                parts[part] += count
+    return parts
+
+
+def _canonical(trained: Mapping[str, float], wanted: int) -> list[tuple[str, float]]:
+    """The `wanted` best pieces, all single characters among them, with scores that are the same in every run."""
+    lowest = min(trained.values())
+    characters = {piece for piece in trained if len(piece) == 1}
+    rare_below = lowest + _RARE_STEP * len(characters)
+    scores = {
+        piece: round(_STEPS * (lowest if piece in characters and score < rare_below else score)) / _STEPS
+        for piece, score in trained.items()
+    }
+    best = sorted(scores, key=lambda piece: (piece not in characters, -scores[piece], piece))[:wanted]
+    return sorted(((piece, scores[piece]) for piece in best), key=lambda item: (-item[1], item[0]))
+
+
+class Alphabet(NamedTuple):
+    """The characters kept, and the share of the text's characters that they write."""
+
+    characters: frozenset[str]
+    coverage: float
+
+
+def choose_alphabet(
+    occurrences: Mapping[str, int],
+    tokens_each: Mapping[str, int],
+    *,
+    vocab_size: int,
+    reserved: int,
+    min_frequency: int,
+    least_coverage: float,
+) -> Alphabet:
+    """Choose by the rule above; `tokens_each` says how many tokens a character takes, `reserved` how many are taken already.
+
+    Raises ConfigError, with the smallest possible vocabulary, when `least_coverage` of the text cannot be written.
+    """
+    room = vocab_size - reserved
+    total = sum(occurrences.values())
+    kept: set[str] = set()
+    tokens = written = 0
+    for character, count in sorted(occurrences.items(), key=lambda item: (-item[1], item[0])):
+        within_the_rule = count >= min_frequency and tokens + tokens_each[character] <= room // 2
+        if not within_the_rule and written >= least_coverage * total:
+            break
+        kept.add(character)
+        tokens += tokens_each[character]
+        written += count
+    if tokens > room:
+        raise ConfigError(
+            f"tokenizer.vocab_size {vocab_size:,} is too small for this text: special tokens and slots take {reserved:,}, and "
+            f"the {len(kept):,} characters that make up {least_coverage:.0%} of the text take {tokens:,} more. "
+            f"The least possible is {reserved + tokens:,}; several times that is usual."
+        )
+    return Alphabet(frozenset(kept), written / total)
+
+
+def count_characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
+    """How often each character occurs in words that come with their counts."""
+    occurrences: Counter[str] = Counter()
+    for word, count in words:
+        for character in word:
+            occurrences[character] += count
+    return occurrences
+
+
+def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[str, int], progress: Progress = SILENT) -> None:
+    """Train `tokenizer`'s model on `words`, each counted as often as it says.
+
+    The library cannot be interrupted and holds no Python lock while it computes, so it runs in a thread: a requested stop
+    raises Stopped at once, and the thread ends with the process.
+    """
+    failures: list[BaseException] = []
+    taken = 0
+
+    def batches() -> Iterator[list[str]]:
+        nonlocal taken
+        for batch in _repeated(words):
+            taken += len(batch)
+            yield batch
+
+    def work() -> None:
+        try:
+            tokenizer.train_from_iterator(batches(), trainer)
+        except BaseException as error:  # a panic of the library is no Exception
+            failures.append(error)
+
+    told, total, is_choosing = 0, sum(words.values()), False
+    progress.start("Words for the tokenizer", total, "word")
+    thread = threading.Thread(target=work, name="tokenizer-training", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_POLL_SECONDS)
+        if told < taken:
+            progress.advance(taken - told)
+            told = taken
+        elif told == total and not is_choosing:
+            progress.start("Training the tokenizer")  # the library does not say how far it is
+            is_choosing = True
+        interrupt.check("no tokenizer was written yet")
+    if failures:
+        raise failures[0]
+
+
+class Unreached(Exception):
+    """Training ended with fewer tokens than were asked for."""
+
+    def __init__(self, reached: int):
+        super().__init__(reached)
+        self.reached = reached
+
+
+def check_reached(reached: int, vocab_size: int) -> None:
+    if reached != vocab_size:
+        raise Unreached(reached)
+
+
+def _repeated(words: Mapping[str, int]) -> Iterator[list[str]]:
+    """Every word as often as it occurred, in sorted order, in batches. The trainer has no other way to take counts."""
+    repeated = itertools.chain.from_iterable(itertools.repeat(word, words[word]) for word in sorted(words))
+    while batch := list(itertools.islice(repeated, _BATCH_WORDS)):
+        yield batch
+
+
+_ALGORITHMS = {
+    "wordpiece": (pipelines.wordpiece, learn_wordpiece),
+    "bpe": (pipelines.bpe, learn_bpe),
+    "unigram": (pipelines.unigram, learn_unigram),
+}

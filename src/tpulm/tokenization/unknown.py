@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tpulm.tokenization.alphabet import count_characters
 from tpulm.tokenization.tokenization import Tokenization
+from tpulm.tokenization.training import count_characters
 
 UNKNOWN_WARNING: Final = 0.02  # of the tokens; from here on the vocabulary does not quite fit
 UNKNOWN_REFUSED: Final = 0.3  # … and does not fit at all
