@@ -6,13 +6,19 @@ from tpulm.tokenization.causal import CausalTokenization, load_causal
 from tpulm.tokenization.comparison import Comparison, compare
 from tpulm.tokenization.encode import Encoded
 from tpulm.tokenization.loading import Vocabulary, expected, load, vocab_size_of
-from tpulm.tokenization.report import TokenizerReport, report
+from tpulm.tokenization.report import (
+    UNKNOWN_REFUSED,
+    UNKNOWN_WARNING,
+    TokenizerReport,
+    Unknowns,
+    count_unknown,
+    report,
+)
 from tpulm.tokenization.saving import load_manifest, save
 from tpulm.tokenization.special import TRAINED_SPECIAL_IDS, SpecialTokens
 from tpulm.tokenization.text_sample import TextSample
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
-from tpulm.tokenization.unknown import UNKNOWN_REFUSED, UNKNOWN_WARNING, Unknowns, count_unknown
 
 __all__ = [
     "TRAINED_SPECIAL_IDS",

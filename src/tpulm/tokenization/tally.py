@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from tokenizers import Encoding
 
-from tpulm.tokenization.scripts import script_of
 from tpulm.tokenization.tokenization import Tokenization
 
 _WORD = re.compile(r"\S+")  # as str.split() has it
@@ -143,3 +144,25 @@ def _by_script(characters: Counter[str]) -> Counter[str]:
     for character, count in characters.items():
         found[script_of(character)] += count
     return found
+
+
+_NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "KATAKANA-HIRAGANA": "Katakana", "FEMININE": "Latin", "MASCULINE": "Latin"}
+
+
+@cache
+def script_of(character: str) -> str:
+    """ "Latin", "Hangul", "Han", …; "digits", "marks", "punctuation" and "symbols" for what all share; "other" for the rest."""
+    match unicodedata.category(character)[0]:
+        case "N":
+            return "digits"
+        case "M":
+            return "marks"
+        case "P":
+            return "punctuation"
+        case "S":
+            return "symbols"
+        case "L":
+            plain = unicodedata.normalize("NFKC", character)[0]  # without width, style and ligature
+            first = unicodedata.name(plain, "other").split()[0]
+            return _NAMES.get(first, first if first == "other" else first.capitalize())
+    return "other"
