@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from test_pipeline import toy_config, write_corpus
 from tpulm import objectives, pipeline
+from tpulm.config import OBJECTIVES, SCHEDULES, OptimizerConfig, load
 from tpulm.errors import ConfigError
 from tpulm.objectives import Column
 from tpulm.objectives.mlm import MaskedInputs, MaskedLanguageModel
 from tpulm.tokenization import Tokenization
+from tpulm.train.optimizer import learning_rate, register_schedule
 
 
 def lengths(tokenization: Tokenization) -> np.ndarray:
@@ -34,7 +37,13 @@ class TokenLengths(MaskedLanguageModel):
         return inputs._replace(labels=jnp.take_along_axis(batch["token_length"].astype(jnp.int32), inputs.predicted, axis=1))
 
 
-objectives.register("token_lengths", TokenLengths)
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    objectives.register("token_lengths", TokenLengths)
+    register_schedule("halves", halves)
+    yield
+    OBJECTIVES.discard("token_lengths")
+    SCHEDULES.discard("halves")
 
 
 def test_an_objective_of_ones_own_runs_to_its_export(tmp_path: Path) -> None:
@@ -47,7 +56,23 @@ def test_an_objective_of_ones_own_runs_to_its_export(tmp_path: Path) -> None:
     assert (tmp_path / "w" / "export" / "model.safetensors").exists()
 
 
-def test_an_unknown_name_is_an_error_with_the_nearest(tmp_path: Path) -> None:
-    config = toy_config(write_corpus(tmp_path / "corpus.txt.gz"), train={"steps": 1, "objective": {"name": "mlmm"}})
-    with pytest.raises(ConfigError, match=r"train\.objective\.name 'mlmm' is not known.*'mlm'"):
-        pipeline.run(config, tmp_path / "w")
+def halves(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
+    return jnp.exp2(-jnp.floor(4 * n / total_steps))
+
+
+def test_a_schedule_of_ones_own() -> None:
+    rate = learning_rate(OptimizerConfig(schedule="halves", learning_rate=0.5, warmup_steps=0), 100)
+    assert [float(jnp.asarray(rate(count))) for count in (0, 30, 60, 98)] == [0.5, 0.25, 0.125, 0.0625]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.objective.name=mlmm", r"train\.objective\.name.*'mlmm' is not one of mlm, rtd, clm.*Did you mean 'mlm'"),
+        ("train.optimizer.schedule=liner", r"train\.optimizer\.schedule.*'liner' is not one of linear.*Did you mean 'linear'"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_the_nearest(setting: str, message: str) -> None:
+    name, _, value = setting.partition("=")
+    with pytest.raises(ConfigError, match=message):
+        load("quickstart", {name: value})

@@ -20,6 +20,8 @@ from tpulm.config.resolve import (
     recipe_text,
 )
 from tpulm.config.schema import (
+    OBJECTIVES,
+    SCHEDULES,
     CheckpointConfig,
     CleaningConfig,
     CorpusConfig,
@@ -38,6 +40,8 @@ from tpulm.config.schema import (
 from tpulm.config.starting import Start
 
 __all__ = [
+    "OBJECTIVES",
+    "SCHEDULES",
     "Change",
     "CheckpointConfig",
     "CleaningConfig",

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from tpulm.config.settings import Names
+
 _WORDS: Final = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "none"}
 _BOUNDS: Final = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -55,6 +57,8 @@ def type_words(kind: Any) -> str:
     """`int | None` -> "whole number or none"; bounds as signs."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
+        if names := [item for item in arguments if isinstance(item, Names)]:
+            return _or([json.dumps(name) for name in names[0]])
         return type_words(arguments[0]) + _bounds(arguments[1:])
     if origin is Literal:
         return _or([json.dumps(choice) for choice in arguments])

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tpulm.config.layouts import layout_of
-from tpulm.config.settings import Settings
+from tpulm.config.settings import Names, Settings
 from tpulm.config.source import SourceConfig
 from tpulm.config.words import check_words
 
@@ -20,6 +20,8 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+OBJECTIVES = Names("mlm", "rtd", "clm")  # tpulm.objectives.register adds others
+SCHEDULES = Names("linear", "cosine", "rsqrt", "constant", "wsd")  # tpulm.train.optimizer.register_schedule adds others
 
 
 class CleaningConfig(Settings):
@@ -211,7 +213,8 @@ class ObjectiveConfig(Settings):
     ELECTRA: the generator predicts 15 %, 85 % [MASK] and 15 % unchanged; the discriminator tells which tokens were replaced.
     """
 
-    name: str | None = None  # None: mlm for bert, rtd (replaced-token detection) for electra, clm for a decoder
+    # None: mlm for bert, rtd (replaced-token detection) for electra, clm for a decoder
+    name: Annotated[str, AfterValidator(OBJECTIVES.check), OBJECTIVES] | None = None
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # so that runs compare
     max_predictions: Positive | None = None  # a row; None: what mask_fraction needs of a full row
@@ -234,7 +237,7 @@ class OptimizerConfig(Settings):
 
     name: Literal["adamw", "lamb"] = "adamw"
     learning_rate: PositiveFloat = 1e-4
-    schedule: Literal["linear", "cosine", "rsqrt", "constant", "wsd"] = "linear"  # wsd: warmup, stable, linear decay
+    schedule: Annotated[str, AfterValidator(SCHEDULES.check), SCHEDULES] = "linear"  # wsd: warmup, stable, linear decay
     warmup_steps: NonNegative | None = None  # None: 10,000 as in BERT, but at most a tenth of the steps
     warmup_kind: Literal["replace", "multiply"] = "replace"  # replace: google's BERT; multiply: ELECTRA
     decay_steps: NonNegative | None = None  # wsd: length of the last phase; None: a tenth of the steps

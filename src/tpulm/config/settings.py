@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+
+from tpulm.errors import suggest
+
+
+class Names:
+    """What a setting may be; code that registers another one adds its name."""
+
+    def __init__(self, *names: str):
+        self._names = dict.fromkeys(names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def add(self, name: str) -> None:
+        self._names[name] = None
+
+    def discard(self, name: str) -> None:
+        self._names.pop(name, None)
+
+    def check(self, name: str) -> str:
+        if name not in self._names:
+            raise ValueError(f"'{name}' is not one of {', '.join(self._names)}.{suggest(name, self._names)}")
+        return name
 
 
 class Settings(BaseModel):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from tpulm.config import ModelConfig, ObjectiveConfig
-from tpulm.errors import ConfigError, suggest
+from tpulm.config import OBJECTIVES, ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.clm import CausalLanguageModel
 from tpulm.objectives.interface import Column, LossAndSums, Objective, Setup, SpecialIds
@@ -25,6 +24,7 @@ _REGISTRY: dict[str, Callable[..., Objective]] = {
 
 def register(name: str, make: Callable[..., Objective]) -> None:
     """From now on `train.objective.name = name` trains what `make` gives, which takes the fields of `Setup` by name."""
+    OBJECTIVES.add(name)
     _REGISTRY[name] = make
 
 
@@ -40,12 +40,9 @@ def make(
     special: SpecialIds,
     evaluation: bool = False,
 ) -> Objective:
-    """The objective of a run: `Setup` says what these are. Raises ConfigError when its name is not known, or rows, vocabulary
-    and model do not fit together."""
-    name = objective.name or _DEFAULTS[model.architecture]
-    if name not in _REGISTRY:
-        raise ConfigError(f"train.objective.name '{name}' is not known.{suggest(name, _REGISTRY)}")
-    return _REGISTRY[name](
+    """The objective of a run: `Setup` says what these are. Raises ConfigError when rows, vocabulary and model do not fit
+    together."""
+    return _REGISTRY[objective.name or _DEFAULTS[model.architecture]](
         model=model,
         objective=objective,
         execution=execution,

@@ -7,6 +7,7 @@ clipped over all devices; the originals clip each replica's own before the mean.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +15,49 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from tpulm.config import OptimizerConfig
+from tpulm.config import SCHEDULES, OptimizerConfig
 from tpulm.nn.params import is_spec, named_leaves, path_name
+
+Schedule = Callable[[jax.Array, OptimizerConfig, int], jax.Array]
+
+
+def _linear(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
+    return config.end_fraction + (1.0 - config.end_fraction) * (1.0 - jnp.clip(n / total_steps, 0.0, 1.0))
+
+
+def _cosine(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
+    done = jnp.clip(n / total_steps, 0.0, 1.0)
+    return config.end_fraction + (1.0 - config.end_fraction) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
+
+
+def _rsqrt(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
+    begin = max(1, config.warmup(total_steps))
+    return jnp.sqrt(begin / jnp.maximum(n, float(begin)))
+
+
+def _constant(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
+    return jnp.ones_like(n)
+
+
+def _wsd(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
+    left = jnp.clip((total_steps - n) / config.decay(total_steps), 0.0, 1.0)
+    return config.end_fraction + (1.0 - config.end_fraction) * left
+
+
+_SCHEDULES: dict[str, Schedule] = {
+    "linear": _linear,
+    "cosine": _cosine,
+    "rsqrt": _rsqrt,
+    "constant": _constant,
+    "wsd": _wsd,
+}
+
+
+def register_schedule(name: str, factor: Schedule) -> None:
+    """From now on `train.optimizer.schedule = name` multiplies the rate by `factor` of (update n as float32, the settings, all
+    steps)."""
+    SCHEDULES.add(name)
+    _SCHEDULES[name] = factor
 
 
 def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
@@ -24,27 +66,11 @@ def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     warmup_kind "replace" (BERT): the warm-up stands in place of the decay, which has gone on meanwhile. "multiply" (ELECTRA):
     the two are multiplied. The originals' first update has a rate of zero; ours has 1 / warmup_steps of the peak.
     """
-    warmup, decay_steps = config.warmup(total_steps), config.decay(total_steps)
-
-    def decay(n: jax.Array) -> jax.Array:
-        done = jnp.clip(n / total_steps, 0.0, 1.0)
-        end = config.end_fraction
-        match config.schedule:
-            case "linear":
-                return end + (1.0 - end) * (1.0 - done)
-            case "cosine":
-                return end + (1.0 - end) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
-            case "rsqrt":
-                return jnp.sqrt(max(1, warmup) / jnp.maximum(n, float(max(1, warmup))))
-            case "constant":
-                return jnp.ones_like(done)
-            case "wsd":
-                left = jnp.clip((total_steps - n) / decay_steps, 0.0, 1.0)
-                return end + (1.0 - end) * left
+    warmup, decay = config.warmup(total_steps), _SCHEDULES[config.schedule]
 
     def schedule(count: Any) -> jax.Array:
         n = jnp.asarray(count, jnp.float32) + 1.0
-        factor = decay(n)
+        factor = decay(n, config, total_steps)
         if warmup:
             rise = n / warmup
             factor = (
