@@ -21,8 +21,6 @@ from tpulm.storage import parse_toml
 _PRICES = ("on_demand", "spot")
 ComputeType = Literal["bfloat16", "float16", "float32"]
 
-_FLAT = ("v2", "v3", "v5e", "v6e")  # generations whose chips are linked in two dimensions; the others' in three
-
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
@@ -40,6 +38,10 @@ class Accelerator:
     clock_hertz: float  # of a core
     ici_links: int  # of a chip, to its neighbours
     ici_bytes_per_second: float  # of one link, in one direction
+    axes: int  # in which chips are linked
+    ring_from: int  # chips of an axis that is closed to a ring
+    quota: str  # the name of its quota, with {spot}, {pod} and {serving}
+    gke_nodes: str  # label of nodes of GKE that have it; "" where it is not offered there
     runtime_version: str
     zones: tuple[str, ...]  # "us-east5-*" stands for every zone of that region
     dollars_per_hour: float | None  # on demand, in no certain region; None: no price is listed
@@ -51,7 +53,7 @@ class Accelerator:
     @property
     def shape(self) -> tuple[int, ...]:
         """How the chips lie: as near to a square, or a cube, as their number allows; (2, 4) for eight chips of a v5e."""
-        if self.generation in _FLAT:
+        if self.axes == 2:
             return _near_equal(self.chips, 2)
         return (2, 2, 1) if self.chips == 4 else _near_equal(self.chips, 3)  # the former: one host's
 
@@ -96,6 +98,11 @@ def find(name: str) -> Accelerator:
 def names() -> list[str]:
     """The usual type names, by generation and size."""
     return [f"{entry['prefix']}-{size}" for entry in _catalogue()["tpu"] for size in entry["sizes"]]
+
+
+def pci_ids() -> set[str]:
+    """Of all generations' chips."""
+    return {entry["pci_id"] for entry in _catalogue()["tpu"]}
 
 
 def from_device_kind(kind: str, compute_type: ComputeType = "bfloat16") -> float | None:
@@ -143,19 +150,24 @@ def _exists(entry: dict[str, Any], number: int) -> bool:
 
 def _accelerator(entry: dict[str, Any], number: int) -> Accelerator:
     chips = number if entry["number_counts"] == "chips" else number // entry["cores"]
+    gke_nodes, has_one_host = entry.get("gke_nodes", ""), chips in entry["one_host"]
     return Accelerator(
         name=f"{entry['prefix']}-{number}",
         generation=entry["generation"],
         chips=chips,
         cores=chips * entry["cores"],
         devices=chips * entry["devices"],
-        hosts=1 if chips in entry["one_host"] else chips // entry["chips_per_host"],
+        hosts=1 if has_one_host else chips // entry["chips_per_host"],
         hbm_bytes=chips * entry["hbm_gib"] * 2**30,
         peak_flops=chips * entry["bf16_tflops"] * 1e12,
         hbm_bytes_per_second=chips * entry["hbm_gigabytes_per_second"] * 1e9,
         clock_hertz=entry["clock_ghz"] * 1e9,
         ici_links=entry["ici_links"],
         ici_bytes_per_second=entry["ici_gigabytes_per_second"] * 1e9,
+        axes=entry["axes"],
+        ring_from=entry["ring_from"],
+        quota=entry["quota"],
+        gke_nodes=entry.get("gke_nodes_of_one_host", gke_nodes) if has_one_host else gke_nodes,
         runtime_version=entry["runtime_version"],
         zones=tuple(entry["zones"]),
         dollars_per_hour=chips * entry["on_demand"] if "on_demand" in entry else None,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tpulm import accelerators
+
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"  # PCI vendor; its network cards have it, too
-_TPU_IDS = {"0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}  # v2 and v3, v4, v5p, v5e, v6e, tpu7x, as in JAX
 
 
 def tpu_chips() -> int:
-    count = 0
+    count, ids = 0, accelerators.pci_ids()
     for vendor in _PCI_DEVICES.glob("*/vendor"):
-        if _text(vendor) == _GOOGLE and _text(vendor.with_name("device")) in _TPU_IDS:
+        if _text(vendor) == _GOOGLE and _text(vendor.with_name("device")) in ids:
             count += 1
     return count
 

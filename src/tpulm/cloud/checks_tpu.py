@@ -15,17 +15,6 @@ from tpulm.errors import ConfigError, suggest
 UNNAMED = "not checked, because no accelerator is named"
 NAME_ONE = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
 
-# What the quota of a generation is called; the parts in braces are empty, or Preemptible for spot, Pod for several hosts, and
-# Serving for one host: v5litepod-1, -4 and -8 have a quota of their own, which Google's refusals name.
-_QUOTAS = {
-    "v2": "TPUV2s{spot}{pod}",
-    "v3": "TPUV3s{spot}{pod}",
-    "v4": "TPUV4s{spot}Pod",
-    "v5e": "TPUV5s{spot}Litepod{serving}",
-    "v5p": "TPUV5P{spot}",
-    "v6e": "TPUV6E{spot}",
-}
-
 
 def zones(look: Look) -> Check:
     if not look.settings.accelerator:
@@ -92,7 +81,7 @@ def quota(look: Look) -> Check:
 def _stem(kind: Accelerator, spot: bool) -> str:
     several = kind.hosts > 1
     parts = {"spot": "Preemptible" if spot else "", "pod": "Pod" if several else "", "serving": "" if several else "Serving"}
-    return _QUOTAS[kind.generation].format(**parts)
+    return kind.quota.format(**parts)
 
 
 def _infos(look: Look) -> list[dict[str, Any]]:

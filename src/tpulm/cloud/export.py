@@ -31,14 +31,6 @@ from tpulm.hosts.environment import DEFAULT_PORT
 from tpulm.progress import SILENT, Progress
 
 SERVICE_ACCOUNT = "tpulm-worker"  # of Kubernetes
-_NODES = {  # label cloud.google.com/gke-tpu-accelerator of nodes with TPUs; v2 is not offered there
-    "v3": "tpu-v3-slice",  # of one host: tpu-v3-device
-    "v4": "tpu-v4-podslice",
-    "v5e": "tpu-v5-lite-podslice",
-    "v5p": "tpu-v5p-slice",
-    "v6e": "tpu-v6e-slice",
-    "tpu7x": "tpu7x",
-}
 _SPOT = "cloud.google.com/gke-spot"  # a label and, where its nodes have been given one, a taint
 _GPU = re.compile(r"(nvidia-[a-z0-9-]+)(?::([1-9][0-9]?))?")
 _RESTARTS = 3  # after failures, which cost money; after preemptions and stops there is no limit
@@ -112,7 +104,7 @@ def accelerator(name: str) -> Accelerator | Gpu:
     if gpu := _GPU.fullmatch(name.strip().lower()):
         return Gpu(gpu[1], int(gpu[2] or 1))
     kind = accelerators.find(name)
-    if kind.generation not in _NODES:
+    if not kind.gke_nodes:
         raise ConfigError(f"GKE has no nodes with {kind.name}; take a v3 or newer, such as v6e-8")
     return kind
 
@@ -162,8 +154,7 @@ def jobset(
         nodes = {"cloud.google.com/gke-accelerator": kind.label}
     else:
         hosts, resource = kind.hosts, {"google.com/tpu": kind.chips // kind.hosts}
-        label = "tpu-v3-device" if kind.generation == "v3" and hosts == 1 else _NODES[kind.generation]
-        nodes = {"cloud.google.com/gke-tpu-accelerator": label, "cloud.google.com/gke-tpu-topology": kind.topology}
+        nodes = {"cloud.google.com/gke-tpu-accelerator": kind.gke_nodes, "cloud.google.com/gke-tpu-topology": kind.topology}
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "serviceAccountName": SERVICE_ACCOUNT,

@@ -24,7 +24,6 @@ from tpulm.train.mesh import BatchLayout
 # Slots of rows assumed to hold text; `tpulm run` reports the real share. Measured of 128 tokens: segments 0.91 with petitions
 # of 730 tokens, 0.71 and 0.48 with paragraphs, 0.22 with reviews of one sentence; packed 0.97 to 1.
 TEXT_FRACTION = {"segments": 0.9, "packed": 1.0, "causal": 1.0}
-_TORUS_FROM = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}  # an axis of so many chips is closed to a ring; in 3D generations: 4
 
 
 @dataclass(frozen=True)
@@ -209,8 +208,7 @@ def _ring_bytes(collective: Collective, accelerator: Accelerator) -> float:
 
 def _ring_rate(accelerator: Accelerator) -> float:
     """Bytes a second that a chip can send around: one link for each axis of the slice, two where the axis is closed."""
-    closed = _TORUS_FROM.get(accelerator.generation, 4)
-    links = sum(0 if size == 1 else 2 if size >= closed else 1 for size in accelerator.shape)
+    links = sum(0 if size == 1 else 2 if size >= accelerator.ring_from else 1 for size in accelerator.shape)
     return min(links, accelerator.ici_links) * accelerator.ici_bytes_per_second if links else math.inf
 
 
