@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from compute_answers import REGIONS, network_of, region_of, subnetwork_of
 
-from tpulm.cloud import checks_network, checks_tpu
-from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.identity import Identity
-from tpulm.cloud.look import Check, Look
+from tpulm.cloud import doctor
+from tpulm.cloud.doctor import Finding, Project
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
 from tpulm.cloud.settings import CloudSettings
 from tpulm.emulator.recorded import answer
 
@@ -37,14 +36,14 @@ class Answers(GoogleRest):
         return answer
 
 
-def look(found: dict[str, Any], **changes: Any) -> Look:
+def look(found: dict[str, Any], **changes: Any) -> Project:
     values = {
         "project": "my-project",
         "accelerator": "v5litepod-16",
         "zones": ("us-central1-a", "us-east1-c"),
         "bucket": "runs",
     }
-    made = Look(CloudSettings.model_validate({**values, **changes}), Answers(found))
+    made = Project(CloudSettings.model_validate({**values, **changes}), Answers(found))
     made.__dict__["identity"] = Identity("user", "me@example.com")
     return made
 
@@ -57,33 +56,33 @@ CUSTOM = {"my-project/global/networks/lab": network_of("lab", auto=False)}
 
 
 def test_a_network_in_auto_mode_has_a_subnetwork_in_each_region():
-    assert checks_network.network(look(AUTO)) == Check("network", True, "default")
-    assert checks_network.subnetwork(look(AUTO)) == Check("subnetwork", True, "default in us-central1, us-east1")
+    assert doctor.network(look(AUTO)) == Finding(True, "default")
+    assert doctor.subnetwork(look(AUTO)) == Finding(True, "default in us-central1, us-east1")
 
 
 def test_a_project_without_the_default_network():
-    found = checks_network.network(look({}))
+    found = doctor.network(look({}))
     assert found.ok is False and found.found == "there is no network default in my-project"
     assert "gcloud compute networks create default --subnet-mode=auto --project=my-project" in found.remedy
 
 
 def test_a_network_in_custom_mode_needs_the_name_of_a_subnetwork():
-    found = checks_network.network(look(CUSTOM, network="lab"))
+    found = doctor.network(look(CUSTOM, network="lab"))
     assert found.ok is False and "lab is a network in custom mode, and no subnetwork is named" in found.found
     assert found.remedy == 'subnetwork = "tpus" in cloud.toml'
-    assert checks_network.network(look(CUSTOM, network="lab", subnetwork="tpus")).ok
+    assert doctor.network(look(CUSTOM, network="lab", subnetwork="tpus")).ok
 
 
 def test_a_subnetwork_that_some_regions_lack():
     there = {**CUSTOM, "my-project/regions/us-east1/subnetworks/tpus": subnetwork_of("tpus", "us-east1", of="lab")}
-    found = checks_network.subnetwork(look(there, network="lab", subnetwork="tpus"))
+    found = doctor.subnetwork(look(there, network="lab", subnetwork="tpus"))
     assert found.ok is False and found.found == "there is no subnetwork tpus in us-central1"
     assert 'zones = ["us-east1-c"]' in found.remedy
 
 
 def test_a_subnetwork_of_another_network():
     there = {f"my-project/regions/{region}/subnetworks/tpus": subnetwork_of("tpus", region) for region in REGIONS}
-    found = checks_network.subnetwork(look(there, network="lab", subnetwork="tpus"))
+    found = doctor.subnetwork(look(there, network="lab", subnetwork="tpus"))
     assert found.ok is False and "tpus in us-central1 is of the network default, not of lab" in found.found
 
 
@@ -93,14 +92,14 @@ def test_a_shared_network_is_looked_for_in_its_own_project():
         "host/regions/us-east1/subnetworks/tpus": subnetwork_of("tpus", "us-east1", of="lab"),
     }
     named = {"network": "projects/host/global/networks/lab", "subnetwork": "projects/host/regions/us-east1/subnetworks/tpus"}
-    assert checks_network.network(look(shared, **named)).ok
-    assert checks_network.subnetwork(look(shared, zones=("us-east1-c",), **named)).ok
-    found = checks_network.subnetwork(look(shared, **named))
+    assert doctor.network(look(shared, **named)).ok
+    assert doctor.subnetwork(look(shared, zones=("us-east1-c",), **named)).ok
+    found = doctor.subnetwork(look(shared, **named))
     assert found.ok is False and found.found == "tpus is in us-east1, not in us-central1"
 
 
 def test_without_external_addresses_google_is_reached_by_private_access():
-    found = checks_network.private_access(look(AUTO, external_addresses=False))
+    found = doctor.private_access(look(AUTO, external_addresses=False))
     assert found.ok is False and "off on default in us-central1, default in us-east1" in found.found
     assert (
         "gcloud compute networks subnets update default --region=us-central1 --enable-private-ip-google-access" in found.remedy
@@ -108,7 +107,7 @@ def test_without_external_addresses_google_is_reached_by_private_access():
     private = {
         f"my-project/regions/{region}/subnetworks/default": subnetwork_of("default", region, private=True) for region in REGIONS
     }
-    assert checks_network.private_access(look(private, external_addresses=False)).ok
+    assert doctor.private_access(look(private, external_addresses=False)).ok
 
 
 def regions(**quotas: tuple[float, float]) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def regions(**quotas: tuple[float, float]) -> dict[str, Any]:
 )
 def test_the_quota_of_external_addresses(accelerator: str, quotas: dict[str, Any], ok: bool, said: str):
     """Of 8 by default, 4 in new projects: more hosts than that are refused as IN_USE_ADDRESSES, in the middle of creation."""
-    found = checks_network.addresses(look(regions(**quotas), accelerator=accelerator))
+    found = doctor.addresses(look(regions(**quotas), accelerator=accelerator))
     assert found.ok is ok and said in found.found
     if not ok:
         assert "external_addresses = false" in found.remedy and "Cloud NAT" in found.remedy
@@ -134,12 +133,12 @@ def test_the_quota_of_external_addresses(accelerator: str, quotas: dict[str, Any
 
 def test_what_may_not_be_seen_is_not_checked():
     refused = GoogleError("compute", 403, "forbidden", "Required 'compute.networks.get' permission for 'projects/my-project'")
-    found = checks_network.network(look({"my-project/global/networks/default": refused}))
+    found = doctor.network(look({"my-project/global/networks/default": refused}))
     assert found.ok is None and "not checked: Required 'compute.networks.get' permission" in found.found
     assert "--member=user:me@example.com --role=roles/compute.viewer" in found.remedy
     off = GoogleError("compute", 403, "SERVICE_DISABLED", "Compute Engine API has not been used in project my-project before")
     with pytest.raises(GoogleError, match="has not been used"):  # of which the doctor tells for all APIs alike
-        checks_network.network(look({"my-project/global/networks/default": off}))
+        doctor.network(look({"my-project/global/networks/default": off}))
 
 
 # -- quota --------------------------------------------------------------------------------------------------------------
@@ -147,7 +146,7 @@ def test_what_may_not_be_seen_is_not_checked():
 QUOTAS = "my-project/locations/global/services/tpu.googleapis.com/quotaInfos"
 
 
-def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> Check:
+def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> Finding:
     """With limits per zone alone."""
     info = {
         "quotaId": f"{stem}PerProjectPerZoneForTPUAPI",
@@ -155,7 +154,7 @@ def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool =
         "dimensions": ["zone"],
         "dimensionsInfos": list(dimensions),
     }
-    return checks_tpu.quota(look({QUOTAS: {"quotaInfos": [info]}}, accelerator=accelerator, spot=spot))
+    return doctor.quota(look({QUOTAS: {"quotaInfos": [info]}}, accelerator=accelerator, spot=spot))
 
 
 def of_zone(zone: str, **details: str) -> dict[str, Any]:

@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
-from tpulm.cloud import apis
-from tpulm.cloud.google_rest import GoogleError, GoogleRest, address, is_anonymous
-from tpulm.cloud.identity import identity
+from tpulm.cloud.google_rest import (
+    IAM,
+    TPU,
+    GoogleError,
+    GoogleRest,
+    address,
+    enabled_apis,
+    identity,
+    is_anonymous,
+    when_enabled,
+)
 from tpulm.cloud.policies import account_path
 from tpulm.emulator import Emulator
 from tpulm.errors import CloudRefused
@@ -89,7 +97,7 @@ def test_a_page_of_whatever_is_in_between(planned: list[tuple[int, Any]], rest: 
 def test_reasons(gcs: Emulator, rest: GoogleRest):
     gcs.tpu.deny("serviceusage.services.get")
     with pytest.raises(GoogleError, match="denied on resource") as raised:
-        apis.states(rest, [apis.TPU])
+        enabled_apis(rest, [TPU])
     assert raised.value.permission == "serviceusage.services.get" and raised.value.reason == "IAM_PERMISSION_DENIED"
     gcs.tpu.disable_service("iam.googleapis.com")
     with pytest.raises(GoogleError) as raised:
@@ -114,7 +122,7 @@ def test_an_api_that_needs_a_while_to_be_on(gcs: Emulator, rest: GoogleRest):
     def act() -> None:
         seen.append(rest.get("iam", f"v1/projects/{PROJECT}/serviceAccounts"))
 
-    apis.settled(act, wait=lambda seconds: gcs.tpu.enable_service("iam.googleapis.com"))
+    when_enabled(act, wait=lambda seconds: gcs.tpu.enable_service("iam.googleapis.com"))
     assert seen == [{}]
 
 
@@ -131,9 +139,9 @@ def test_where_an_account_is(email: str, project: str):
 
 
 def test_turning_on(gcs: Emulator, rest: GoogleRest, planned: list[tuple[int, Any]]):
-    wanted = [apis.TPU, apis.IAM]
-    planned += [(200, {"services": [{"config": {"name": apis.TPU}, "state": "ENABLED"}]})]
-    assert apis.states(rest, wanted) == {apis.TPU: True, apis.IAM: False}
+    wanted = [TPU, IAM]
+    planned += [(200, {"services": [{"config": {"name": TPU}, "state": "ENABLED"}]})]
+    assert enabled_apis(rest, wanted) == {TPU: True, IAM: False}
 
 
 def test_who_one_is(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Any):

@@ -229,7 +229,7 @@ def test_a_bucket_of_somebody_else(gcs: Emulator, monkeypatch: pytest.MonkeyPatc
     def refuse(look: Any, name: str) -> None:
         raise GoogleError("storage", 403, "forbidden", "somebody does not have storage.buckets.get access")
 
-    monkeypatch.setattr(setup.Look, "bucket", refuse)
+    monkeypatch.setattr(setup.Project, "bucket", refuse)
     with pytest.raises(CloudRefused, match=r"gs://my-runs is somebody else's.*choose another name"):
         steps(SETTINGS)
     found = {check.name: check for check in examine(SETTINGS)}

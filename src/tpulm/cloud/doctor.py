@@ -1,95 +1,706 @@
-"""What a run in the cloud needs and whether it is there: looks at everything, changes nothing."""
+"""What a run in the cloud needs and whether it is there: looks at everything, changes nothing.
+
+Paths and fields of networks: https://cloud.google.com/compute/docs/reference/rest/v1 (networks, subnetworks, regions).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
-from tpulm.cloud import checks_bucket, checks_network, checks_project, checks_tpu, checks_worker
-from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.look import Check, Look
-from tpulm.cloud.settings import CloudSettings
-from tpulm.errors import CloudRefused, ConfigError
+from tpulm import readable
+from tpulm.accelerators import Accelerator
+from tpulm.cloud import google_rest, policies, prices
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
+from tpulm.cloud.settings import CloudSettings, region_of
+from tpulm.cloud.tpu_api import TpuApi
+from tpulm.errors import CloudRefused, ConfigError, suggest
+from tpulm.storage.cloud_causes import words
 
-__all__ = ["Check", "examine"]
+CONSOLE = "https://console.cloud.google.com"
+OBJECTS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")
+SELF_DELETION = ("tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list")
+ACCESS = "secretmanager.versions.access"
+ACT_AS = "iam.serviceAccounts.actAs"
+_NODES = ("tpu.nodes.create", *SELF_DELETION, "tpu.operations.get")  # queued resources have no permissions of their own
+_ADDRESSES = "IN_USE_ADDRESSES"
+_PATIENCE_SECONDS = 20.0  # there is somebody waiting
+
+_DUAL_REGIONS = {  # Google's predefined ones
+    "NAM4": ("us-central1", "us-east1"),
+    "EUR4": ("europe-north1", "europe-west4"),
+    "EUR5": ("europe-west1", "europe-west2"),
+    "EUR7": ("europe-west2", "europe-west3"),
+    "EUR8": ("europe-west3", "europe-west6"),
+    "ASIA1": ("asia-northeast1", "asia-northeast2"),
+}
+_CONTINENTS = {"US": "us", "EU": "europe", "ASIA": "asia"}
+
+Answer = TypeVar("Answer")
+
+
+class Finding(NamedTuple):
+    """`ok` with a remedy is a warning."""
+
+    ok: bool | None  # None: it could not be checked
+    found: str
+    remedy: str = ""  # a command, a page, or what to change in cloud.toml
 
 
 @dataclass(frozen=True)
-class _Examination:
+class Check:
+    """A finding under the name of what was looked at."""
+
     name: str
-    make: Callable[[Look], Check]
-    after: tuple[str, ...] = ()  # without these to be found well, it is not made
+    ok: bool | None
+    found: str
+    remedy: str = ""
+
+
+class _Entry(NamedTuple):
+    name: str
+    look: Callable[[Project], Finding]
+    after: tuple[str, ...] = ()  # it is not looked at unless these were found well
 
 
 def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[Check]:
     """Every check, in the order of their dependence. Raises MissingExtra alone."""
-    look = Look(settings, rest)
-    found: dict[str, Check] = {}
+    project = Project(settings, rest)
+    checks: list[Check] = []
     causes: dict[str, str] = {}  # of what was not found well, or not looked for: the check that is to blame
-    for examination in _examinations(settings):
-        name = examination.name
-        cause = next((causes[before] for before in examination.after if before in causes), None)
-        if cause is not None:
-            found[name] = Check(name, None, f"not checked, because of '{cause}' above")
-        else:
-            found[name] = _made(examination, look)
-        if cause is not None or found[name].ok is False:
-            causes[name] = cause or name
-    return list(found.values())
+    for entry in _entries(settings):
+        cause = next((causes[before] for before in entry.after if before in causes), None)
+        finding = Finding(None, f"not checked, because of '{cause}' above") if cause else _looked(entry, project)
+        checks.append(Check(entry.name, *finding))
+        if cause or finding.ok is False:
+            causes[entry.name] = cause or entry.name
+    return checks
 
 
-def _examinations(settings: CloudSettings) -> Iterator[_Examination]:
-    project = ("project",)
-    yield _Examination("credentials", checks_project.credentials)
-    yield _Examination("project", checks_project.project, ("credentials",))
-    yield _Examination("billing", checks_project.billing, project)
-    yield _Examination("APIs", checks_project.services, project)
-    yield _Examination("you: TPUs", checks_project.own_nodes, project)
-    yield _Examination("zones", checks_tpu.zones, project)
-    yield _Examination("quota", checks_tpu.quota, (*project, "zones"))
-    yield _Examination("price", checks_tpu.price)
-    yield _Examination("network", checks_network.network, project)
+def _entries(settings: CloudSettings) -> Iterator[_Entry]:
+    exists, account = ("project",), ("VM account",)
+    yield _Entry("credentials", credentials)
+    yield _Entry("project", project_exists, ("credentials",))
+    yield _Entry("billing", billing, exists)
+    yield _Entry("APIs", services, exists)
+    yield _Entry("you: TPUs", _own_nodes, exists)
+    yield _Entry("zones", zones, exists)
+    yield _Entry("quota", quota, (*exists, "zones"))
+    yield _Entry("price", price)
+    yield _Entry("network", network, exists)
     if settings.zones:
-        yield _Examination("subnetwork", checks_network.subnetwork, (*project, "network"))
+        yield _Entry("subnetwork", subnetwork, (*exists, "network"))
         if not settings.external_addresses:
-            yield _Examination("Private Google Access", checks_network.private_access, (*project, "subnetwork"))
+            yield _Entry("Private Google Access", private_access, (*exists, "subnetwork"))
         elif settings.accelerator:
-            yield _Examination("external addresses", checks_network.addresses, project)
+            yield _Entry("external addresses", addresses, exists)
     if not settings.buckets:
-        nothing = Check("bucket", None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket')
-        yield _Examination("bucket", lambda look: nothing)
+        yield _Entry("bucket", lambda project: Finding(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'))
     for label, bucket in settings.labelled_buckets.items():
-        yield _Examination(label, partial(checks_bucket.exists, name=label, bucket=bucket), project)
-        yield _Examination(
-            f"{label}: location", partial(checks_bucket.location, name=f"{label}: location", bucket=bucket), (label,)
+        yield _Entry(label, lambda project, bucket=bucket: _bucket_exists(project, bucket), exists)
+        yield _Entry(f"{label}: location", lambda project, bucket=bucket: _bucket_location(project, bucket), (label,))
+        yield _Entry(f"you: {label}", lambda project, bucket=bucket: _own_bucket(project, bucket), (label,))
+    yield _Entry("VM account", _worker_account, exists)
+    yield _Entry("you: VM account", _own_account, account)
+    yield _Entry("VM account: its TPU", _self_deletion, account)
+    for label, bucket in settings.labelled_buckets.items():
+        yield _Entry(
+            f"VM account: {label}",
+            lambda project, bucket=bucket: _rights(project, policies.bucket(project.rest, bucket), OBJECTS),
+            (*account, label),
         )
-        yield _Examination(f"you: {label}", partial(checks_project.own_bucket, name=f"you: {label}", bucket=bucket), (label,))
-    account = ("VM account",)
-    yield _Examination("VM account", checks_worker.account, project)
-    yield _Examination("you: VM account", checks_project.own_account, account)
-    yield _Examination("VM account: its TPU", checks_worker.deletion, account)
-    for label, bucket in settings.labelled_buckets.items():
-        name = f"VM account: {label}"
-        yield _Examination(name, partial(checks_worker.bucket, name=name, bucket=bucket), (*account, label))
-    for variable in settings.secrets:
-        yield _Examination(f"secret {variable}", partial(checks_worker.secret, variable=variable), account)
+    for variable, source in settings.secrets.items():
+        yield _Entry(f"secret {variable}", lambda project, source=source: _secret(project, source), account)
 
 
-def _made(examination: _Examination, look: Look) -> Check:
+def _looked(entry: _Entry, project: Project) -> Finding:
     """What may not be seen hides nothing else."""
-    name = examination.name
     try:
-        return examination.make(look)
+        return entry.look(project)
     except ConfigError as error:  # of a pattern among the zones
-        return Check(name, None, f"not checked: {error}")
+        return Finding(None, f"not checked: {error}")
     except CloudRefused as error:  # of the credentials
         what, _, remedy = str(error).partition("; ")
-        return Check(name, False, what, remedy)
+        return Finding(False, what, remedy)
     except GoogleError as error:
         if api := error.is_off:
-            return Check(name, None, f"not checked, because the API {api} is off", "tpulm cloud setup")
+            return Finding(None, f"not checked, because the API {api} is off", "tpulm cloud setup")
         if error.refused:
             lacking = error.permission or "a permission that Google does not name"
-            return Check(name, None, f"not checked, because you lack {lacking} ({error})")
-        return Check(name, None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
+            return Finding(None, f"not checked, because you lack {lacking} ({error})")
+        return Finding(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
+
+
+class Project:
+    """What doctor and setup see of a project; each thing is asked for once. Raises GoogleError for what may not be seen."""
+
+    def __init__(self, settings: CloudSettings, rest: GoogleRest | None = None):
+        self.settings = settings
+        self.id = settings.project
+        self.rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
+        self.roles = policies.Roles(self.rest)
+        self._tpu = TpuApi(settings.project)
+        self._types: dict[str, set[str]] = {}
+        self._buckets: dict[str, dict[str, Any]] = {}
+        self._subnetworks: dict[str, dict[str, Any]] = {}
+
+    @property
+    def worker(self) -> str:
+        """The VMs' account, as policies have it."""
+        return f"serviceAccount:{self.settings.service_account}"
+
+    @cached_property
+    def identity(self) -> Identity:
+        return google_rest.identity(self.rest)
+
+    @cached_property
+    def apis(self) -> dict[str, bool]:
+        """Which of those that are of use are on."""
+        return google_rest.enabled_apis(self.rest, google_rest.useful_apis(self.settings))
+
+    @cached_property
+    def policy(self) -> dict[str, Any]:
+        return policies.project(self.rest).read()
+
+    @cached_property
+    def known_zones(self) -> tuple[str, ...]:
+        return tuple(_as_rest_errors(self._tpu.zones))
+
+    @cached_property
+    def zones(self) -> tuple[str, ...]:
+        """Those of the settings, patterns expanded. Raises ConfigError where one fits nothing."""
+        if not any(zone.endswith("*") for zone in self.settings.zones):
+            return self.settings.zones
+        return self.settings.expanded(self.known_zones).zones
+
+    def types(self, zone: str) -> set[str]:
+        if zone not in self._types:
+            self._types[zone] = _as_rest_errors(lambda: self._tpu.types(zone))
+        return self._types[zone]
+
+    def bucket(self, name: str) -> dict[str, Any]:
+        if name not in self._buckets:
+            self._buckets[name] = self.rest.get("storage", f"storage/v1/b/{name}")
+        return self._buckets[name]
+
+    def subnetwork(self, region: str, path: str) -> dict[str, Any]:
+        if region not in self._subnetworks:
+            self._subnetworks[region] = self.rest.get("compute", f"compute/v1/{path}")
+        return self._subnetworks[region]
+
+    def account(self) -> dict[str, Any]:
+        return self.rest.get("iam", policies.account_path(self.settings.service_account))
+
+    def worker_may(self, policy: dict[str, Any]) -> frozenset[str]:
+        """What a policy permits the VMs' account."""
+        return self.roles.of(policies.roles_of(policy, self.worker))
+
+
+def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
+    """What Google's client raises as what a `GoogleRest` does."""
+    from google.api_core import exceptions
+
+    try:
+        return ask()
+    except (exceptions.GoogleAPIError, CloudRefused, OSError) as error:
+        cause = error.__cause__ if isinstance(error, CloudRefused) else error
+        if isinstance(cause, exceptions.GoogleAPICallError):
+            details = {str(name): str(value) for name, value in (cause.metadata or {}).items()}
+            raise GoogleError("tpu", int(cause.code or 0), str(cause.reason or ""), words(cause), details) from error
+        if isinstance(error, CloudRefused):
+            raise
+        raise GoogleError("tpu", 0, "UNAVAILABLE", f"no answer: {type(error).__name__}") from error
+
+
+# -- you and the project ------------------------------------------------------------------------------------------------
+
+
+def credentials(project: Project) -> Finding:
+    try:
+        who = project.identity
+    except CloudRefused as error:
+        what, _, remedy = str(error).partition(". ")
+        return Finding(False, what, remedy)
+    return Finding(True, f"{who.email}, by {who.source}" if who.email else who.source)
+
+
+def project_exists(project: Project) -> Finding:
+    try:
+        found = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
+    except GoogleError as error:
+        if error.status == 0:
+            return Finding(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
+        if not (error.refused or error.missing):
+            raise
+        try:  # Resource Manager is off in a new project, and not everybody may ask it
+            _ = project.apis
+        except GoogleError as second:
+            if not (second.refused or second.missing):
+                raise
+            return Finding(
+                False,
+                f"there is no project {project.id}, or you may not see it ({error})",
+                "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' makes "
+                "one",
+            )
+        return Finding(True, project.id)
+    if found.get("state") != "ACTIVE":
+        return Finding(False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}")
+    return Finding(True, project.id)
+
+
+def billing(project: Project) -> Finding:
+    found = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
+    if found.get("billingEnabled"):
+        return Finding(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
+    return Finding(
+        False,
+        f"{project.id} has no billing account, without which there are neither TPUs nor buckets",
+        f"{CONSOLE}/billing/linkedaccount?project={project.id}",
+    )
+
+
+def services(project: Project) -> Finding:
+    needed = google_rest.needed_apis(project.settings)
+    off = [name for name in needed if not project.apis[name]]
+    shown = ", ".join(name.removesuffix(".googleapis.com") for name in off or needed)
+    return Finding(False, f"off: {shown}", "tpulm cloud setup") if off else Finding(True, f"on: {shown}")
+
+
+def _own_nodes(project: Project) -> Finding:
+    binding = f"gcloud projects add-iam-policy-binding {project.id}"
+    return _own(project, policies.project(project.rest), _NODES, binding, "tpu.admin")
+
+
+def _own_account(project: Project) -> Finding:
+    email = project.settings.service_account
+    binding = f"gcloud iam service-accounts add-iam-policy-binding {email} --project={project.id}"
+    return _own(project, policies.account(project.rest, email), (ACT_AS,), binding, "iam.serviceAccountUser")
+
+
+def _own_bucket(project: Project, bucket: str) -> Finding:
+    binding = f"gcloud storage buckets add-iam-policy-binding gs://{bucket}"
+    return _own(project, policies.bucket(project.rest, bucket), OBJECTS, binding, "storage.objectAdmin")
+
+
+def _own(project: Project, place: policies.Place, wanted: tuple[str, ...], binding: str, role: str) -> Finding:
+    granted = place.tested(wanted)
+    if lacking := [permission for permission in wanted if permission not in granted]:
+        remedy = f"{binding} --member={project.identity.member} --role=roles/{role}   (by somebody who may)"
+        return Finding(False, f"you lack {', '.join(lacking)} on {place.name}", remedy)
+    return Finding(True, _grouped(wanted))
+
+
+# -- the TPU: where it is offered, quota, price -------------------------------------------------------------------------
+
+
+def _no_accelerator() -> Finding:
+    return Finding(
+        None, "not checked, because no accelerator is named", 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
+    )
+
+
+def zones(project: Project) -> Finding:
+    if not project.settings.accelerator:
+        return _no_accelerator()
+    kind = project.settings.kind
+    try:
+        wanted = project.zones
+    except ConfigError as error:
+        return Finding(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
+    known = project.known_zones
+    missing = [zone for zone in wanted if zone not in known]
+    without = [zone for zone in wanted if zone in known and kind.name not in project.types(zone)]
+    good = [zone for zone in wanted if zone not in (*missing, *without)]
+    said = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
+    said += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
+    if said:
+        return Finding(False, "; ".join(said), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
+    return Finding(True, f"{kind.name} is offered in {', '.join(good)}")
+
+
+def quota(project: Project) -> Finding:
+    """Per region and per zone, whichever there is; on demand and spot have quotas of their own."""
+    if not project.settings.accelerator:
+        return _no_accelerator()
+    kind, spot = project.settings.kind, project.settings.spot
+    stem = kind.quota.format(
+        spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1)
+    )
+    of_region, of_zone = (f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone"))
+    path = f"v1/projects/{project.id}/locations/global/services/tpu.googleapis.com/quotaInfos"
+    pages = project.rest.pages("cloudquotas", path, pageSize=500)
+    infos = {info.get("quotaId"): info for found in pages for info in found.get("quotaInfos", ())}
+    page = f"{CONSOLE}/iam-admin/quotas?project={project.id}"
+    if of_region not in infos and of_zone not in infos:
+        return Finding(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
+    needed, unit = _amount(kind)
+    short: list[str] = []
+    enough: list[str] = []
+    asked: dict[str, str] = {}
+    for zone in project.zones:
+        limits = {
+            f"{name} in {place}": limit
+            for name, place in ((of_region, region_of(zone)), (of_zone, zone))
+            if name in infos and (limit := _limit(infos[name], place)) is not None
+        }
+        lacking = {name: f"{limit} of {needed} {unit}" for name, limit in limits.items() if 0 <= limit < needed}
+        asked |= lacking
+        if lacking:
+            short.append(zone)
+        elif limits:
+            enough.append(zone)
+    form = "spot" if spot else "on demand"
+    if short:
+        said = "; ".join(f"{name}: {limit}" for name, limit in asked.items())
+        instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
+        return Finding(False, f"too little for a {kind.name}, {form}: {said}", f"ask for {needed} of it at {page}{instead}")
+    if not enough:
+        return Finding(None, f"Google lists no limit for {', '.join(project.zones)}", page)
+    return Finding(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
+
+
+def _limit(info: dict[str, Any], place: str) -> int | None:
+    """Of a region or zone; -1: none. None: it is not told.
+
+    An entry of the place itself goes before one without dimensions, the default of many places; in either, no value is zero.
+    """
+    items = info.get("dimensionsInfos", ())
+    own = [item for item in items if place in item.get("dimensions", {}).values()]
+    default = [item for item in items if not item.get("dimensions") and place in item.get("applicableLocations", [place])]
+    return next((int(item.get("details", {}).get("value", 0)) for item in (*own, *default)), None)
+
+
+def _amount(kind: Accelerator) -> tuple[int, str]:
+    """What quota counts: the number in the type's name."""
+    number = int(kind.name.rpartition("-")[2])
+    return number, "chips" if number == kind.chips else "cores"
+
+
+def price(project: Project) -> Finding:
+    """The dearest zone's, as a budget is counted until there is a node."""
+    settings = project.settings
+    if not settings.accelerator:
+        return _no_accelerator()
+    zones, notes = project.zones, list[str]()
+    try:
+        found = prices.of(settings, zones, rest=project.rest, note=notes.append)
+    except ConfigError as error:
+        return Finding(False, "; ".join([str(error), *notes]), "dollars_per_hour = … in cloud.toml, or other zones")
+    unknown = f"none is known in {', '.join(zone for zone in zones if zone not in found)}"
+    if not found:
+        return Finding(None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
+    dearest = max(found.values(), key=lambda item: item.dollars_per_hour)
+    said = [str(dearest), *([unknown] if len(found) < len(zones) and settings.budget is None else []), *notes]
+    if dearest.dollars_per_hour and settings.budget is not None:
+        bought = readable.duration(settings.budget / dearest.dollars_per_hour * 3600)
+        said.append(f"{readable.dollars(settings.budget)} buy {bought}")
+    else:
+        said.append("no budget is set" if settings.budget is None else "the budget is never reached")
+    unbounded = dearest.dollars_per_hour and settings.budget is None
+    return Finding(
+        True, "; ".join(said), "budget = 100 in cloud.toml ends runs that would cost more dollars" if unbounded else ""
+    )
+
+
+# -- networks: are they there, do VMs reach Google from them, are there addresses for all hosts? -------------------------
+
+_NAMED = re.compile(r"(?:.*?\bprojects/(?P<project>[^/]+)/)?(?:global|regions/(?P<region>[^/]+))/[a-z]+/(?P<name>[^/]+)")
+
+
+class _Net(NamedTuple):
+    """A network or subnetwork: named alone, or with its project as in a shared VPC."""
+
+    project: str
+    name: str
+    region: str | None = None
+
+
+def network(project: Project) -> Finding:
+    wanted = _network(project)
+    try:
+        found = project.rest.get("compute", f"compute/v1/projects/{wanted.project}/global/networks/{wanted.name}")
+    except GoogleError as error:
+        if not error.missing:
+            return _unseen(project, error)
+        return Finding(
+            False,
+            f"there is no network {wanted.name} in {wanted.project}",
+            f"gcloud compute networks create {wanted.name} --subnet-mode=auto --project={wanted.project}, or "
+            'network = "NAME" in cloud.toml',
+        )
+    if project.settings.subnetwork is None and not found.get("autoCreateSubnetworks"):
+        there = (_named(url, "") for url in found.get("subnetworks", ()))
+        names = sorted({place.name for place in there if place.region in project.settings.regions})
+        return Finding(
+            False,
+            f"{wanted.name} is a network in custom mode, and no subnetwork is named",
+            f'subnetwork = "{names[0] if names else "NAME"}" in cloud.toml',
+        )
+    return Finding(True, wanted.name)
+
+
+def subnetwork(project: Project) -> Finding:
+    """In every region of the zones, and in the network."""
+    of = _network(project)
+    missing: dict[str, str] = {}
+    for region in project.settings.regions:
+        wanted = _subnetwork(project)
+        if wanted.region not in (None, region):
+            missing[region] = f"{wanted.name} is in {wanted.region}, not in {region}"
+            continue
+        try:
+            found = project.subnetwork(region, _subnetwork_path(wanted, region))
+        except GoogleError as error:
+            if not error.missing:
+                return _unseen(project, error)
+            missing[region] = f"there is no subnetwork {wanted.name} in {region}"
+            continue
+        if (its := found.get("network", of.name).rpartition("/")[2]) != of.name:
+            missing[region] = f"{wanted.name} in {region} is of the network {its}, not of {of.name}"
+    if missing:
+        remedy = f'another subnetwork = "NAME" in cloud.toml{_other_zones(project, missing)}'
+        return Finding(False, "; ".join(missing.values()), remedy)
+    return Finding(True, f"{_subnetwork(project).name} in {', '.join(project.settings.regions)}")
+
+
+def private_access(project: Project) -> Finding:
+    """Without external addresses VMs reach Google's services by it alone."""
+    off: list[str] = []
+    wanted = _subnetwork(project)
+    for region in project.settings.regions:
+        try:
+            found = project.subnetwork(region, _subnetwork_path(wanted, region))
+        except GoogleError as error:
+            return _unseen(project, error)
+        if not found.get("privateIpGoogleAccess"):
+            off.append(region)
+    if off:
+        return Finding(
+            False,
+            f"off on {', '.join(f'{wanted.name} in {region}' for region in off)}: VMs without external addresses do not reach "
+            "the bucket",
+            f"gcloud compute networks subnets update {wanted.name} --region={off[0]} --enable-private-ip-google-access "
+            f"--project={wanted.project}",
+        )
+    return Finding(True, f"on in {', '.join(project.settings.regions)}")
+
+
+def addresses(project: Project) -> Finding:
+    """Every host takes an external address of the region's quota."""
+    hosts = project.settings.kind.hosts
+    free: dict[str, str] = {}
+    short: dict[str, str] = {}
+    for region in project.settings.regions:
+        try:
+            found = project.rest.get("compute", f"compute/v1/projects/{project.id}/regions/{region}")
+        except GoogleError as error:
+            return _unseen(project, error)
+        item = next((item for item in found.get("quotas", ()) if item.get("metric") == _ADDRESSES), None)
+        if item is None:
+            continue
+        limit, used = float(item.get("limit", 0)), float(item.get("usage", 0))
+        free[region] = f"{limit - used:g} of {limit:g} free in {region}"
+        if limit >= 0 and limit - used < hosts:
+            short[region] = free[region]
+    if short:
+        page = f"{CONSOLE}/iam-admin/quotas?project={project.id}"
+        return Finding(
+            False,
+            f"{project.settings.kind.name} takes {hosts}: {'; '.join(short.values())} ({_ADDRESSES})",
+            "external_addresses = false in cloud.toml (with Private Google Access, and Cloud NAT for what is not Google's), "
+            f"or ask for more at {page}{_other_zones(project, short)}",
+        )
+    if not free:
+        return Finding(None, f"Google lists no quota {_ADDRESSES}")
+    return Finding(True, f"{hosts} needed; {'; '.join(free.values())}")
+
+
+def _other_zones(project: Project, bad: Iterable[str]) -> str:
+    """Those of the settings that are not in the bad regions."""
+    there = [zone for zone in project.settings.zones if region_of(zone) not in bad]
+    return f", or zones = {_toml(there)}" if there else ""
+
+
+def _network(project: Project) -> _Net:
+    return _named(project.settings.network or "default", project.id)
+
+
+def _subnetwork(project: Project) -> _Net:
+    """That of a network in auto mode has the network's name."""
+    of = _network(project)
+    return of if project.settings.subnetwork is None else _named(project.settings.subnetwork, of.project)
+
+
+def _named(text: str, project: str) -> _Net:
+    if found := _NAMED.fullmatch(text):
+        return _Net(found["project"] or project, found["name"], found["region"])
+    return _Net(project, text)
+
+
+def _subnetwork_path(place: _Net, region: str) -> str:
+    return f"projects/{place.project}/regions/{region}/subnetworks/{place.name}"
+
+
+def _unseen(project: Project, error: GoogleError) -> Finding:
+    """What may not be looked at may still be right. Raises what is told of every API alike."""
+    if error.is_off or not error.refused:
+        raise error
+    binding = f"--member={project.identity.member} --role=roles/compute.viewer"
+    remedy = f"gcloud projects add-iam-policy-binding {project.id} {binding}   (by somebody who may)"
+    return Finding(None, f"not checked: {error}", remedy)
+
+
+# -- buckets: are they there, near the TPUs, and cheap to keep checkpoints in? -------------------------------------------
+
+
+def _bucket_exists(project: Project, bucket: str) -> Finding:
+    try:
+        found = project.bucket(bucket)
+    except GoogleError as error:
+        if error.missing:
+            return Finding(False, f"there is no bucket gs://{bucket}", "tpulm cloud setup")
+        if error.refused and not error.is_off:
+            return Finding(
+                False,
+                f"gs://{bucket} is somebody else's, or you may not look at it ({error})",
+                "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
+                f"roles/storage.admin on gs://{bucket}",
+            )
+        raise
+    days = int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
+    update = f"gcloud storage buckets update gs://{bucket}"
+    if found.get("versioning", {}).get("enabled"):
+        waste = "it keeps old versions: every deleted checkpoint is billed for good"
+        return Finding(True, f"gs://{bucket}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
+    if days:
+        waste = f"it keeps what is deleted for {days:g} days (soft delete): so long is every deleted checkpoint billed"
+        return Finding(True, f"gs://{bucket}, but {waste}", f"{update} --clear-soft-delete")
+    return Finding(True, f"gs://{bucket}")
+
+
+def _bucket_location(project: Project, bucket: str) -> Finding:
+    found = project.bucket(bucket)
+    where, own = str(found["location"]), found.get("customPlacementConfig", {}).get("dataLocations")
+    regions = [region.lower() for region in own] if own else _DUAL_REGIONS.get(where, (where.lower(),))
+    if not project.zones:
+        return Finding(None, f"{where}; not compared, because no zones are named")
+    continent = None if "customPlacementConfig" in found else _CONTINENTS.get(where)
+
+    def beside(zones: Iterable[str]) -> list[str]:
+        return [zone for zone in zones if region_of(zone) in regions or (continent and zone.startswith(f"{continent}-"))]
+
+    near = beside(project.zones)
+    far = [zone for zone in project.zones if zone not in near]
+    if not near:
+        there = beside(project.settings.kind.zones) if project.settings.accelerator else []
+        return Finding(
+            False,
+            f"{where}, but the TPUs are in {', '.join(project.zones)}: slow, and every byte between them is charged",
+            f"{f'zones = {_toml(there)} in cloud.toml, or ' if there else ''}name another bucket, which 'tpulm cloud setup' "
+            f"makes in {region_of(project.zones[0])}",
+        )
+    if far:
+        return Finding(
+            True, f"{where}; far from {', '.join(far)}", f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)"
+        )
+    if continent:
+        return Finding(
+            True,
+            f"{where}, all of a continent: what TPUs read from there is charged, and slower",
+            f"a bucket in {region_of(project.zones[0])} itself is cheaper",
+        )
+    return Finding(True, where)
+
+
+# -- the VMs' account: may it read and write the bucket, read secrets, delete its own node? ------------------------------
+
+
+def _worker_account(project: Project) -> Finding:
+    email = project.settings.service_account
+    try:
+        found = project.account()
+    except GoogleError as error:
+        if not error.missing:
+            raise
+        remedy = "tpulm cloud setup"
+        if not email.endswith(f"@{project.id}.iam.gserviceaccount.com"):
+            remedy = "correct service_account in cloud.toml: setup makes accounts in the run's own project only"
+        return Finding(False, f"there is no account {email}", remedy)
+    if found.get("disabled"):
+        return Finding(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
+    return Finding(True, email)
+
+
+def _self_deletion(project: Project) -> Finding:
+    """Without it a VM that is done goes on billing until the supervisor looks."""
+    may = project.worker_may(project.policy)
+    if lacking := [permission for permission in SELF_DELETION if permission not in may]:
+        return Finding(False, f"it lacks {', '.join(lacking)}, and cannot delete its TPU when done", "tpulm cloud setup")
+    return Finding(True, _grouped(SELF_DELETION))
+
+
+def _secret(project: Project, source: str) -> Finding:
+    """One of Secret Manager, or an object."""
+    if source.startswith("gs://"):
+        bucket, _, name = source.removeprefix("gs://").partition("/")
+        service, path = "storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+        lacking, remedy = f"there is no object {source}", f"gcloud storage cp FILE {source}"
+        place, wanted = policies.bucket(project.rest, bucket), "storage.objects.get"
+    else:
+        service, path = "secretmanager", f"v1/projects/{project.id}/secrets/{source}"
+        lacking, remedy = f"there is no secret {source}", how_to_make(source, project.id)
+        place, wanted = policies.secret(project.rest, source), ACCESS
+    try:
+        project.rest.get(service, path)
+    except GoogleError as error:
+        if error.missing:
+            return Finding(False, lacking, remedy)
+        raise
+    return _rights(project, place, (wanted,))
+
+
+def how_to_make(secret: str, project: str) -> str:
+    return f"gcloud secrets create {secret} --data-file=FILE --project={project}"
+
+
+def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) -> Finding:
+    may = project.worker_may(place.read())
+    unseen = False
+    if not may.issuperset(wanted):
+        try:
+            may |= project.worker_may(project.policy)
+        except GoogleError as error:
+            if not error.refused:
+                raise
+            unseen = True
+    lacking = ", ".join(permission for permission in wanted if permission not in may)
+    if not lacking:
+        return Finding(True, _grouped(wanted))
+    remedy = "tpulm cloud setup"  # which grants rights on the buckets and secrets of cloud.toml, and on nothing else
+    if place.service == "storage" and place.name.removeprefix("gs://") not in project.settings.buckets:
+        binding = f"--member={project.worker} --role=roles/storage.objectViewer"
+        remedy = f"gcloud storage buckets add-iam-policy-binding {place.name} {binding}"
+    if unseen:
+        return Finding(
+            None, f"{place.name} itself does not grant it {lacking}; what the project grants, you may not see", remedy
+        )
+    return Finding(False, f"it lacks {lacking} on {place.name}", remedy)
+
+
+def _grouped(permissions: Iterable[str]) -> str:
+    """ "tpu.nodes.get", "tpu.nodes.list" -> "tpu.nodes: get, list"."""
+    groups: dict[str, list[str]] = {}
+    for permission in permissions:
+        kind, _, verb = permission.rpartition(".")
+        groups.setdefault(kind, []).append(verb)
+    return "; ".join(f"{kind}: {', '.join(verbs)}" for kind, verbs in groups.items())
+
+
+def _toml(names: Iterable[str]) -> str:
+    """ "a", "b" -> ["a", "b"], for what to write into cloud.toml."""
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"

@@ -11,11 +11,12 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from tpulm.cloud.settings import CloudSettings
 from tpulm.errors import CloudRefused, MissingExtra, installing
 from tpulm.storage.cloud_causes import expired, no_login
 
@@ -200,3 +201,104 @@ def _unanswered(service: Service, raised: Exception) -> GoogleError:
     if isinstance(raised, (requests.RequestException, exceptions.TransportError)):
         return GoogleError(service, 0, "UNAVAILABLE", f"no answer from {address(service)}: {type(raised).__name__}")
     raise raised
+
+
+@dataclass(frozen=True)
+class Identity:
+    source: str  # for people
+    email: str  # "" where it cannot be known
+    is_service_account: bool = False
+
+    @property
+    def member(self) -> str:
+        """As policies have it."""
+        return f"{'serviceAccount' if self.is_service_account else 'user'}:{self.email or 'YOUR-EMAIL'}"
+
+
+def identity(rest: GoogleRest) -> Identity:
+    """Raises CloudRefused without credentials."""
+    if is_anonymous("serviceusage"):
+        return Identity("nobody in particular, as an emulator asks nobody who they are", "")
+    credentials = rest.credentials
+    kind = f"{type(credentials).__module__}.{type(credentials).__name__}"
+    for name in ("service_account_email", "signer_email"):
+        email = getattr(credentials, name, None)
+        if isinstance(email, str) and "@" in email:
+            return Identity(_source(kind), email, is_service_account=True)
+    return Identity(_source(kind), getattr(credentials, "account", "") or _asked(rest), kind.startswith("google.auth.compute"))
+
+
+def _source(kind: str) -> str:
+    if file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        return f"the file {file} (GOOGLE_APPLICATION_CREDENTIALS)"
+    if kind.startswith("google.auth.compute_engine."):
+        return "this machine's service account, from the metadata server"
+    if kind.startswith("google.auth.impersonated_credentials."):
+        return "gcloud's login, as a service account"
+    return "gcloud's login (application-default)"
+
+
+def _asked(rest: GoogleRest) -> str:
+    """A login that gcloud made may read its own address."""
+    try:
+        return str(rest.get("openidconnect", "v1/userinfo").get("email", ""))
+    except GoogleError:
+        return ""
+
+
+TPU, STORAGE, IAM = "tpu.googleapis.com", "storage.googleapis.com", "iam.googleapis.com"
+COMPUTE = "compute.googleapis.com"  # the network that TPU VMs are in
+PROJECTS = "cloudresourcemanager.googleapis.com"
+SECRETS = "secretmanager.googleapis.com"
+BILLING, QUOTAS = "cloudbilling.googleapis.com", "cloudquotas.googleapis.com"  # for looking at them; both without cost
+_SECONDS = 600.0  # that turning on may take
+_SETTLE_SECONDS = 180.0  # until what was turned on answers everywhere
+
+
+def needed_apis(settings: CloudSettings) -> tuple[str, ...]:
+    """By runs in the cloud, and for setting them up."""
+    return (TPU, COMPUTE, STORAGE, IAM, PROJECTS, *([SECRETS] if settings.secret_names else []))
+
+
+def useful_apis(settings: CloudSettings) -> tuple[str, ...]:
+    """Those, and what `doctor` looks through."""
+    return (*needed_apis(settings), BILLING, QUOTAS)
+
+
+def enabled_apis(rest: GoogleRest, apis: Iterable[str]) -> dict[str, bool]:
+    """Which are on."""
+    names = list(apis)
+    path = f"v1/projects/{rest.project}/services"
+    found = rest.get("serviceusage", f"{path}:batchGet", names=[f"projects/{rest.project}/services/{name}" for name in names])
+    on = {item["config"]["name"] for item in found.get("services", ()) if item.get("state") == "ENABLED"}
+    return {name: name in on for name in names}
+
+
+def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float], None] = time.sleep) -> None:
+    """All of them or none; returns when Google says that it is done. Raises CloudRefused after ten minutes."""
+    body = {"serviceIds": list(apis)}
+    operation = rest.post("serviceusage", f"v1/projects/{rest.project}/services:batchEnable", body)
+    give_up_at = time.monotonic() + _SECONDS
+    pause = 0.2
+    while not operation.get("done"):
+        if time.monotonic() > give_up_at:
+            raise CloudRefused(
+                f"Google has been turning on {', '.join(body['serviceIds'])} for ten minutes; run this again later"
+            )
+        wait(pause)
+        pause = min(5.0, 2 * pause)
+        operation = rest.get("serviceusage", f"v1/{operation['name']}")
+    if failed := operation.get("error"):
+        raise GoogleError("serviceusage", 400, str(failed.get("code", "")), str(failed.get("message", "")))
+
+
+def when_enabled(act: Callable[[], None], *, wait: Callable[[float], None] = time.sleep) -> None:
+    """Do it, again while an API that was turned on a moment ago still says that it is off."""
+    give_up_at = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        try:
+            return act()
+        except GoogleError as error:
+            if not error.is_off or time.monotonic() > give_up_at:
+                raise
+        wait(5.0)

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tpulm.cloud import apis, checks_project, policies
-from tpulm.cloud.checks_project import OBJECTS
-from tpulm.cloud.checks_worker import ACCESS, SELF_DELETION, how_to_make
+from tpulm.cloud import doctor, google_rest, policies
+from tpulm.cloud.doctor import ACCESS, ACT_AS, OBJECTS, SELF_DELETION, Finding, Project, how_to_make
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.look import Check, Look
 from tpulm.cloud.settings import SUPERVISOR, CloudSettings, region_of
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
 
@@ -35,8 +33,8 @@ class _Role:
     permissions: tuple[str, ...]
     reason: str
 
-    def path(self, look: Look) -> str:
-        return f"projects/{look.project}/roles/{self.name}"
+    def path(self, project: Project) -> str:
+        return f"projects/{project.id}/roles/{self.name}"
 
 
 _WORKER_ROLE = _Role(
@@ -64,19 +62,19 @@ class Step:
 
 def steps(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[Step]:
     """What is missing, found by looking. Raises CloudRefused for what cannot be mended from here, such as billing."""
-    look = Look(settings, rest)
+    project = Project(settings, rest)
     try:
-        _ = look.identity
-        for check in (checks_project.project(look), _billing(look)):
+        _ = project.identity
+        for check in (doctor.project_exists(project), _billing(project)):
             if check.ok is False:
                 raise CloudRefused(f"{check.found}: {check.remedy}")
-        off = [name for name in apis.useful(settings) if not look.apis[name]]
-        found = [_enabling(look, off)] if off else []
-        found += _making_buckets(look)
-        found += _making_account(look)
-        found += _granting(look)
+        off = [name for name in google_rest.useful_apis(settings) if not project.apis[name]]
+        found = [_enabling(project, off)] if off else []
+        found += _making_buckets(project)
+        found += _making_account(project)
+        found += _granting(project)
         if settings.supervise == "cloud":
-            found += _supervisor(look)
+            found += _supervisor(project)
     except GoogleError as error:
         raise refusal("look at what is there", error) from error
     return found
@@ -87,7 +85,7 @@ def apply(found: Iterable[Step], *, tell: Callable[[Step], None] = lambda step: 
     for step in found:
         tell(step)
         try:
-            apis.settled(step.act)
+            google_rest.when_enabled(step.act)
         except GoogleError as error:
             raise refusal(step.what, error) from error
 
@@ -104,40 +102,42 @@ def refusal(doing: str, error: GoogleError) -> TpulmError:
     return TpulmError(f"cannot {doing}: {error}; run the same command again, it goes on where it stopped")
 
 
-def _billing(look: Look) -> Check:
+def _billing(project: Project) -> Finding:
     try:
-        return checks_project.billing(look)
+        return doctor.billing(project)
     except GoogleError as error:
         if not error.refused:
             raise
-        return Check("billing", None, str(error))  # turning on the APIs fails, in Google's words, where there is none
+        return Finding(None, str(error))  # turning on the APIs fails, in Google's words, where there is none
 
 
-def _enabling(look: Look, off: list[str]) -> Step:
+def _enabling(project: Project, off: list[str]) -> Step:
     names = ", ".join(name.removesuffix(".googleapis.com") for name in off)
-    return Step(f"turn on the APIs {names}", "costs nothing; takes a minute or two", lambda: apis.enable(look.rest, off))
+    return Step(
+        f"turn on the APIs {names}", "costs nothing; takes a minute or two", lambda: google_rest.enable_apis(project.rest, off)
+    )
 
 
 # -- buckets and accounts -----------------------------------------------------------------------------------------------
 
 
-def _making_buckets(look: Look) -> Iterator[Step]:
-    for bucket in look.settings.buckets:
-        if _there(lambda bucket=bucket: look.bucket(bucket), f"gs://{bucket}"):
+def _making_buckets(project: Project) -> Iterator[Step]:
+    for bucket in project.settings.buckets:
+        if _there(lambda bucket=bucket: project.bucket(bucket), f"gs://{bucket}"):
             continue
-        if not look.settings.zones:
+        if not project.settings.zones:
             raise ConfigError(
                 f"gs://{bucket} is made in the region of the TPUs: name zones or an accelerator in cloud.toml, or --zone"
             )
-        region = region_of(look.settings.zones[0])
+        region = region_of(project.settings.zones[0])
         yield Step(
             f"make the bucket gs://{bucket} in {region}",
             "where the first zone is; access by policy alone, never public, and nothing kept (or billed) after it is deleted",
-            lambda bucket=bucket, region=region: _make_bucket(look, bucket, region),
+            lambda bucket=bucket, region=region: _make_bucket(project, bucket, region),
         )
 
 
-def _make_bucket(look: Look, bucket: str, region: str) -> None:
+def _make_bucket(project: Project, bucket: str, region: str) -> None:
     """Without versions and soft delete, lest every deleted checkpoint is billed for another week."""
     body = {
         "name": bucket,
@@ -148,11 +148,11 @@ def _make_bucket(look: Look, bucket: str, region: str) -> None:
         "lifecycle": {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}]},
     }
     try:
-        look.rest.post("storage", "storage/v1/b", body, project=look.project)
+        project.rest.post("storage", "storage/v1/b", body, project=project.id)
     except GoogleError as error:
         if error.status != 409:
             raise
-        _there(lambda: look.bucket(bucket), f"gs://{bucket}")  # ours by an earlier attempt, or somebody else's
+        _there(lambda: project.bucket(bucket), f"gs://{bucket}")  # ours by an earlier attempt, or somebody else's
 
 
 def _there(see: Callable[[], object], name: str) -> bool:
@@ -170,11 +170,11 @@ def _there(see: Callable[[], object], name: str) -> bool:
     return True
 
 
-def _making_account(look: Look) -> Iterator[Step]:
-    email = look.settings.service_account
-    foreign = not policies.account_path(email).startswith(f"v1/projects/{look.project}/")
+def _making_account(project: Project) -> Iterator[Step]:
+    email = project.settings.service_account
+    foreign = not policies.account_path(email).startswith(f"v1/projects/{project.id}/")
     try:
-        if _there(look.account, email):
+        if _there(project.account, email):
             return
     except GoogleError as error:
         if foreign and error.refused:  # what may not be seen may be granted something all the same
@@ -182,20 +182,20 @@ def _making_account(look: Look) -> Iterator[Step]:
         raise
     if foreign:
         raise CloudRefused(f"there is no account {email}: correct service_account in cloud.toml, or make it in its own project")
-    yield _account_step(look, email, "worker", "What tpulm's TPU VMs run as")
+    yield _account_step(project, email, "worker", "What tpulm's TPU VMs run as")
 
 
-def _account_step(look: Look, email: str, title: str, description: str) -> Step:
+def _account_step(project: Project, email: str, title: str, description: str) -> Step:
     def act() -> None:
-        _make_account(look, email.partition("@")[0], {"displayName": f"tpulm {title}", "description": description})
+        _make_account(project, email.partition("@")[0], {"displayName": f"tpulm {title}", "description": description})
 
     return Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", act)
 
 
-def _make_account(look: Look, name: str, described: dict[str, str]) -> None:
+def _make_account(project: Project, name: str, described: dict[str, str]) -> None:
     body = {"accountId": name, "serviceAccount": described}
     try:
-        look.rest.post("iam", f"v1/projects/{look.project}/serviceAccounts", body)
+        project.rest.post("iam", f"v1/projects/{project.id}/serviceAccounts", body)
     except GoogleError as error:
         if error.status != 409:
             raise
@@ -204,47 +204,47 @@ def _make_account(look: Look, name: str, described: dict[str, str]) -> None:
 # -- rights -------------------------------------------------------------------------------------------------------------
 
 
-def _granting(look: Look) -> Iterator[Step]:
-    project = policies.project(look.rest)
-    of_project = _may(look, project)
+def _granting(project: Project) -> Iterator[Step]:
+    of = policies.project(project.rest)
+    of_project = _may(project, of)
     if not of_project.issuperset(SELF_DELETION):
-        yield from _making_role(look, _WORKER_ROLE)
-        yield _grant(project, _WORKER_ROLE.path(look), look.worker)
-    for bucket in look.settings.buckets:
-        place = policies.bucket(look.rest, bucket)
-        if not (of_project | _may(look, place)).issuperset(OBJECTS):
-            yield _grant(place, OBJECT_ADMIN, look.worker)
-    for secret in look.settings.secret_names:
-        place = policies.secret(look.rest, secret)
-        if ACCESS not in of_project | _may(look, place):
-            yield _grant(place, SECRET_ACCESSOR, look.worker)
+        yield from _making_role(project, _WORKER_ROLE)
+        yield _grant(of, _WORKER_ROLE.path(project), project.worker)
+    for bucket in project.settings.buckets:
+        place = policies.bucket(project.rest, bucket)
+        if not (of_project | _may(project, place)).issuperset(OBJECTS):
+            yield _grant(place, OBJECT_ADMIN, project.worker)
+    for secret in project.settings.secret_names:
+        place = policies.secret(project.rest, secret)
+        if ACCESS not in of_project | _may(project, place):
+            yield _grant(place, SECRET_ACCESSOR, project.worker)
 
 
-def _supervisor(look: Look) -> Iterator[Step]:
+def _supervisor(project: Project) -> Iterator[Step]:
     """The account of supervisors' VMs: it creates and deletes TPUs, and its own VM."""
-    email = look.settings.supervisor_account
-    if not _there(lambda: look.rest.get("iam", policies.account_path(email)), email):
-        yield _account_step(look, email, "supervisor", "What the VMs run as that supervise runs of tpulm")
+    email = project.settings.supervisor_account
+    if not _there(lambda: project.rest.get("iam", policies.account_path(email)), email):
+        yield _account_step(project, email, "supervisor", "What the VMs run as that supervise runs of tpulm")
     member = f"serviceAccount:{email}"
-    project = policies.project(look.rest)
-    of_project = _may(look, project, member)
+    of = policies.project(project.rest)
+    of_project = _may(project, of, member)
     if not of_project.issuperset(SUPERVISION):
-        yield from _making_role(look, _SUPERVISOR_ROLE)
-        yield _grant(project, _SUPERVISOR_ROLE.path(look), member)
+        yield from _making_role(project, _SUPERVISOR_ROLE)
+        yield _grant(of, _SUPERVISOR_ROLE.path(project), member)
     if not of_project.issuperset(NODES):
-        yield _grant(project, TPU_ADMIN, member)
+        yield _grant(of, TPU_ADMIN, member)
     for place, permissions, role in (
-        *((policies.bucket(look.rest, bucket), OBJECTS, OBJECT_ADMIN) for bucket in look.settings.buckets),
-        (policies.account(look.rest, look.settings.service_account), ("iam.serviceAccounts.actAs",), ACCOUNT_USER),
+        *((policies.bucket(project.rest, bucket), OBJECTS, OBJECT_ADMIN) for bucket in project.settings.buckets),
+        (policies.account(project.rest, project.settings.service_account), (ACT_AS,), ACCOUNT_USER),
     ):
-        if not (of_project | _may(look, place, member)).issuperset(permissions):
+        if not (of_project | _may(project, place, member)).issuperset(permissions):
             yield _grant(place, role, member)
 
 
-def _may(look: Look, place: policies.Place, member: str | None = None) -> frozenset[str]:
+def _may(project: Project, place: policies.Place, member: str | None = None) -> frozenset[str]:
     """What the place itself permits an account, the worker's by default; nothing where it is not there yet."""
     try:
-        return look.roles.of(policies.roles_of(place.read(), member or look.worker))
+        return project.roles.of(policies.roles_of(place.read(), member or project.worker))
     except GoogleError as error:
         if error.missing or error.is_off:
             return frozenset()
@@ -268,39 +268,39 @@ def _grant(place: policies.Place, role: str, member: str) -> Step:
     return Step(f"grant {whose} {shown} on {place.name}", "beside whatever others have there", act)
 
 
-def _making_role(look: Look, role: _Role) -> Iterator[Step]:
-    if not _role_is_whole(look, role):
+def _making_role(project: Project, role: _Role) -> Iterator[Step]:
+    if not _role_is_whole(project, role):
         yield Step(
-            f"make the role {role.name}", f"{', '.join(role.permissions)}: {role.reason}", lambda: _make_role(look, role)
+            f"make the role {role.name}", f"{', '.join(role.permissions)}: {role.reason}", lambda: _make_role(project, role)
         )
 
 
-def _role_is_whole(look: Look, role: _Role) -> bool:
+def _role_is_whole(project: Project, role: _Role) -> bool:
     try:
-        return look.roles.permissions(role.path(look)).issuperset(role.permissions)
+        return project.roles.permissions(role.path(project)).issuperset(role.permissions)
     except GoogleError as error:
         if error.missing or error.is_off:
             return False
         raise
 
 
-def _make_role(look: Look, role: _Role) -> None:
+def _make_role(project: Project, role: _Role) -> None:
     body = {
         "title": role.title,
         "description": role.description,
         "includedPermissions": list(role.permissions),
         "stage": "GA",
     }
-    path = role.path(look)
+    path = role.path(project)
     try:
-        look.rest.post("iam", f"v1/projects/{look.project}/roles", {"roleId": role.name, "role": body})
+        project.rest.post("iam", f"v1/projects/{project.id}/roles", {"roleId": role.name, "role": body})
         return
     except GoogleError as error:
         if error.status != 409:
             raise
-    found = look.rest.get("iam", f"v1/{path}")
+    found = project.rest.get("iam", f"v1/{path}")
     if found.get("deleted"):  # which can be taken back for a week, and keeps the name
-        look.rest.post("iam", f"v1/{path}:undelete", {})
+        project.rest.post("iam", f"v1/{path}:undelete", {})
     permissions = sorted({*found.get("includedPermissions", ()), *role.permissions})
     changed = {"includedPermissions": permissions}
-    look.rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})
+    project.rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})

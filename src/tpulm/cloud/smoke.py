@@ -15,10 +15,9 @@ from pathlib import PurePath
 from typing import Any
 
 from tpulm import interrupt, storage
-from tpulm.cloud import bundle, checks_tpu, prices
+from tpulm.cloud import bundle, doctor, prices
 from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, small_vm
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.look import Look
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused, Request, deletion_command
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.tpu_api import TpuApi
@@ -135,7 +134,7 @@ class Smoke:
 
     def _quota(self) -> Line:
         try:
-            check = checks_tpu.quota(Look(self.settings, self.rest))
+            check = doctor.quota(doctor.Project(self.settings, self.rest))
         except (GoogleError, CloudRefused) as error:
             return Line("quota", None, str(error))
         return Line("quota", check.ok is True, check.found)
