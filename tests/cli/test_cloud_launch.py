@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from test_pipeline import write_corpus
-from tpulm.cloud import packages, setup
+from tpulm.cloud import bundle, setup
 from tpulm.cloud.settings import load
 from tpulm.emulator import Emulator, MachineSettings
 from tpulm.errors import ConfigError, TpulmError
@@ -202,7 +202,7 @@ def test_vms_with_an_old_python_and_no_way_to_a_package_index(
 ) -> None:
     """They get an interpreter and all packages with the bundle."""
     try:
-        packages.wheels(["absl-py"], tmp_path / "wheels")
+        bundle.fetch_wheels(["absl-py"], tmp_path / "wheels")
     except TpulmError as error:
         pytest.skip(f"no package index can be reached from here: {error}")
     gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)

@@ -16,9 +16,9 @@ from vm_rig import PATIENCE, QUICK, WORKDIR, Cloud, agents, cloud, endings, mach
 from tpulm import storage
 from tpulm.cloud import job as jobs
 from tpulm.cloud import launch as launching
-from tpulm.cloud import refusals
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import AskToStop, Condemn, Note, Outcome, decide, recorded
+from tpulm.cloud.decide import AskToStop, MarkForDeletion, Note, Outcome, decide, recorded
+from tpulm.cloud.provider import is_rate_limit
 from tpulm.config import load as load_run
 from tpulm.errors import CloudRefused, ConfigError, StorageError
 
@@ -74,7 +74,7 @@ def test_what_nobody_saw_is_counted_from_before():
     morning = NOW + 40_000
     assert recorded(coming, Note("READY"), WORKING, morning).node.ready_at == NOW + 5  # type: ignore[union-attr]
     done = dataclasses.replace(WORKING, outcome=Outcome(0, None, ""), complete=True)
-    assert recorded(coming, Condemn("done", "x"), done, morning).node.ready_at == NOW + 5  # type: ignore[union-attr]
+    assert recorded(coming, MarkForDeletion("done", "x"), done, morning).node.ready_at == NOW + 5  # type: ignore[union-attr]
     unheard = dataclasses.replace(WORKING, silence=())
     assert recorded(coming, Note("READY"), unheard, NOW + 9).node.ready_at == NOW + 9  # type: ignore[union-attr]
 
@@ -84,12 +84,12 @@ def test_a_run_that_is_launched_while_it_stops_goes_on():
     job = jobs.reopened(job)
     saved = dataclasses.replace(WORKING, outcome=Outcome(75, None, ""))
     action = decide(job, saved, NOW + 5, POLICY)
-    assert isinstance(action, Condemn) and action.why == "again"
+    assert isinstance(action, MarkForDeletion) and action.why == "again"
 
 
 def test_a_failure_without_a_record_says_so():
     action = decide(working(), dataclasses.replace(WORKING, outcome=Outcome(2, None, "")), NOW, POLICY)
-    assert action == Condemn("failed", "the trainer ended with exit code 2 and said nothing; see 'tpulm cloud logs'")
+    assert action == MarkForDeletion("failed", "the trainer ended with exit code 2 and said nothing; see 'tpulm cloud logs'")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_failure_without_a_record_says_so():
     ],
 )
 def test_requests_too_often_are_no_quota_of_cores(message: str, is_rate: bool):
-    assert refusals.is_rate_limit(message) is is_rate
+    assert is_rate_limit(message) is is_rate
 
 
 def test_a_budget_that_is_no_more_than_what_is_kept_for_the_end(cloud: Cloud):

@@ -11,26 +11,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpulm.cloud import job as jobs
-from tpulm.cloud.actions import (
+from tpulm.cloud.decide import (
     Action,
     Adopt,
     AskToStop,
     Beside,
     Bury,
     Close,
-    Condemn,
     Create,
     Delete,
     GiveUp,
     Intend,
+    MarkForDeletion,
     Note,
+    Outcome,
+    Pace,
+    Policy,
     Promote,
     Rest,
+    Seen,
     Wait,
+    decide,
+    recorded,
+    refused,
 )
-from tpulm.cloud.decide import Outcome, Pace, Policy, Seen, decide, recorded, refused
 from tpulm.cloud.job import Job
-from tpulm.cloud.refusals import Refusal
+from tpulm.cloud.provider import Refusal
 
 POLICY = Policy()
 NOW = 1_000_000.0
@@ -121,7 +127,7 @@ def test_what_is_due(job: Job, seen: Seen, later: float, expected: Action):
 )
 def test_why_a_node_is_given_up(job: Job, seen: Seen, later: float, why: str):
     action = decide(job, seen, NOW + later, POLICY)
-    assert isinstance(action, Condemn) and action.why == why, action
+    assert isinstance(action, MarkForDeletion) and action.why == why, action
     assert action.detail or seen.refusal
 
 
@@ -144,7 +150,7 @@ def test_a_complete_run_has_its_trainer_end_by_itself():
         (complete, 301),
     ):
         action = decide(job, seen, NOW + later, POLICY)
-        assert isinstance(action, Condemn) and action.why == "done", seen
+        assert isinstance(action, MarkForDeletion) and action.why == "done", seen
 
 
 def test_a_wish_to_stop_saves_first():
@@ -153,16 +159,16 @@ def test_a_wish_to_stop_saves_first():
     job = recorded(job, AskToStop("stopped"), WORKING, NOW)
     assert isinstance(decide(job, WORKING, NOW + 299, POLICY), Wait)
     late = decide(job, WORKING, NOW + 301, POLICY)
-    assert isinstance(late, Condemn) and late.why == "stopped"
+    assert isinstance(late, MarkForDeletion) and late.why == "stopped"
     saved = dataclasses.replace(WORKING, outcome=Outcome(75, "Stopped", "saved at step 30"))
-    assert decide(job, saved, NOW + 20, POLICY) == Condemn("stopped", "saved at step 30")
+    assert decide(job, saved, NOW + 20, POLICY) == MarkForDeletion("stopped", "saved at step 30")
 
 
 def test_a_wish_to_stop_does_not_wait_for_what_cannot_save():
     job = requested(state="CREATING").model_copy(update={"wanted": "stopped"})
     for seen in (Seen(state="CREATING"), Seen(state="CREATING", silence=(500.0,))):
         action = decide(job, seen, NOW, POLICY)
-        assert isinstance(action, Condemn) and action.why == "stopped"
+        assert isinstance(action, MarkForDeletion) and action.why == "stopped"
 
 
 def test_the_budget_leaves_room_to_save_and_delete():
@@ -287,7 +293,7 @@ def test_several_zones_are_queued_at_once_and_the_first_is_kept():
     job = recorded(job, decide(job, seen, NOW + 60, POLICY), seen, NOW + 60)  # its state
     for name in ("reviews-a1", "reviews-a2"):
         action = decide(job, seen, NOW + 60, POLICY)
-        assert isinstance(action, Beside) and isinstance(action.action, Condemn) and action.action.why == "withdrawn"
+        assert isinstance(action, Beside) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
         assert action.node == name
         job = recorded(job, action, seen, NOW + 60)
     assert decide(job, seen, NOW + 60, POLICY) == Delete()
@@ -376,7 +382,7 @@ def test_what_failed_is_not_tried_elsewhere_while_it_is_deleted():
     job = jobs.with_node(queued_job(), requested=True, state="READY", ending="failed")
     seen = Seen(state="READY", spare={"reviews-a2": Seen(), "reviews-a3": Seen(state="READY")})
     action = decide(job, seen, NOW, POLICY)
-    assert isinstance(action, Beside) and isinstance(action.action, Condemn) and action.action.why == "withdrawn"
+    assert isinstance(action, Beside) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
 
 
 def test_the_price_of_the_zone_counts_and_the_dearest_before():
@@ -400,34 +406,34 @@ def test_the_same_hang_twice_ends_the_run():
     )
     seen = dataclasses.replace(WORKING, outcome=hung)
     action = decide(working(), seen, NOW, POLICY)
-    assert action == Condemn("hung", hung.message, 40)
+    assert action == MarkForDeletion("hung", hung.message, 40)
     job = recorded(working(), action, seen, NOW)
     job = jobs.ended(job, now=NOW, newest_step=0, pause=0.0)
     assert (job.status, job.hangs, job.fruitless) == ("active", (40,), 1)
     again = jobs.seen(jobs.with_node(jobs.intended(job, now=NOW), requested=True), "READY", now=NOW, heard=False)
     elsewhere = dataclasses.replace(seen, outcome=dataclasses.replace(hung, step=90))
     other = decide(again, elsewhere, NOW, POLICY)
-    assert isinstance(other, Condemn) and other.why == "hung"
+    assert isinstance(other, MarkForDeletion) and other.why == "hung"
     action = decide(again, seen, NOW, POLICY)
-    assert isinstance(action, Condemn) and action.why == "failed"
+    assert isinstance(action, MarkForDeletion) and action.why == "failed"
     assert "hung twice after step 40" in action.detail and "stacks-0.txt" in action.detail
-    assert isinstance(decide(jobs.reopened(again), seen, NOW, POLICY), Condemn)
+    assert isinstance(decide(jobs.reopened(again), seen, NOW, POLICY), MarkForDeletion)
     relaunched = decide(jobs.reopened(again), seen, NOW, POLICY)
-    assert isinstance(relaunched, Condemn) and relaunched.why == "hung", "a launch begins anew"
+    assert isinstance(relaunched, MarkForDeletion) and relaunched.why == "hung", "a launch begins anew"
 
 
 def test_heartbeats_without_steps_are_a_hang():
     slow = dataclasses.replace(WORKING, pace=Pace(40, 5300.0, 1.0))
     assert decide(working(), slow, NOW, POLICY) == Wait("working")
     action = decide(working(), dataclasses.replace(WORKING, pace=Pace(40, 5500.0, 1.0)), NOW, POLICY)
-    assert isinstance(action, Condemn) and (action.why, action.step) == ("hung", 40)
+    assert isinstance(action, MarkForDeletion) and (action.why, action.step) == ("hung", 40)
     long_steps = dataclasses.replace(WORKING, pace=Pace(40, 9000.0, 60.0))
     assert decide(working(), long_steps, NOW, POLICY) == Wait("working")
 
 
 def test_a_boot_that_does_not_end_says_how_far_it_came():
     action = decide(working(), Seen(state="READY", boot="installing"), NOW + 1201, POLICY)
-    assert isinstance(action, Condemn) and "it got as far as 'installing'" in action.detail
+    assert isinstance(action, MarkForDeletion) and "it got as far as 'installing'" in action.detail
 
 
 @pytest.mark.parametrize(("state", "bound"), [("WAITING_FOR_RESOURCES", 86_400), ("PROVISIONING", 7200), ("CREATING", 7200)])
@@ -436,7 +442,7 @@ def test_how_long_a_queued_resource_may_take(state: str, bound: float):
     job = jobs.with_node(job, requested=True, state=state, since=NOW)
     assert isinstance(decide(job, Seen(state=state), NOW + bound - 1, POLICY), Wait)
     action = decide(job, Seen(state=state), NOW + bound + 1, POLICY)
-    assert isinstance(action, Condemn) and action.why == "slow"
+    assert isinstance(action, MarkForDeletion) and action.why == "slow"
 
 
 def test_suspending_before_anything_ran_may_yet_say_why():
@@ -445,7 +451,7 @@ def test_suspending_before_anything_ran_may_yet_say_why():
     )
     assert isinstance(decide(job, Seen(state="SUSPENDING"), NOW + 60, POLICY), Wait)
     failed = Seen(state="FAILED", refusal="cloud", refused_because="an internal error has occurred")
-    assert decide(job, failed, NOW + 90, POLICY) == Condemn("cloud", "an internal error has occurred")
+    assert decide(job, failed, NOW + 90, POLICY) == MarkForDeletion("cloud", "an internal error has occurred")
 
 
 def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():
@@ -545,7 +551,7 @@ class World:
                     self.nodes[name] = "DELETING"
             case AskToStop():
                 self.asked = True
-            case Condemn():
+            case MarkForDeletion():
                 self.refusal = None
             case _:
                 pass
@@ -566,7 +572,9 @@ def test_every_history_ends_and_leaves_nothing(seed: int, trouble: float, stoppe
         acts_first = world.chance.random() < 0.9
         if acts_first:  # else the supervisor is killed before it could act, or between acting and recording
             world.act(job, action)
-        if (acts_first and world.chance.random() < 0.9) or isinstance(action, Intend | Condemn | Bury | Close | AskToStop):
+        if (acts_first and world.chance.random() < 0.9) or isinstance(
+            action, Intend | MarkForDeletion | Bury | Close | AskToStop
+        ):
             job = recorded(job, action, seen, world.now)
         assert len(world.nodes) <= 1, "never two at once"
         assert world.nodes.keys() <= {job.node.name if job.node else None}, "whatever is there is recorded"

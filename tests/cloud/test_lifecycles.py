@@ -14,13 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from tpulm.cloud.actions import GiveUp, Rest
 from tpulm.cloud.control import Beat
-from tpulm.cloud.decide import Outcome
+from tpulm.cloud.decide import GiveUp, Outcome, Rest
 from tpulm.cloud.job import Job
 from tpulm.cloud.launch import policy_of, request_for
-from tpulm.cloud.provider import Creation, Refused, Request, Sight
-from tpulm.cloud.refusals import Refusal
+from tpulm.cloud.provider import Creation, NodeStatus, Refusal, Refused, Request
 from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.errors import CloudRefused, Unavailable
@@ -172,13 +170,13 @@ class World:
         pending = vm is not None and not vm.request.queued and self.now < vm.comes_at
         return Creation(pending, self.failed.get(operation))
 
-    def look(self, name: str, zone: str) -> Sight:
+    def look(self, name: str, zone: str) -> NodeStatus:
         self._between()
         vm = self.vms.get(name)
         if vm is None or self.now < vm.hidden_until:
-            return Sight(None)
+            return NodeStatus(None)
         refused = Refused(*vm.failure) if vm.failure and vm.state == "FAILED" else None
-        return Sight(vm.state, dict(vm.request.labels), 1, refused, created_at=vm.comes_at - 60)
+        return NodeStatus(vm.state, dict(vm.request.labels), 1, refused, created_at=vm.comes_at - 60)
 
     def delete(self, name: str, zone: str) -> str:
         self._between()

@@ -14,7 +14,7 @@ from tpulm import storage
 from tpulm.cloud import bundle, setup, smoke
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.launch import offered
-from tpulm.cloud.provider import Refused, Request, Sight
+from tpulm.cloud.provider import NodeStatus, Refused, Request
 from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator, MachineSettings, as_it_was
@@ -117,10 +117,10 @@ class Contrary(TpuApi):
             raise Refused("quota", "Quota limit 'TPUV5sLitepodServing' has been exceeded.")
         return operation
 
-    def look(self, name: str, zone: str) -> Sight:
+    def look(self, name: str, zone: str) -> NodeStatus:
         first, last = self.hidden
         age = self.clock() - self.taken.get(name, (0.0, ""))[0]
-        return Sight(None) if first <= age < last else super().look(name, zone)
+        return NodeStatus(None) if first <= age < last else super().look(name, zone)
 
     def delete(self, name: str, zone: str) -> str:
         if isinstance(self.refusal, BaseException) and name.endswith("-q"):

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tpulm.cloud.actions import Bury, Rest
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import Policy
+from tpulm.cloud.decide import Bury, Policy, Rest
 from tpulm.cloud.job import Job, Node, reopened
-from tpulm.cloud.provider import LABEL, Creation, Refused, Request, Resource, Sight
+from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request, Resource
 from tpulm.cloud.supervise import Supervisor
 from tpulm.emulator.recorded import answer
 from tpulm.errors import CloudRefused, StorageError, TpulmError
@@ -62,15 +61,15 @@ class Cloud:
     def progress(self, operation: str) -> Creation:
         return Creation()
 
-    def look(self, name: str, zone: str) -> Sight:
+    def look(self, name: str, zone: str) -> NodeStatus:
         if self._mortal():
             raise Killed
         if self.trouble:
             raise self.trouble.pop(0)
         if name in self.nodes and self.hidden_looks:
             self.hidden_looks -= 1
-            return Sight(None)
-        return Sight(self.nodes.get(name), self.labels.get(name, {}))
+            return NodeStatus(None)
+        return NodeStatus(self.nodes.get(name), self.labels.get(name, {}))
 
     def delete(self, name: str, zone: str) -> str:
         dies = self._mortal()

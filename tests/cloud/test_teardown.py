@@ -9,7 +9,7 @@ import pytest
 from cloud_rig import PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, write_job
 
 from tpulm import storage
-from tpulm.cloud import cost, teardown
+from tpulm.cloud import status, teardown
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job
 from tpulm.cloud.prices import Price
@@ -131,22 +131,22 @@ def test_the_cost_of_attempts_storage_and_what_is_to_come(gcs: Emulator):
     job, now = running(), time.time()
     write_job(job)
     storage.write_atomic(WORKDIR_PATH / "x", b"0" * 1_000_000)
-    found = cost.cost(job, WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
+    found = status.cost(job, WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
     assert [(item.attempt, item.ending, item.steps) for item in found.attempts] == [(1, "preempted", 40), (2, "", 30)]
     assert found.dollars == pytest.approx(4.0, rel=0.01) and found.runs and found.hours == pytest.approx(2.0, rel=0.01)
     assert found.dollars_at_end == pytest.approx(8.0, rel=0.01)
     assert found.stored.objects == 4 and found.stored.region == "us-central1"
     assert found.stored.dollars_per_month == pytest.approx(found.stored.bytes / 2**30 * 0.02)
-    granted = cost.cost(running(dollars_per_hour=0.0, attempts=()), WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
+    granted = status.cost(running(dollars_per_hour=0.0, attempts=()), WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
     assert (granted.dollars, granted.dollars_at_end) == (0.0, 0.0)
-    assert cost.cost(job, WORKDIR_PATH, now=now, newest_step=70).dollars_at_end is None
-    assert (cost.stored(WORKDIR_PATH, "asia-northeast1").dollars_per_month or 0) > (found.stored.dollars_per_month or 0)
-    assert cost.stored(WORKDIR_PATH, "us-central2").dollars_per_month is None, "no other region's price stands for it"
+    assert status.cost(job, WORKDIR_PATH, now=now, newest_step=70).dollars_at_end is None
+    assert (status.stored(WORKDIR_PATH, "asia-northeast1").dollars_per_month or 0) > (found.stored.dollars_per_month or 0)
+    assert status.stored(WORKDIR_PATH, "us-central2").dollars_per_month is None, "no other region's price stands for it"
 
 
 def test_a_zone_without_a_price_is_named_and_not_counted(gcs: Emulator):
     known = Price(2.0, ZONE, True, "Cloud Billing Catalog", "2026-11-23")
     job, now = running(node=node_of(2, zone="us-central1-b")), time.time()
-    found = cost.cost(job, WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200, prices={ZONE: known})
+    found = status.cost(job, WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200, prices={ZONE: known})
     assert [item.dollars for item in found.attempts] == [2.0, None] and found.prices == (known,)
     assert (found.dollars, found.at_least, found.dollars_per_hour, found.dollars_at_end) == (2.0, True, None, None)

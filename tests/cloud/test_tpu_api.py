@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from google.auth import exceptions as auth
 
-from tpulm.cloud import refusals, tpu_api
-from tpulm.cloud.provider import LABEL, Refused, Request
+from tpulm.cloud import tpu_api
+from tpulm.cloud.provider import LABEL, Refused, Request, refusal_of_code, with_advice
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
 from tpulm.emulator.recorded import answer
@@ -236,8 +236,8 @@ def test_why_a_queued_resource_failed(api: TpuApi, gcs: Emulator, name: str, kin
 
 def test_addresses_are_told_with_their_fix():
     message = answer("failed-addresses", limit=8, region="us-central1")["failed_data"]["error"]["message"]
-    assert refusals.of_code(8, message) == "quota" == refusals.of_code(8, "IN_USE_ADDRESSES limit: 8.0")
-    assert "IN_USE_ADDRESSES" in refusals.advised(message) and "Cloud NAT" in refusals.advised(message)
+    assert refusal_of_code(8, message) == "quota" == refusal_of_code(8, "IN_USE_ADDRESSES limit: 8.0")
+    assert "IN_USE_ADDRESSES" in with_advice(message) and "Cloud NAT" in with_advice(message)
 
 
 def test_a_deletion_in_provisioning_is_refused_without_an_error(api: TpuApi, gcs: Emulator):

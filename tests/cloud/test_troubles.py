@@ -17,7 +17,7 @@ from vm_rig import PATIENCE, QUICK, WORKDIR, ZONES, Cloud, cloud, endings, machi
 from tpulm import storage
 from tpulm.cloud import tpu_api
 from tpulm.cloud.control import Control
-from tpulm.cloud.provider import Sight
+from tpulm.cloud.provider import NodeStatus
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import InUse
 
@@ -249,8 +249,8 @@ def test_a_node_that_was_asked_for_by_a_supervisor_that_died(cloud: Cloud, is_se
 class NothingThere(TpuApi):
     """Looks too early."""
 
-    def look(self, name: str, zone: str) -> Sight:
-        return Sight(None)
+    def look(self, name: str, zone: str) -> NodeStatus:
+        return NodeStatus(None)
 
 
 def test_the_budget_is_reached(cloud: Cloud) -> None:

@@ -169,9 +169,9 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     from tpulm.cloud import supervisor_vm
     from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
-    from tpulm.cloud.cost import cost as reckon
     from tpulm.cloud.prices import saved
-    from tpulm.cloud.standing import launched_with, total_steps
+    from tpulm.cloud.status import cost as reckon
+    from tpulm.cloud.status import launched_with, total_steps
 
     control = Control(workdir)
     job = control.job()

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from tpulm.cli.cloud_shared import Pace
     from tpulm.cloud.control import Control
-    from tpulm.cloud.cost import Spent
     from tpulm.cloud.job import Job
-    from tpulm.cloud.standing import Standing
+    from tpulm.cloud.status import RunStatus, Spent
     from tpulm.cloud.supervisor_vm import Watch
 
 Worker = Annotated[int, typer.Option(min=0, metavar="I", help="The worker, of several hosts; 0 is the first.")]
@@ -41,11 +40,11 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
     from tpulm.cloud import supervisor_vm
     from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
-    from tpulm.cloud.standing import standing
+    from tpulm.cloud.status import read_status
 
     with console.status(f"Looking at {workdir} …"):
         api = api_of(workdir, project)
-        found = standing(workdir, api, newest_step=lambda: newest_step(workdir))
+        found = read_status(workdir, api, newest_step=lambda: newest_step(workdir))
         watch = supervisor_vm.watch(Control(workdir), ComputeApi(api.project) if api else None)
         speed = pace(workdir)
     _show(workdir, found, watch, speed)
@@ -53,8 +52,8 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
         print_json(_as_values(found, watch, speed))
 
 
-def _show(workdir: PurePath, found: Standing, watch: Watch | None, speed: Pace | None) -> None:
-    from tpulm.cloud.cost import spent
+def _show(workdir: PurePath, found: RunStatus, watch: Watch | None, speed: Pace | None) -> None:
+    from tpulm.cloud.status import spent
 
     job, now = found.job, time.time()
     attempts = spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
@@ -86,7 +85,7 @@ def _show(workdir: PurePath, found: Standing, watch: Watch | None, speed: Pace |
         )
 
 
-def _supervisor(found: Standing, watch: Watch | None) -> str:
+def _supervisor(found: RunStatus, watch: Watch | None) -> str:
     from tpulm.cloud.supervisor_vm import in_words
 
     if watch is not None and not (found.job.is_over and watch.state is None) and (watch.is_of_use or not found.supervisor):
@@ -94,11 +93,11 @@ def _supervisor(found: Standing, watch: Watch | None) -> str:
     return found.supervisor or ("none" if found.needs_supervisor else "")
 
 
-def _needs_supervisor(found: Standing, watch: Watch | None) -> bool:
+def _needs_supervisor(found: RunStatus, watch: Watch | None) -> bool:
     return found.needs_supervisor and not (watch is not None and watch.is_beginning)
 
 
-def _state(found: Standing) -> str:
+def _state(found: RunStatus) -> str:
     if found.job.node is None:
         return ""
     if found.sight is None:
@@ -108,7 +107,7 @@ def _state(found: Standing) -> str:
     return f"{found.sight.state}, {found.sight.workers} worker{'s' * (found.sight.workers != 1)}"
 
 
-def _speed(found: Standing, speed: Pace | None) -> str:
+def _speed(found: RunStatus, speed: Pace | None) -> str:
     left = seconds_left(found.job, speed, found.steps, found.newest_step)
     if speed is None or found.job.status == "done":
         return ""
@@ -137,10 +136,10 @@ def _show_attempts(job: Job, attempts: Sequence[Spent]) -> None:
         console.print(f"the last one ended because: {escape(job.attempts[-1].detail)}", soft_wrap=True)
 
 
-def _as_values(found: Standing, watch: Watch | None, speed: Pace | None) -> dict[str, Any]:
+def _as_values(found: RunStatus, watch: Watch | None, speed: Pace | None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from tpulm.cloud.cost import spent
+    from tpulm.cloud.status import spent
 
     job, now = found.job, time.time()
     attempts = spent(job, now=now, newest_step=found.newest_step, prices=found.prices)

@@ -16,8 +16,8 @@ from tpulm.readable import dollars
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpulm.cloud.cost import Spent
     from tpulm.cloud.job import Job
+    from tpulm.cloud.status import Spent
     from tpulm.cloud.tpu_api import TpuApi
 
 _RECENT = 50  # records of training from which the speed is told
@@ -38,7 +38,7 @@ def project_of(workdir: PurePath, project: str | None) -> str:
     """
     from tpulm.cloud.control import Control
     from tpulm.cloud.settings import default_project
-    from tpulm.cloud.standing import launched_with
+    from tpulm.cloud.status import launched_with
 
     control, recorded = Control(workdir), ""
     with contextlib.suppress(StorageError):  # of a job that is damaged

@@ -17,18 +17,20 @@ import hashlib
 import io
 import json
 import os
+import platform
+import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tpulm import storage
-from tpulm.cloud import packages
 from tpulm.cloud.vm.digest import digest
+from tpulm.errors import MissingExtra, TpulmError, installing
 from tpulm.progress import SILENT, Progress
 from tpulm.storage.paths import bucket_and_name
 
@@ -91,11 +93,11 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
             "pins.txt": ("\n".join(needed) + "\n").encode(),
             "supervisor.txt": ("\n".join(supervisors) + "\n").encode(),
             wheel[0]: wheel[1],
-            "uv": packages.uv(folder),
+            "uv": fetch_uv(folder),
         }
         if offline:
-            files |= {f"wheels/{path.name}": path for path in packages.wheels([*needed, *supervisors], folder / "wheels")}
-            interpreter = packages.interpreter(folder / "python")
+            files |= {f"wheels/{path.name}": path for path in fetch_wheels([*needed, *supervisors], folder / "wheels")}
+            interpreter = fetch_interpreter(folder / "python")
             files |= {
                 f"interpreter/{path.relative_to(interpreter)}": path
                 for path in interpreter.rglob("*")
@@ -120,7 +122,7 @@ def supervisor_pins() -> list[str]:
     from packaging.utils import canonicalize_name
 
     named = [Requirement(text) for text in metadata.requires("tpulm") or ()]
-    wanted = [one for one in named if one.marker is None or one.marker.evaluate({**packages.MARKERS, "extra": "cloud"})]
+    wanted = [one for one in named if one.marker is None or one.marker.evaluate({**MARKERS, "extra": "cloud"})]
     return _installed([one for one in wanted if canonicalize_name(one.name) in _SUPERVISION])
 
 
@@ -145,7 +147,7 @@ def _installed(waiting: list[Requirement]) -> list[str]:
             if name not in ("tpulm", "jax"):
                 found[name] = installed.version
             needed = [Requirement(text) for text in installed.requires or ()]
-            there = {**packages.MARKERS, "extra": extra}
+            there = {**MARKERS, "extra": extra}
             waiting += [one for one in needed if one.marker is None or one.marker.evaluate(there)]
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
@@ -201,3 +203,67 @@ def _pack(files: Mapping[str, bytes | Path], target: Path) -> None:
                 entry.size, entry.mode = content.stat().st_size, 0o755 if os.access(content, os.X_OK) else 0o644
                 with content.open("rb") as stream:
                     archive.addfile(entry, stream)
+
+
+# That of TPU VMs, as `packaging` calls it in markers.
+MARKERS = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
+_GLIBC = 31  # 2.31, of Ubuntu 20.04: their images have that or newer
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # the versions that are pinned are for this one
+
+
+def fetch_uv(folder: Path) -> Path:
+    """The program for TPU VMs: this machine's own, or one fetched into `folder`."""
+    if sys.platform == MARKERS["sys_platform"] and platform.machine() == MARKERS["platform_machine"]:
+        return _uv()
+    (wheel,) = _download([f"uv=={metadata.version('uv')}"], folder / "uv")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
+        program = Path(archive.extract(name, folder))
+    program.chmod(0o755)
+    return program
+
+
+def fetch_wheels(pins: Sequence[str], folder: Path) -> list[Path]:
+    """Of all that `pins` need on a TPU VM. Raises TpulmError where one cannot be had."""
+    folder.mkdir(exist_ok=True)
+    (folder / "pins.txt").write_text("\n".join(pins) + "\n", encoding="utf-8")
+    wanted = ["--python-platform", f"x86_64-manylinux_2_{_GLIBC}", "--python-version", _PYTHON, "--no-header", "--no-annotate"]
+    resolved = _run([_uv(), "pip", "compile", "--quiet", *wanted, folder / "pins.txt"], "find the packages for the VMs")
+    return _download([line for line in resolved.splitlines() if line.strip()], folder)
+
+
+def fetch_interpreter(folder: Path) -> Path:
+    """The folder of a CPython that runs wherever it lies (those of python-build-standalone do), of this Python's version."""
+    named = f"cpython-{_PYTHON}-linux-x86_64-gnu"
+    advice = "UV_PYTHON_INSTALL_MIRROR names another place to fetch it from"
+    _run([_uv(), "python", "install", "--no-progress", "--no-bin", "--install-dir", folder, named], f"fetch {named}", advice)
+    return next(path for path in sorted(folder.glob("cpython-*")) if not path.is_symlink())
+
+
+def _uv() -> Path:
+    try:
+        from uv import find_uv_bin
+    except ImportError as error:
+        raise MissingExtra(f"launching needs uv: {installing('cloud')}") from error
+    return Path(find_uv_bin())
+
+
+def _download(requirements: Sequence[str], folder: Path) -> list[Path]:
+    """One wheel for each, and nothing that they need."""
+    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)] + ["manylinux2014_x86_64"]
+    for_vms = ["--only-binary=:all:", "--implementation=cp", f"--python-version={_PYTHON}", *_each("--platform", platforms)]
+    command = [_uv(), "tool", "run", "--quiet", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+    _run([*command, *for_vms, "--dest", folder, *requirements], "fetch the packages for the VMs")
+    return sorted(folder.glob("*.whl"))
+
+
+def _each(option: str, values: Sequence[str]) -> list[str]:
+    return [f"{option}={value}" for value in values]
+
+
+def _run(command: Sequence[str | os.PathLike[str]], what: str, advice: str = "is there a network?") -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        said = "; ".join(line.strip() for line in done.stderr.splitlines()[-3:] if line.strip())
+        raise TpulmError(f"cannot {what}: {said or f'exit code {done.returncode}'}; {advice}")
+    return done.stdout

@@ -15,7 +15,7 @@ from typing import Any
 
 from tpulm.cloud.decide import Refusal
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.provider import LABEL, WORKDIR, Refused, Resource, Sight
+from tpulm.cloud.provider import LABEL, WORKDIR, NodeStatus, Refused, Resource
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, TpulmError, Unavailable
@@ -190,11 +190,11 @@ class AllResources(TpuApi):
         yield from super().resources(zone)
         yield from (_resource(item) for item in self._vms.values() if item.zone == zone)
 
-    def look(self, name: str, zone: str) -> Sight:
+    def look(self, name: str, zone: str) -> NodeStatus:
         if (name, zone) not in self._vms:
             return super().look(name, zone)
         found = self._compute.find(name, zone)
-        return Sight(None) if found is None else Sight(found.state, found.labels)
+        return NodeStatus(None) if found is None else NodeStatus(found.state, found.labels)
 
     def delete(self, name: str, zone: str) -> str:
         if (name, zone) not in self._vms:

@@ -10,26 +10,117 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tpulm.cloud import job as jobs
-from tpulm.cloud.actions import (
-    Action,
-    Adopt,
-    AskToStop,
-    Beside,
-    Bury,
-    Close,
-    Condemn,
-    Create,
-    Delete,
-    GiveUp,
-    Intend,
-    Note,
-    Promote,
-    Rest,
-    Wait,
-)
-from tpulm.cloud.job import FINAL, NO_CAPACITY, Ending, Job, Node
-from tpulm.cloud.refusals import Refusal
+from tpulm.cloud.job import FINAL, NO_CAPACITY, Ending, Job, Node, Status
+from tpulm.cloud.provider import Refusal
 from tpulm.readable import dollars, duration
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do yet."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Intend:
+    """Record a new attempt."""
+
+
+@dataclass(frozen=True)
+class Create:
+    """Ask the cloud for the recorded node; asking again for one that is there does nothing."""
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """The node is there although nobody recorded that it was asked for: an earlier supervisor did."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Record the state that the node is seen in."""
+
+    state: str
+
+
+@dataclass(frozen=True)
+class AskToStop:
+    """Have the trainer save and stop."""
+
+    because: Ending
+
+
+@dataclass(frozen=True)
+class MarkForDeletion:
+    """Record that the node is to be deleted, and why."""
+
+    why: Ending
+    detail: str
+    step: int | None = None  # at which it hung
+
+
+@dataclass(frozen=True)
+class Promote:
+    """A spare node becomes the one that counts."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The same for a spare node."""
+
+    node: str
+    action: Intend | Create | Adopt | Note | MarkForDeletion | Bury
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Ask the cloud to delete all nodes that are given up; asking again does nothing."""
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Something cannot be deleted: leave it recorded, and say so."""
+
+
+@dataclass(frozen=True)
+class Bury:
+    """The node is gone: record the end of its attempt."""
+
+    pause: float  # before the next one
+
+
+@dataclass(frozen=True)
+class Close:
+    """The run is over, and nothing of it is left."""
+
+    status: Status
+    message: str
+
+
+@dataclass(frozen=True)
+class Rest:
+    """It was over already."""
+
+
+Action = (
+    Wait
+    | Intend
+    | Create
+    | Adopt
+    | Note
+    | AskToStop
+    | MarkForDeletion
+    | Promote
+    | Beside
+    | Delete
+    | GiveUp
+    | Bury
+    | Close
+    | Rest
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +232,7 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
             return jobs.seen(job, state, now=now, unseen=seen.unseen, heard=bool(seen.silence), created_at=seen.created_at)
         case AskToStop(because):
             return jobs.asked_to_stop(job, because, now=now)
-        case Condemn(why, detail, step):
+        case MarkForDeletion(why, detail, step):
             heard = bool(seen.silence) or seen.outcome is not None
             came_and_went = why in ("lost", "preempted") or (why == "withdrawn" and seen.state is None)
             billed_from = now - min(seen.unseen, jobs.UNHEARD_SECONDS) if came_and_went else None
@@ -160,13 +251,13 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
             return job
 
 
-def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, policy: Policy) -> Condemn:
+def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, policy: Policy) -> MarkForDeletion:
     """What follows from a refusal. Want of quota often passes: husks hold it, and others of the project."""
     since = job.quota_since.get(node.zone, node.intended_at)
     if kind == "quota" and now - since >= policy.quota_patience:
         waited = f" (refused for {duration(now - since)})" if now > since else ""
-        return Condemn("zone", because + waited)
-    return Condemn(kind, because)
+        return MarkForDeletion("zone", because + waited)
+    return MarkForDeletion(kind, because)
 
 
 def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
@@ -189,13 +280,13 @@ def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | D
         due: Action
         if node.ending is None and (served or over):
             why = f"{job.node.name} in {job.node.zone} came first" if served and job.node else "the run does not need it"
-            due = Condemn("withdrawn", why)
+            due = MarkForDeletion("withdrawn", why)
         elif node.ending is None and _is_up(its):
             return Promote(node.name)
         else:
             due = _of_node(jobs.beside(job, node.name), its, now, policy)
         match due:
-            case Intend() | Create() | Adopt() | Note() | Condemn() | Bury():
+            case Intend() | Create() | Adopt() | Note() | MarkForDeletion() | Bury():
                 return Beside(node.name, due)
             case Delete():
                 action = action if isinstance(action, GiveUp) else due
@@ -240,11 +331,15 @@ def _without_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
 
 def _intended(job: Job, node: Node, seen: Seen) -> Action:
     if seen.state is not None:
-        return Condemn("taken", f"{node.name} exists in {node.zone} and belongs to another run") if seen.foreign else Adopt()
+        return (
+            MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
+            if seen.foreign
+            else Adopt()
+        )
     if job.status != "active":
-        return Condemn("withdrawn", f"the run is over ({job.status})")
+        return MarkForDeletion("withdrawn", f"the run is over ({job.status})")
     if job.wanted != "running":
-        return Condemn("stopped", "stopped on request before anything was created")
+        return MarkForDeletion("stopped", "stopped on request before anything was created")
     return Create()
 
 
@@ -284,23 +379,23 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
     if seen.refusal is not None:
         return refused(job, node, seen.refusal, seen.refused_because, now, policy)
     if seen.foreign:
-        return Condemn("taken", f"{node.name} exists in {node.zone} and belongs to another run")
+        return MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
     if seen.complete and (seen.outcome is not None or not _answers(seen, policy)):
-        return Condemn("done", "the run is complete")
+        return MarkForDeletion("done", "the run is complete")
     if seen.outcome is not None:
         return _judged(job, node, seen.outcome)
     if (state := seen.state) is None:
         if (seen.pending and now - node.intended_at <= policy.create) or _may_appear(node, seen, now, policy):
             return Wait(f"{node.name} was asked for")
-        return Condemn("lost", f"{node.name} is gone from {node.zone}")
+        return MarkForDeletion("lost", f"{node.name} is gone from {node.zone}")
     if state in _GONE:
-        return Condemn("preempted", f"{node.name} is {state}")
+        return MarkForDeletion("preempted", f"{node.name} is {state}")
     if state == "SUSPENDED" or (state == "SUSPENDING" and seen.silence):
-        return Condemn("preempted", f"the queued resource of {node.name} is {state}")
+        return MarkForDeletion("preempted", f"the queued resource of {node.name} is {state}")
     if state == "FAILED":
-        return Condemn("cloud", f"the queued resource of {node.name} is {state}, and does not say why")
+        return MarkForDeletion("cloud", f"the queued resource of {node.name} is {state}, and does not say why")
     if state == "DELETING":
-        return Condemn("lost", f"{node.name} is being deleted by someone else")
+        return MarkForDeletion("lost", f"{node.name} is being deleted by someone else")
     if state != node.state:
         return Note(state)
     if asked := _asked_to_stop(job, node, seen, now, policy):
@@ -322,11 +417,11 @@ def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy)
     if reason is None:
         return None
     if not _answers(seen, policy):
-        return Condemn(*reason)
+        return MarkForDeletion(*reason)
     if node.asked_to_stop is None:
         return AskToStop(reason[0])
     if now - node.asked_to_stop > policy.save:
-        return Condemn(reason[0], f"{reason[1]} (its trainer did not answer within {policy.save:.0f} s)")
+        return MarkForDeletion(reason[0], f"{reason[1]} (its trainer did not answer within {policy.save:.0f} s)")
     return Wait("the trainer ends by itself" if seen.complete else "the trainer saves and stops")
 
 
@@ -348,29 +443,29 @@ def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | 
     return None
 
 
-def _judged(job: Job, node: Node, outcome: Outcome) -> Condemn:
+def _judged(job: Job, node: Node, outcome: Outcome) -> MarkForDeletion:
     """Whose fault a trainer's end was. Death by a signal, 134 and 137, and an end that left no record, is never the user's."""
     code, message = outcome.exit_code, outcome.message
     if code == 0:
-        return Condemn("trainer", "the trainer ended as if it were done, and the run has no export")
+        return MarkForDeletion("trainer", "the trainer ended as if it were done, and the run has no export")
     if code == 75:
         why = node.asked_because or ("stopped" if job.wanted != "running" else "again")
-        return Condemn(why, message or "saved and stopped")
+        return MarkForDeletion(why, message or "saved and stopped")
     if outcome.failure == "Hung":
         return _hung(job, outcome.step, message or "the trainer made no new step")
     if code in _USERS or (code == 1 and outcome.failure not in _NOT_THE_RUNS):
         said = message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
-        return Condemn("failed", said)
+        return MarkForDeletion("failed", said)
     by = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return Condemn("trainer", f"the trainer ended ({by})" + (f": {message}" if message else ""))
+    return MarkForDeletion("trainer", f"the trainer ended ({by})" + (f": {message}" if message else ""))
 
 
-def _hung(job: Job, step: int | None, message: str) -> Condemn:
+def _hung(job: Job, step: int | None, message: str) -> MarkForDeletion:
     """Once may be a machine's fault; twice at the same step is the run's."""
     if step not in job.hangs:
-        return Condemn("hung", message, step)
+        return MarkForDeletion("hung", message, step)
     where = "before its first step" if step is None else f"after step {step}"
-    return Condemn("failed", f"the trainer hung twice {where}: {message}")
+    return MarkForDeletion("failed", f"the trainer hung twice {where}: {message}")
 
 
 def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action:
@@ -382,7 +477,7 @@ def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Acti
     if state in _MENDING:
         bound, detail = policy.repair, f"{node.name} was {state} for more than {policy.repair:.0f} s"
     elif dead:
-        return Condemn("silent", f"{len(dead)} of {seen.workers} workers were not heard for {max(dead):.0f} s")
+        return MarkForDeletion("silent", f"{len(dead)} of {seen.workers} workers were not heard for {max(dead):.0f} s")
     elif state in _COMING and not seen.silence:  # else it works, whatever the cloud says
         why, bound = "slow", policy.create
         if state in _WAITING:
@@ -404,4 +499,4 @@ def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Acti
             detail += f"; it got as far as '{seen.boot}'"
     else:
         bound, detail = policy.unknown, f"{node.name} was {state} for more than {policy.unknown:.0f} s"
-    return Condemn(why, detail) if waited > bound else Wait(f"{node.name} is {state}")
+    return MarkForDeletion(why, detail) if waited > bound else Wait(f"{node.name} is {state}")

@@ -13,25 +13,30 @@ from dataclasses import dataclass, field, replace
 
 from tpulm import interrupt, storage
 from tpulm.cloud import job as jobs
-from tpulm.cloud.actions import (
+from tpulm.cloud.control import Control
+from tpulm.cloud.decide import (
     Action,
     Adopt,
     AskToStop,
     Beside,
     Bury,
     Close,
-    Condemn,
     Create,
     Delete,
     GiveUp,
     Intend,
+    MarkForDeletion,
     Note,
+    Pace,
+    Policy,
     Promote,
     Rest,
+    Seen,
     Wait,
+    decide,
+    recorded,
+    refused,
 )
-from tpulm.cloud.control import Control
-from tpulm.cloud.decide import Pace, Policy, Seen, decide, recorded, refused
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, Provider, Refused, Request, deletion_command
 from tpulm.errors import CloudRefused, InUse, StorageError, StorageRefused, TpulmError, Unavailable
@@ -284,7 +289,7 @@ def in_words(job: Job, action: Action) -> str:
             return "the run is complete; its trainer ends"
         case AskToStop(because):
             return f"asking the trainer to save and stop ({because})"
-        case Condemn(_, detail):
+        case MarkForDeletion(_, detail):
             return detail
         case Delete():
             return f"deleting {' and '.join(node.name for node in job.nodes if node.ending is not None)}"

@@ -9,9 +9,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpulm import protos
-from tpulm.cloud import refusals
 from tpulm.cloud.google_rest import needing_extra
-from tpulm.cloud.provider import WORKDIR, Creation, Refused, Request, Resource, Sight
+from tpulm.cloud.provider import (
+    WORKDIR,
+    Creation,
+    NodeStatus,
+    Refused,
+    Request,
+    Resource,
+    is_rate_limit,
+    refusal_of_code,
+    refusal_of_http,
+    with_advice,
+)
 from tpulm.errors import CloudRefused, Unavailable
 from tpulm.storage.cloud_causes import expired, no_login, passes, words
 
@@ -82,16 +92,18 @@ class TpuApi:
             return Creation()
         return Creation(refused=_failed(found.error))
 
-    def look(self, name: str, zone: str) -> Sight:
+    def look(self, name: str, zone: str) -> NodeStatus:
         """A node that its queued resource is deleting shows the state of that, which says more."""
         node = self._node(name, zone)
         if node is not None and node.state.name != "DELETING":
-            return Sight(node.state.name, dict(node.labels), max(1, len(node.network_endpoints)), created_at=_created_at(node))
+            return NodeStatus(
+                node.state.name, dict(node.labels), max(1, len(node.network_endpoints)), created_at=_created_at(node)
+            )
         queued = self._queued(name, zone)
         if queued is not None and (node is None or queued.state.state.name in _ENDED):
             error = queued.state.failed_data.error
-            return Sight(queued.state.state.name, _labels(queued), refused=_failed(error) if error.code else None)
-        return Sight(None) if node is None else Sight(node.state.name, dict(node.labels))
+            return NodeStatus(queued.state.state.name, _labels(queued), refused=_failed(error) if error.code else None)
+        return NodeStatus(None) if node is None else NodeStatus(node.state.name, dict(node.labels))
 
     def delete(self, name: str, zone: str) -> str:
         """A node that a queued resource made goes with that; either may be gone before."""
@@ -224,7 +236,7 @@ class TpuApi:
         failed = retry.if_exception_type(*answers, *none)
 
         def when(error: Exception) -> bool:
-            too_often = isinstance(error, exceptions.TooManyRequests) and refusals.is_rate_limit(str(error))
+            too_often = isinstance(error, exceptions.TooManyRequests) and is_rate_limit(str(error))
             return failed(error) or too_often
 
         return {"timeout": _SECONDS, "retry": retry.Retry(when, initial=1.0, maximum=20.0, timeout=_PATIENCE_SECONDS)}
@@ -284,12 +296,12 @@ def _refused(error: Any) -> Refused:
     """Of an answer to a request to create something."""
     reason = getattr(error, "reason", None) or _status(error)
     message = words(error)
-    return Refused(refusals.of_http(int(error.code or 0), reason, message), refusals.advised(message))
+    return Refused(refusal_of_http(int(error.code or 0), reason, message), with_advice(message))
 
 
 def _failed(error: Any) -> Refused:
     """Of a google.rpc.Status: an operation's, or a queued resource's."""
-    return Refused(refusals.of_code(error.code, error.message), refusals.advised(error.message))
+    return Refused(refusal_of_code(error.code, error.message), with_advice(error.message))
 
 
 def _status(error: Any) -> str:
