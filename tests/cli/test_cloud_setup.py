@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tpulm.cli import cloud_setup, terminal
+from tpulm.cli import cloud, cloud_options, terminal
 from tpulm.cli.app import app
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError
@@ -25,7 +25,7 @@ def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.S
     monkeypatch.chdir(tmp_path)
     text = io.StringIO()
     console = Console(file=text, width=80, highlight=False)
-    for module in (cloud_setup, terminal):
+    for module in (cloud, cloud_options, terminal):
         monkeypatch.setattr(module, "console", console)
     return text
 
@@ -73,7 +73,7 @@ def test_setup_asks(said: io.StringIO, gcs: Emulator, monkeypatch: pytest.Monkey
         run("setup", *OPTIONS)
     with pytest.raises(ConfigError, match="bucket is not set"):
         run("setup", "--accelerator", "v3-8")
-    monkeypatch.setattr(cloud_setup, "_is_asked", lambda: True)
+    monkeypatch.setattr(cloud_options, "is_asked", lambda: True)
     code, _ = run("setup", *OPTIONS, input="n\n")
     assert code == 1 and "nothing was changed" in said.getvalue() and gcs.bucket_names() == ["runs"]
     code, _ = run("setup", *OPTIONS, input="y\n")

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tpulm import storage
-from tpulm.cli import cloud_costs, cloud_down, cloud_runs, terminal
+from tpulm.cli import cloud, cloud_options, cloud_runs, terminal
 from tpulm.cli.app import app
 from tpulm.cloud import audit, prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
@@ -36,7 +36,7 @@ def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.S
     monkeypatch.chdir(tmp_path)
     text = io.StringIO()
     console = Console(file=text, width=160, highlight=False)
-    for module in (cloud_runs, cloud_costs, cloud_down, terminal):
+    for module in (cloud, cloud_options, cloud_runs, terminal):
         monkeypatch.setattr(module, "console", console)
     for module, name in ((audit, "delete"), (teardown, "stop")):
         monkeypatch.setattr(module, name, functools.partial(getattr(module, name), pause_seconds=0.05))
@@ -193,7 +193,7 @@ def test_down_has_the_name_typed(said: io.StringIO, gcs: Emulator, monkeypatch: 
     write_job(job_of(status="done"))
     with pytest.raises(ConfigError, match="--yes"):
         run("down", *W, "--delete-work")
-    monkeypatch.setattr(cloud_down, "_is_asked", lambda: True)
+    monkeypatch.setattr(cloud_runs, "is_asked", lambda: True)
     code, _ = run("down", *W, "--delete-work", input="gs://runs/tow\n")
     assert code == 1 and "nothing was stopped or deleted" in said.getvalue() and storage.exists(WORKDIR_PATH)
     code, _ = run("down", *W, "--delete-work", input=f"{WORKDIR_PATH}\n")

@@ -1,41 +1,53 @@
-"""`tpulm cloud emulator`: the cloud, for now without the cloud."""
+"""`tpulm cloud`: a project made ready and looked at, a run for other engines, and the cloud for now without the cloud."""
 
 from __future__ import annotations
 
 import errno
+import platform
 import shlex
+import sys
 import time
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from tpulm.cli import cloud_costs, cloud_down, cloud_export, cloud_launch, cloud_rehearse, cloud_runs, cloud_setup, cloud_smoke
+from tpulm.cli import cloud_rehearse, cloud_runs
+from tpulm.cli.cloud_options import (
+    AcceleratorType,
+    Bucket,
+    Budget,
+    CloudFile,
+    Project,
+    ServiceAccount,
+    Spot,
+    Supervise,
+    WorkDirInBucket,
+    Zones,
+    cloud_settings,
+    confirm,
+)
+from tpulm.cli.cloud_runs import check_sources, prepare
 from tpulm.cli.commands import Commands
-from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import console, print_json
-from tpulm.errors import ConfigError, MissingExtra, installing
+from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing
+from tpulm.readable import dollars, duration
+from tpulm.storage import as_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpulm.cloud.audit import Audit, Finding
+    from tpulm.cloud.doctor import Check
+    from tpulm.cloud.export import Staged
+    from tpulm.cloud.settings import CloudSettings
 
 PROJECT = "tpulm-emulator"
 
-app = Commands(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
-app.command()(cloud_setup.doctor)
-app.command()(cloud_setup.setup)
-app.command()(cloud_smoke.smoke)
-app.command()(cloud_launch.launch)
-app.command()(cloud_launch.attach)
-app.command()(cloud_launch.stop)
-app.command()(cloud_rehearse.rehearse)
-app.command()(cloud_runs.status)
-app.command()(cloud_runs.logs)
-app.command()(cloud_costs.cost)
-app.command()(cloud_costs.audit)
-app.command()(cloud_down.down)
-app.command()(cloud_runs.ssh)
-app.add_typer(cloud_export.app, name="export")
 
-
-@app.command()
 def emulator(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where it listens on 127.0.0.1; 0 for any free port.")] = 9023,
     folder: Annotated[
@@ -96,3 +108,455 @@ def emulator(
                 time.sleep(0.1)
         finally:
             server.stop()
+
+
+_MARKS = {True: "ok", False: "NO", None: "?"}
+
+
+def doctor(
+    cloud: CloudFile = None,
+    project: Project = None,
+    zone: Zones = None,
+    bucket: Bucket = None,
+    accelerator: AcceleratorType = None,
+    spot: Spot = None,
+    budget: Budget = None,
+    service_account: ServiceAccount = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is everything there for a run in the cloud? Looks at all of it, changes nothing, and says what to do.
+
+    Login, project, billing, APIs, the TPU type in its zones, quota, price, the bucket and where it is, the account that the VMs
+    run as and its rights, and your own.
+
+        tpulm cloud doctor --accelerator v3-8 --bucket my-project-tpulm
+
+    With a cloud.toml in this folder (examples/cloud.toml) 'tpulm cloud doctor' is enough. Ends with exit code 4 when something
+    is missing.
+    """
+    from tpulm.cloud.doctor import examine
+
+    settings = cloud_settings(
+        cloud,
+        project=project,
+        zones=tuple(zone or ()),
+        bucket=bucket,
+        accelerator=accelerator,
+        spot=spot,
+        budget=budget,
+        service_account=service_account,
+    )
+    with console.status(f"Looking at {settings.project} …"):
+        checks = examine(settings)
+    missing = [check for check in checks if check.ok is False]
+    _show_checks(f"{settings.project}{_by(cloud)}, for runs on Cloud TPU", checks)
+    if as_json:
+        print_json({"ok": not missing, "project": settings.project, "checks": [vars(check) for check in checks]})
+    if missing:
+        raise typer.Exit(CloudRefused.exit_code)
+
+
+def _by(cloud: PurePath | None) -> str:
+    from tpulm.cloud.settings import find
+
+    file = find(cloud)
+    return f" ({file})" if file else ""
+
+
+def _show_checks(title: str, checks: Sequence[Check]) -> None:
+    rows = [("!" if check.ok and check.remedy else _MARKS[check.ok], check.name, check.found) for check in checks]
+    print_table(title, rows)
+    missing, unsure = [check for check in checks if check.ok is False], [check for check in checks if check.ok is None]
+    if any(check.remedy for check in checks):
+        console.print("\n[bold]What to do[/]")
+    for remedy in dict.fromkeys(check.remedy for check in [*missing, *unsure, *checks] if check.remedy):
+        names = ", ".join(check.name for check in checks if check.remedy == remedy)
+        console.print(f"{escape(names)}:\n    {escape(remedy)}", soft_wrap=True)  # whole, to be copied
+    unchecked = f"; {len(unsure)} could not be checked" if unsure else ""
+    if missing:
+        console.print(f"\n[bold red]{len(missing)} of {len(checks)} are not as they should be{unchecked}[/]")
+    else:
+        console.print(f"\n[bold green]nothing wrong was found[/]{unchecked}")
+
+
+def setup(
+    cloud: CloudFile = None,
+    project: Project = None,
+    zone: Zones = None,
+    bucket: Bucket = None,
+    accelerator: AcceleratorType = None,
+    service_account: ServiceAccount = None,
+    supervise: Supervise = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make what is missing: APIs, the bucket, the account of the VMs, and its rights. Says what it will do, and asks.
+
+        tpulm cloud setup --accelerator v3-8 --bucket my-project-tpulm
+
+    The bucket is made in the region of the first zone, private, and without soft delete. The VMs get an account of their own,
+    without a key, which may read and write the bucket and delete TPUs, and nothing else. What is there already stays as it is,
+    grants of others included; run again, it goes on where it stopped. Billing and quota are Google's to give: see 'tpulm cloud
+    doctor'. With --supervise cloud, or supervise = "cloud" in cloud.toml, also the account of the supervisor's VM.
+    """
+    from tpulm.cloud.setup import apply, steps
+
+    settings = cloud_settings(
+        cloud,
+        require=("bucket",),
+        project=project,
+        zones=tuple(zone or ()),
+        bucket=bucket,
+        accelerator=accelerator,
+        service_account=service_account,
+        supervise=supervise,
+    )
+    with console.status(f"Looking at {settings.project} …"):
+        found = steps(settings)
+    if found:
+        print_table(f"To do in {settings.project}", [(str(n), step.what, step.detail) for n, step in enumerate(found, 1)])
+        if not yes:
+            confirm(f"Do these {len(found)}?" if len(found) > 1 else "Do it?", declined="nothing was changed")
+        apply(found, tell=lambda step: console.print(f"{escape(step.what)} …", soft_wrap=True))
+        console.print("[bold green]done[/]; 'tpulm cloud doctor' looks at all of it")
+    else:
+        console.print(f"[bold green]nothing to do[/]: {escape(settings.project)} has what runs need")
+    if as_json:
+        print_json({"project": settings.project, "done": [step.what for step in found]})
+
+
+SMALLEST = "v5litepod-1"
+_SMOKE_MARKS = {True: "[green]ok[/]", False: "[bold red]NO[/]", None: "[yellow]? [/]"}
+
+
+def smoke(
+    budget: Annotated[float, typer.Option(min=0.01, metavar="DOLLARS", help="What it may cost at most.")] = 2.0,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The transcript, without ids, for a bug report.")] = Path(
+        "tpulm-smoke.txt"
+    ),
+    compute: Annotated[
+        bool, typer.Option("--compute", help="An e2-micro, too, which Compute Engine must delete by itself.")
+    ] = False,
+    cloud: CloudFile = None,
+    project: Project = None,
+    zone: Zones = None,
+    bucket: Bucket = None,
+    accelerator: AcceleratorType = None,
+    spot: Spot = None,
+    service_account: ServiceAccount = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One small TPU VM in your project, for some minutes and cents: does Google answer as tpulm takes it to?
+
+    Creates a spot v5litepod-1 (or --accelerator), has it report what it sees and delete itself, looks how a queued resource is
+    deleted, and compares, a line each: prices, quota names, refusals, metadata, preemption flag, log, self-deletion. It deletes
+    everything, and writes a transcript without ids that can be attached to a bug report.
+
+        tpulm cloud smoke --bucket my-project-tpulm --budget 2
+
+    Ends with exit code 4 when a line is not as expected.
+    """
+    from importlib import metadata
+
+    from tpulm import interrupt, storage
+    from tpulm.cloud import launch
+    from tpulm.cloud.google_rest import GoogleRest
+    from tpulm.cloud.smoke import Line, Smoke, transcript
+    from tpulm.cloud.tpu_api import TpuApi
+
+    settings = cloud_settings(
+        cloud,
+        require=("bucket",),
+        project=project,
+        zones=tuple(zone or ()),
+        bucket=bucket,
+        accelerator=accelerator or SMALLEST,
+        spot=spot,
+        budget=budget,
+        service_account=service_account,
+    )
+    api = TpuApi(settings.project)
+    settings = launch.offered(settings, api)
+    if not yes:
+        what = f"creates a {'spot ' * settings.spot}{settings.accelerator} in {settings.project}, for at most {dollars(budget)}"
+        typer.confirm(f"This {what}. Go on?", abort=True, err=True)
+    lines: list[Line] = []
+    with drawn_progress() as progress, interrupt.handled():
+
+        def tell(line: Line) -> None:
+            lines.append(line)
+            console.print(
+                f"{_SMOKE_MARKS[line.ok]}  {escape(line.what)}: {escape(line.found)}", soft_wrap=True, highlight=False
+            )
+
+        made = Smoke(settings, api, GoogleRest(settings.project), tell, with_compute=compute, progress=progress)
+        try:
+            made.run()
+        finally:
+            about = f"tpulm {metadata.version('tpulm')} cloud smoke, {settings.accelerator}, Python {platform.python_version()}"
+            storage.write_atomic(to, transcript(lines, made, about=about))
+    wrong = [line.what for line in lines if line.ok is False]
+    console.print(f"\nit cost {dollars(made.spent)} at most; the transcript is {to}", soft_wrap=True)
+    if as_json:
+        print_json({"ok": not wrong, "dollars": made.spent, "lines": [vars(line) for line in lines], "facts": made.facts})
+    if wrong:
+        console.print(f"[bold red]not as expected: {', '.join(wrong)}[/]; a report with {to} helps everybody", soft_wrap=True)
+        raise typer.Exit(CloudRefused.exit_code)
+    console.print("[bold green]Google answers as expected[/]")
+
+
+_VERDICTS = {"live": "live", "going": "going", "orphan": "ORPHAN", "unknown": "not known"}
+
+
+def audit(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="With --delete: only these, also ones not known whose.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the orphans, and see that they are gone.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    cloud: CloudFile = None,
+    project: Project = None,
+    as_json: AsJson = False,
+) -> None:
+    """Does anything bill that no run needs? Looks at all zones of the project for what runs have left behind:
+    TPUs, and VMs of supervisors.
+
+        tpulm cloud audit
+
+        tpulm cloud audit --delete
+
+    A live run's TPU is left alone, whoever supervises it. Whose work folder cannot be read is "not known", and deleted only by
+    name. TPUs that tpulm did not make are counted and never touched.
+
+    Exit code 0: nothing is left behind; 1: something is, or may be; 4: the cloud refused to tell.
+    """
+    from tpulm.cloud.audit import audit as look
+    from tpulm.cloud.audit import delete as remove
+    from tpulm.cloud.compute import AllResources
+    from tpulm.cloud.google_rest import GoogleRest
+
+    if names and not delete:
+        raise ConfigError("names are for --delete; without it everything is shown")
+    settings = cloud_settings(cloud, project=project)
+    api = AllResources(settings.project)
+    with drawn_progress() as progress:
+        found = look(api, rest=GoogleRest(settings.project, patience_seconds=20.0), progress=progress)
+    _show_audit(settings.project, found)
+    targets = _targets(found, names) if delete else []
+    done = None
+    if targets:
+        if not yes:
+            names_of_targets = ", ".join(dict.fromkeys(item.resource.name for item in targets))
+            confirm(f"Delete {names_of_targets}?", declined="nothing was deleted")
+        with drawn_progress() as progress:
+            done = remove(api, targets, progress=progress)
+        console.print(f"[bold green]{len(done.gone)} deleted[/], and seen to be gone")
+        for item in done.left:
+            console.print(f"[bold red]still there:[/] {escape(item.name)} in {item.zone}; run this again", soft_wrap=True)
+    remaining = [item for item in found.of("orphan", "unknown") if item not in targets]
+    if as_json:
+        names_of = {"deleted": [item.name for item in done.gone], "left": [item.name for item in done.left]} if done else {}
+        print_json({**_audit_values(settings.project, found), **names_of})
+    if remaining or (done and done.left):
+        raise typer.Exit(1)
+    if found.silent:
+        raise typer.Exit(CloudRefused.exit_code)
+
+
+def _targets(found: Audit, names: Sequence[str] | None) -> list[Finding]:
+    """Raises ConfigError for a name that there is not, or that is a live run's."""
+    if not names:
+        return found.of("orphan")
+    chosen = [item for item in found.findings if item.resource.name in names]
+    for name in names:
+        mine = [item for item in chosen if item.resource.name == name]
+        if not mine:
+            raise ConfigError(f"no TPU of ours is named '{name}'; nothing was deleted")
+        if any(item.verdict == "live" for item in mine):
+            raise ConfigError(f"{name} is the TPU of a live run ({mine[0].why}); end that with 'tpulm cloud down'")
+    return chosen
+
+
+def _show_audit(project: str, found: Audit) -> None:
+    now = time.time()
+    title = f"{project}: {found.zones} zones looked at"
+    console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+    for item in found.findings:
+        resource, age = item.resource, item.age(now)
+        told = (
+            f"{'spot ' * resource.spot}{resource.accelerator}",
+            f"{resource.state}{', queued' * (resource.kind == 'queued resource')}",
+            "of unknown age" if age is None else f"{duration(age)} old",
+            f"{dollars(item.dollars_per_hour)} an hour{f' ({item.price.origin})' if item.price else ''}",
+        )
+        console.print(
+            f"{_VERDICTS[item.verdict]}  {escape(resource.name)} in {resource.zone}: {', '.join(told)}", soft_wrap=True
+        )
+        console.print(f"    {escape(item.why)}", soft_wrap=True)
+    for zone, why in found.silent.items():
+        console.print(f"[bold yellow]{zone} could not be looked at:[/] {escape(why)}", soft_wrap=True)
+    if found.others:
+        console.print(f"{found.others} more are not tpulm's, and are left alone")
+    orphans = found.of("orphan")
+    if orphans:
+        known = [item.dollars_per_hour for item in orphans if item.dollars_per_hour is not None]
+        hourly = f"{'at least ' * (len(known) < len(orphans))}{dollars(sum(known))} an hour"
+        console.print(
+            f"[bold red]{len(orphans)} left behind[/], {hourly}; 'tpulm cloud audit --delete' ends them",
+            soft_wrap=True,
+        )
+    if unknown := found.of("unknown"):
+        console.print(
+            f"[bold yellow]{len(unknown)} not known whose[/]; 'tpulm cloud audit --delete NAME' ends one", soft_wrap=True
+        )
+    if not (orphans or unknown or found.silent):
+        console.print("[bold green]nothing is left behind[/]")
+
+
+def _audit_values(project: str, found: Audit) -> dict[str, Any]:
+    now = time.time()
+    findings = [
+        {
+            **vars(item.resource),
+            "labels": dict(item.resource.labels),
+            "verdict": item.verdict,
+            "why": item.why,
+            "age_seconds": item.age(now),
+            "dollars_per_hour": item.dollars_per_hour,
+            "price": None if item.price is None else vars(item.price),
+        }
+        for item in found.findings
+    ]
+    silent = dict(found.silent)
+    return {"project": project, "zones": found.zones, "silent": silent, "others": found.others, "findings": findings}
+
+
+export_app = Commands(help="A run for other engines: the same run file, bucket and checkpoints.", no_args_is_help=True)
+
+ExportTo = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it here. Default: stdout.")]
+
+
+@export_app.command()
+def skypilot(
+    reference: RunFile,
+    workdir: WorkDirInBucket = None,
+    to: ExportTo = None,
+    overrides: Overrides = None,
+    init: Init = None,
+    cloud: CloudFile = None,
+    project: Project = None,
+    zone: Zones = None,
+    bucket: Bucket = None,
+    accelerator: AcceleratorType = None,
+    spot: Spot = None,
+) -> None:
+    """A managed job for SkyPilot, which looks for TPUs in several regions, and replaces those that are preempted.
+
+    Tokenizer and dataset are prepared on this machine, into the bucket.
+
+        tpulm cloud export skypilot electra-small --accelerator v6e-8 --bucket my-project-tpulm --to job.yaml
+
+        sky jobs launch job.yaml
+
+    SkyPilot knows nothing of the budget in cloud.toml.
+    """
+    from tpulm.cloud import export
+
+    settings = cloud_settings(
+        cloud,
+        require=("bucket", "accelerator", "zones"),
+        project=project,
+        zones=tuple(zone or ()),
+        bucket=bucket,
+        accelerator=accelerator,
+        spot=spot,
+    )
+    _write_job(export.skypilot(_stage(reference, overrides, init, workdir, settings), settings), to, settings)
+
+
+@export_app.command()
+def jobset(
+    reference: RunFile,
+    workdir: WorkDirInBucket = None,
+    to: ExportTo = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A container image with bash and python3. Default: Python's own.")
+    ] = None,
+    overrides: Overrides = None,
+    init: Init = None,
+    cloud: CloudFile = None,
+    project: Project = None,
+    bucket: Bucket = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="A TPU type, such as v6e-8, or the GPUs of a node: nvidia-h100-80gb:8."),
+    ] = None,
+    spot: Spot = None,
+) -> None:
+    """A JobSet for Google Kubernetes Engine: a TPU slice, of TPU7x too, or the GPUs of one node.
+
+    Tokenizer and dataset are prepared on this machine, into the bucket. The file says what a cluster needs once.
+
+        tpulm cloud export jobset electra-small --accelerator v6e-16 --bucket my-project-tpulm --to job.yaml
+
+        kubectl apply -f job.yaml
+
+    Kubernetes knows nothing of the budget in cloud.toml.
+    """
+    from tpulm.cloud import export
+
+    settings = cloud_settings(cloud, require=("bucket",), project=project, bucket=bucket, spot=spot)
+    named = accelerator or settings.accelerator
+    if not named:
+        raise ConfigError('accelerator is not set: write accelerator = "v6e-8" in cloud.toml, or give --accelerator')
+    kind = export.accelerator(named)
+    staged = _stage(reference, overrides, init, workdir, settings)
+    _write_job(export.jobset(staged, settings, kind, image=image), to, settings)
+
+
+def _stage(
+    reference: str, overrides: list[str] | None, init: PurePath | None, workdir: PurePath | None, settings: CloudSettings
+) -> Staged:
+    """As a launch does: what the run needs into its work folder, prepared here."""
+    config = load_run(reference, overrides, init)
+    from tpulm.cloud import export, launch
+
+    folder = workdir or as_path(f"gs://{settings.bucket}/{config.name}")
+    launch.check_folder(folder)
+    check_sources(config, folder, on_tpu=False)
+    staged = launch.staged(config, folder / "cloud" / "inputs")
+    prepare(staged, folder)
+    with drawn_progress() as progress:
+        return export.stage(staged, folder, settings, progress=progress)
+
+
+def _write_job(text: str, to: Path | None, settings: CloudSettings) -> None:
+    if to is None:
+        sys.stdout.write(text)
+    else:
+        from tpulm import storage
+
+        storage.write_atomic(to, text)
+        console.print(f"written to {to}: {text.splitlines()[0].lstrip('# ').replace('FILE', str(to))}", soft_wrap=True)
+    if settings.budget is not None or settings.deadline_hours is not None:
+        said = "budget and deadline_hours hold for 'tpulm cloud launch' alone: nobody watches them here."
+        console.print(f"[yellow]{said}[/]", soft_wrap=True)
+
+
+app = Commands(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
+app.command()(doctor)
+app.command()(setup)
+app.command()(smoke)
+app.command()(cloud_runs.launch)
+app.command()(cloud_runs.attach)
+app.command()(cloud_runs.stop)
+app.command()(cloud_rehearse.rehearse)
+app.command()(cloud_runs.status)
+app.command()(cloud_runs.logs)
+app.command()(cloud_runs.cost)
+app.command()(audit)
+app.command()(cloud_runs.down)
+app.command()(cloud_runs.ssh)
+app.add_typer(export_app, name="export")
+app.command()(emulator)

@@ -7,12 +7,15 @@ def launch(..., cloud: CloudFile = None, project: Project = None, zone: Zones = 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tpulm.cli.terminal import console
+from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
@@ -85,3 +88,17 @@ def cloud_settings(cloud: PurePath | None, *, require: Sequence[str] = (), **opt
     from tpulm.cloud.settings import load
 
     return load(cloud, require=require, **options)
+
+
+def is_asked() -> bool:
+    """Whether somebody is here to be asked."""
+    return sys.stdin.isatty()
+
+
+def confirm(question: str, *, declined: str) -> None:
+    """Raises ConfigError where nobody is here; ends the command, saying what was `declined`, on a no."""
+    if not is_asked():
+        raise ConfigError("nobody is here to be asked; say --yes to have it done")
+    if not typer.confirm(question, err=True):
+        console.print(declined)
+        raise typer.Exit(1)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from tpulm.cli.cloud_shared import newest_step
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import ConfigError, MissingExtra, installing
@@ -112,7 +111,7 @@ class _Rehearsal:
         self._interruptions = 0
 
     def run(self) -> dict[str, Any]:
-        from tpulm.cli.cloud_launch import prepare
+        from tpulm.cli.cloud_runs import prepare
         from tpulm.cloud import launch as launching
         from tpulm.cloud import setup
         from tpulm.cloud.tpu_api import TpuApi
@@ -187,7 +186,9 @@ class _Rehearsal:
                 self._interruptions += 1
 
     def _newest_step(self) -> int:
-        return newest_step(self._workdir)
+        from tpulm.cloud.control import Control
+
+        return Control(self._workdir).newest_step()
 
     def _tell(self, line: str) -> None:
         self._lines.append(Line(time.time() - self._begun, line))

@@ -1,31 +1,390 @@
-"""`tpulm cloud status`, `logs` and `ssh`: a run in the cloud, looked at from any machine."""
+"""`tpulm cloud launch`, `attach`, `stop`, `status`, `logs`, `cost`, `down` and `ssh`: one run in the cloud."""
 
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 import time
-from pathlib import PurePath
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path, PurePath
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from tpulm.cli.cloud_options import Project
-from tpulm.cli.cloud_shared import api_of, moment, newest_step, pace, project_of, seconds_left, step_of, total
-from tpulm.cli.options import AsJson, WorkDir
-from tpulm.cli.terminal import console, print_json, print_table
-from tpulm.errors import ConfigError, TpulmError
+from tpulm.cli.cloud_options import (
+    AcceleratorType,
+    Bucket,
+    Budget,
+    CloudFile,
+    Project,
+    ServiceAccount,
+    Spot,
+    Supervise,
+    WorkDirInBucket,
+    Zones,
+    cloud_settings,
+    is_asked,
+)
+from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run, vocabulary_of
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import (
+    EXIT_STOPPED,
+    CloudRefused,
+    ConfigError,
+    StorageError,
+    StorageRefused,
+    StorageUnavailable,
+    TpulmError,
+    some_of,
+)
 from tpulm.readable import dollars, duration
+from tpulm.storage import as_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from tpulm.cli.cloud_shared import Pace
     from tpulm.cloud.control import Control
     from tpulm.cloud.job import Job
+    from tpulm.cloud.prices import Price
+    from tpulm.cloud.settings import CloudSettings
     from tpulm.cloud.status import RunStatus, Spent
     from tpulm.cloud.supervisor_vm import Watch
+    from tpulm.cloud.teardown import Files
+    from tpulm.cloud.tpu_api import TpuApi
+    from tpulm.config import RunConfig
+
+_EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": CloudRefused.exit_code}
+
+
+def launch(
+    reference: RunFile,
+    workdir: WorkDirInBucket = None,
+    overrides: Overrides = None,
+    init: Init = None,
+    cloud: CloudFile = None,
+    project: Project = None,
+    zone: Zones = None,
+    bucket: Bucket = None,
+    accelerator: AcceleratorType = None,
+    spot: Spot = None,
+    budget: Budget = None,
+    service_account: ServiceAccount = None,
+    supervise: Supervise = None,
+    plan: Annotated[bool, typer.Option(help="Compile for the TPU first: does it fit, how long, what does it cost?")] = True,
+    check: Annotated[bool, typer.Option(help="Look first at what 'tpulm cloud doctor' looks at.")] = True,
+    prepare_on_tpu: Annotated[
+        bool, typer.Option("--prepare-on-tpu", help="Prepare tokenizer and dataset on the TPU, which bills meanwhile.")
+    ] = False,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="An interpreter on the VM's image that has this very tpulm.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Watch over it in the background; see status and logs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A run on TPU VMs in the cloud, kept alive until its model is exported, and nothing left billing.
+
+    Plans first, prepares tokenizer and dataset on this machine (into the bucket), creates a spot TPU VM, and watches over it:
+    a VM that is preempted is replaced, and the run goes on from its checkpoint.
+
+        tpulm cloud launch electra-small --accelerator v3-8 --bucket my-project-tpulm --budget 100
+
+    Ctrl-C leaves the run as it is, without anybody who replaces a VM: 'tpulm cloud attach' watches over it again, from any
+    machine. 'tpulm cloud stop' ends it. Launching a run that was stopped, or that failed, goes on with it.
+
+    --supervise cloud puts whoever watches over it on a small VM of Compute Engine, which deletes itself at the end: this
+    machine may be switched off.
+    """
+    config = load_run(reference, overrides, init)
+    settings = cloud_settings(
+        cloud,
+        require=("bucket", "accelerator", "zones"),
+        project=project,
+        zones=tuple(zone or ()),
+        bucket=bucket,
+        accelerator=accelerator,
+        spot=spot,
+        budget=budget,
+        service_account=service_account,
+        supervise=supervise,
+    )
+    from tpulm.cloud import launch as launching
+    from tpulm.cloud import prices
+    from tpulm.cloud.control import Control
+    from tpulm.cloud.tpu_api import TpuApi
+
+    folder = workdir or as_path(f"gs://{settings.bucket}/{config.name}")
+    launching.check_folder(folder)
+    in_cloud = settings.supervise == "cloud"
+    if check:
+        _check(settings)
+        if in_cloud:
+            from tpulm.cloud import supervisor_vm
+
+            supervisor_vm.check(settings)
+    control = Control(folder)
+    job = found[0] if (found := control.read()) else None
+    if job is not None and control.is_complete() and job.is_over:
+        _end(job, folder, as_json)
+    named, settings = settings, launching.offered(settings, TpuApi(settings.project))
+    if job is not None and job.node is not None:
+        launching.check_means(settings.model_copy(update={"zones": job.zones}), job.prices, spent=job.dollars(time.time()))
+        console.print(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.", soft_wrap=True)
+        launching.take_up(config, folder, settings)
+    else:
+        with console.status("Looking up prices …"):
+            found_prices = prices.of(named, settings.zones, note=lambda text: console.print(escape(text), soft_wrap=True))
+        if settings.budget is not None:
+            settings = settings.model_copy(update={"zones": tuple(found_prices)})
+        by_zone = {zone: price.dollars_per_hour for zone, price in found_prices.items()}
+        dearest = max(by_zone.values(), default=None)
+        launching.check_means(settings, by_zone, spent=job.dollars(time.time()) if job else 0.0)
+        check_sources(config, folder, on_tpu=prepare_on_tpu)
+        estimate = _planned(config, settings, dearest) if plan else None
+        _agree(config, settings, folder, found_prices, estimate, yes=yes)
+        staged = launching.staged(config, folder / "cloud" / "inputs")
+        if not prepare_on_tpu:
+            prepare(staged, folder)
+        with drawn_progress() as progress:
+            launching.launch(staged, folder, settings, prices=by_zone, python=python, progress=progress)
+        prices.save(control.folder, found_prices)
+    if in_cloud:
+        _supervise_in_cloud(folder, settings, follow=not detach, as_json=as_json)
+    elif detach:
+        _detach(folder, as_json)
+    else:
+        _end(_watch(folder, settings), folder, as_json)
+
+
+def attach(
+    workdir: WorkDir,
+    here: Annotated[bool, typer.Option("--here", help="Not to look for a VM that supervises the run.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Watch over a run that was launched, from here or from another machine: until it ends, or Ctrl-C.
+
+    Where a VM supervises it (launch --supervise cloud), this shows what that says, and takes over when the VM is gone.
+    """
+    from tpulm.cloud.launch import settings_of
+
+    settings = settings_of(workdir)
+    job = None if here else _follow(workdir, settings.project)
+    _end(job or _watch(workdir, settings), workdir, as_json)
+
+
+def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
+    """Have a run save and stop, and its VM deleted. 'tpulm cloud launch' with the same run goes on."""
+    from tpulm import interrupt
+    from tpulm.cloud import supervisor_vm, teardown
+    from tpulm.cloud.compute import ComputeApi
+    from tpulm.cloud.control import Control
+    from tpulm.cloud.launch import settings_of
+    from tpulm.cloud.tpu_api import TpuApi
+
+    project = settings_of(workdir).project
+    with interrupt.handled():
+        job = teardown.stop(workdir, TpuApi(project), newest_step=Control(workdir).newest_step, tell=_tell)
+        supervisor_vm.end(Control(workdir), ComputeApi(project), tell=_tell)
+    _show_end(job, workdir)
+    if as_json:
+        print_json(job.model_dump(mode="json"))
+
+
+# -- steps of a launch --------------------------------------------------------------------------------------------------
+
+
+def _check(settings: CloudSettings) -> None:
+    """Raises CloudRefused with all that is wrong, and what to do about it."""
+    from tpulm.cloud.doctor import examine
+
+    with console.status(f"Looking at {settings.project} …"):
+        wrong = [check for check in examine(settings) if check.ok is False]
+    if wrong:
+        listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
+        raise CloudRefused(
+            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all that is looked at; --no-check launches even so"
+        )
+
+
+def _planned(config: RunConfig, settings: CloudSettings, per_hour: float | None) -> dict[str, Any]:
+    """What `tpulm plan` says of the run; raises ConfigError where it does not fit, CloudRefused where it costs too much."""
+    import os
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tpulm.plan import DoesNotFit, plan
+
+    try:
+        with drawn_progress() as progress:
+            made = plan(config, settings.kind, **vocabulary_of(config), progress=progress)
+    except DoesNotFit as error:
+        raise ConfigError(
+            f"{config.name} does not fit {settings.kind.name}: {error}\n"
+            f"'tpulm plan … --accelerator {settings.kind.name} --fit' looks for settings that fit"
+        ) from error
+    cost = made.dollars(per_hour)
+    if cost is not None and settings.budget is not None and cost > settings.budget:
+        raise CloudRefused(
+            f"{config.name} takes about {duration(3600 * made.hours)} on {settings.kind.name}, {dollars(cost)}, and the budget "
+            f"is {dollars(settings.budget)}; raise it with --budget, or train for fewer steps"
+        )
+    return {"hours": made.hours, "dollars": cost, "tokens_per_second": made.values()["tokens_per_second"]}
+
+
+def _agree(
+    config: RunConfig,
+    settings: CloudSettings,
+    folder: PurePath,
+    prices: Mapping[str, Price],
+    estimate: dict[str, Any] | None,
+    *,
+    yes: bool,
+) -> None:
+    unknown = [zone for zone in settings.zones if zone not in prices]
+    told = [*map(str, prices.values()), *([f"not known in {', '.join(unknown)}"] if unknown else [])]
+    rows = {
+        "run": f"{config.name}, {config.train.steps:,} steps",
+        "work folder": str(folder),
+        "TPU": f"{'spot ' * settings.spot}{settings.kind.name} in {', '.join(settings.zones)}; project {settings.project}",
+        "price": "\n".join(told),
+        "budget": "none: nothing stops it before it is done" if settings.budget is None else dollars(settings.budget),
+    }
+    if estimate is not None:
+        cost = dollars(estimate["dollars"])
+        speed = f"{estimate['tokens_per_second']:,.0f} tokens/s"
+        rows["estimate"] = f"{duration(3600 * estimate['hours'])} of training, {cost}, {speed}"
+    print_table("To be launched", rows)
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Launch it?", err=True)):
+        raise ConfigError("nothing was launched; --yes launches without asking")
+
+
+def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
+    """Raises ConfigError for a corpus that is not there, before anything that takes long."""
+    from tpulm import storage
+    from tpulm.config.source import DATASETS
+    from tpulm.corpus import find_files
+
+    datasets = [source.path for source in config.corpus.sources if source.format in DATASETS]
+    local = [source.path for source in config.corpus.sources if source.path and not storage.is_remote(source.path)]
+    if on_tpu and datasets:
+        raise ConfigError(
+            f"--prepare-on-tpu: {datasets[0]} is read with packages that workers do not have; leave the option out, and the "
+            "dataset is prepared from here"
+        )
+    if on_tpu and local:
+        raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
+    if not storage.exists(folder / "dataset" / "manifest.json"):
+        find_files(config.corpus.sources)
+
+
+def prepare(config: RunConfig, folder: PurePath) -> None:
+    """Tokenizer and dataset in the bucket."""
+    from tpulm import preparation, workfolder
+
+    with drawn_progress() as progress, workfolder.working_in(config, folder, stage="dataset", progress=progress) as work:
+        preparation.prepare(config, work.path, progress=progress)
+
+
+def _watch(folder: PurePath, settings: CloudSettings) -> Job:
+    from tpulm import interrupt
+    from tpulm.cloud import launch as launching
+    from tpulm.cloud.control import Control
+    from tpulm.cloud.tpu_api import TpuApi
+
+    supervisor = launching.supervisor(
+        folder, settings, TpuApi(settings.project), newest_step=Control(folder).newest_step, tell=_tell
+    )
+    with interrupt.handled():
+        return supervisor.run()
+
+
+def _supervise_in_cloud(folder: PurePath, settings: CloudSettings, *, follow: bool, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
+
+    vm = supervisor_vm.start(folder, settings, compute=ComputeApi(settings.project), tell=_tell)
+    console.print(f"{vm} supervises the run: this machine may be switched off.", soft_wrap=True)
+    console.print(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.", soft_wrap=True)
+    if follow:
+        _end(_follow(folder, settings.project) or _watch(folder, settings), folder, as_json)
+    elif as_json:
+        print_json({"workdir": str(folder), "supervisor": asdict(vm)})
+
+
+def _follow(folder: PurePath, project: str) -> Job | None:
+    """What the VM says that supervises a run, to the end of the run; None where no VM does, or not any more."""
+    from tpulm import interrupt
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
+    from tpulm.cloud.control import Control
+
+    control = Control(folder)
+    if supervisor_vm.recorded(control) is None:
+        return None
+    with interrupt.handled():
+        job = supervisor_vm.follow(control, ComputeApi(project), write=_to_stderr, tell=_tell)
+    if job is None:
+        _tell("its VM is gone: the run is supervised from here")
+    return job
+
+
+def _to_stderr(content: bytes) -> None:
+    sys.stderr.write(content.decode("utf-8", "replace"))
+    sys.stderr.flush()
+
+
+def _tell(line: str) -> None:
+    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", highlight=False, soft_wrap=True)
+
+
+def _detach(folder: PurePath, as_json: bool) -> None:
+    """A process of its own that outlives this one and its terminal."""
+    from tpulm.train.compile_cache import cache_folder
+
+    log = cache_folder("supervisors") / f"{folder.name}-{int(time.time())}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        command = [sys.executable, "-m", "tpulm", "cloud", "attach", "--workdir", str(folder)]
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=Path.home()
+        )
+    console.print(f"Process {started.pid} of this machine watches over it, and writes to {log}.", soft_wrap=True)
+    console.print(
+        f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.", soft_wrap=True
+    )
+    if as_json:
+        print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
+
+
+def _end(job: Job, folder: PurePath, as_json: bool) -> None:
+    _show_end(job, folder)
+    if as_json:
+        print_json(job.model_dump(mode="json"))
+    raise typer.Exit(_EXIT_CODES.get(job.status, 1))
+
+
+def _show_end(job: Job, folder: PurePath | None) -> None:
+    rows = [
+        (
+            f"{attempt.number}, {attempt.zone}",
+            attempt.ending,
+            f"{attempt.first_step:,} to {attempt.last_step:,}",
+            dollars(attempt.dollars),
+            attempt.detail,
+        )
+        for attempt in job.attempts
+    ]
+    print_table("Attempts", rows, header=("attempt", "ended", "steps", "cost", ""))
+    said = escape(job.message or "no VM is left")
+    console.print(f"\n[bold]{job.status}[/]: {said}", highlight=False, soft_wrap=True)
+    where = f"The model is in {folder}/export." if job.status == "done" else f"The work folder is {folder}."
+    console.print(escape(where), highlight=False, soft_wrap=True)
+
 
 Worker = Annotated[int, typer.Option(min=0, metavar="I", help="The worker, of several hosts; 0 is the first.")]
 
@@ -44,15 +403,15 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
 
     with console.status(f"Looking at {workdir} …"):
         api = api_of(workdir, project)
-        found = read_status(workdir, api, newest_step=lambda: newest_step(workdir))
+        found = read_status(workdir, api, newest_step=Control(workdir).newest_step)
         watch = supervisor_vm.watch(Control(workdir), ComputeApi(api.project) if api else None)
         speed = pace(workdir)
-    _show(workdir, found, watch, speed)
+    _show_status(workdir, found, watch, speed)
     if as_json:
-        print_json(_as_values(found, watch, speed))
+        print_json(_status_values(found, watch, speed))
 
 
-def _show(workdir: PurePath, found: RunStatus, watch: Watch | None, speed: Pace | None) -> None:
+def _show_status(workdir: PurePath, found: RunStatus, watch: Watch | None, speed: Pace | None) -> None:
     from tpulm.cloud.status import spent
 
     job, now = found.job, time.time()
@@ -62,7 +421,7 @@ def _show(workdir: PurePath, found: RunStatus, watch: Watch | None, speed: Pace 
     rows = {
         "run": f"{job.run}: {job.status}" + (", to be stopped" if job.status == "active" and job.wanted == "stopped" else ""),
         "message": job.message,
-        "supervisor": _supervisor(found, watch),
+        "supervisor": _supervisor_row(found, watch),
         "TPU": f"{'spot ' * job.spot}{job.accelerator}"
         + (f", {job.node.name} in {job.node.zone}" if job.node else ", none now"),
         "state": _state(found),
@@ -85,7 +444,7 @@ def _show(workdir: PurePath, found: RunStatus, watch: Watch | None, speed: Pace 
         )
 
 
-def _supervisor(found: RunStatus, watch: Watch | None) -> str:
+def _supervisor_row(found: RunStatus, watch: Watch | None) -> str:
     from tpulm.cloud.supervisor_vm import in_words
 
     if watch is not None and not (found.job.is_over and watch.state is None) and (watch.is_of_use or not found.supervisor):
@@ -136,7 +495,7 @@ def _show_attempts(job: Job, attempts: Sequence[Spent]) -> None:
         console.print(f"the last one ended because: {escape(job.attempts[-1].detail)}", soft_wrap=True)
 
 
-def _as_values(found: RunStatus, watch: Watch | None, speed: Pace | None) -> dict[str, Any]:
+def _status_values(found: RunStatus, watch: Watch | None, speed: Pace | None) -> dict[str, Any]:
     from dataclasses import asdict
 
     from tpulm.cloud.status import spent
@@ -186,16 +545,16 @@ def logs(
         _supervisor_log(control, follow=follow)
         return
     if follow:
-        gaps = reading.follow(control, worker, attempt=attempt, write=_write, tell=_tell)
+        gaps = reading.follow(control, worker, attempt=attempt, write=_to_stdout, tell=_announce)
         if gaps:
-            _tell(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}")
+            _announce(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}")
         return
     number = reading.attempt_of(control.job(), attempt)
     path = reading.log_path(control, number, worker)
     if storage.info(path) is None:
         raise TpulmError(f"worker {worker} of attempt {number} has sent no log: there is no {path}")
-    _tell(f"attempt {number}, worker {worker}")
-    _write(storage.read_bytes(path))
+    _announce(f"attempt {number}, worker {worker}")
+    _to_stdout(storage.read_bytes(path))
 
 
 def _supervisor_log(control: Control, *, follow: bool) -> None:
@@ -207,21 +566,21 @@ def _supervisor_log(control: Control, *, follow: bool) -> None:
     if vm is None:
         raise TpulmError("no VM supervises this run; 'tpulm cloud launch --supervise cloud' has one do it")
     if follow:
-        if supervisor_vm.follow(control, ComputeApi(vm.project), write=_write, tell=_tell) is None:
-            _tell("its VM is gone: nobody supervises this run; 'tpulm cloud attach' does")
+        if supervisor_vm.follow(control, ComputeApi(vm.project), write=_to_stdout, tell=_announce) is None:
+            _announce("its VM is gone: nobody supervises this run; 'tpulm cloud attach' does")
         return
     if storage.info(path) is None:
         raise TpulmError(f"{vm} has sent no log yet: there is no {path}")
-    _write(storage.read_bytes(path))
+    _to_stdout(storage.read_bytes(path))
 
 
-def _write(content: bytes) -> None:
+def _to_stdout(content: bytes) -> None:
     if content:
         sys.stdout.write(content.decode("utf-8", "replace"))
         sys.stdout.flush()
 
 
-def _tell(line: str) -> None:
+def _announce(line: str) -> None:
     console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
 
 
@@ -233,6 +592,7 @@ def ssh(workdir: WorkDir, worker: Worker = 0, project: Project = None) -> None:
     It needs gcloud, and a network that lets ssh in; nothing else of tpulm does.
     """
     from tpulm.cloud.control import Control
+    from tpulm.cloud.status import project_of
 
     job = Control(workdir).job()
     node = job.node
@@ -248,3 +608,257 @@ def ssh(workdir: WorkDir, worker: Worker = 0, project: Project = None) -> None:
         raise ConfigError("the project is not known; name it with --project")
     command = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", node.name]
     print(shlex.join([*command, "--zone", node.zone, "--project", named, "--worker", str(worker)]))
+
+
+def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
+    """What a run in the cloud has cost, what it costs now, and what it will have cost in the end.
+
+        tpulm cloud cost --workdir gs://my-project-tpulm/first
+
+    TPUs at the price of their zone when the run was launched (0 with a grant), from READY until gone; the work folder at the
+    price of regional storage. "?" is a price that is not known, and is not counted. Google's bill has the last word: network
+    and discounts are not counted.
+    """
+    from dataclasses import asdict
+
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
+    from tpulm.cloud.control import Control
+    from tpulm.cloud.prices import saved
+    from tpulm.cloud.status import cost as reckon
+    from tpulm.cloud.status import launched_with, total_steps
+
+    control = Control(workdir)
+    job = control.job()
+    with console.status(f"Looking at {workdir} …"):
+        newest = max(Control(workdir).newest_step(), job.newest_step)
+        left = seconds_left(job, pace(workdir), total_steps(workdir), newest)
+        found = reckon(job, workdir, now=time.time(), newest_step=newest, seconds_left=left, prices=saved(control.folder))
+        watch = supervisor_vm.watch(control, ComputeApi(job.project) if job.project else None)
+    budget = launched_with(control).get("budget")
+    rows = [
+        (
+            str(item.attempt),
+            item.zone,
+            item.ending or "running",
+            f"{item.steps:,}",
+            duration(item.hours * 3600),
+            dollars(item.dollars),
+        )
+        for item in found.attempts
+    ]
+    if rows:
+        print_table(f"{workdir}", rows, header=("attempt", "zone", "why it ended", "steps", "billed", "cost"))
+    why = "no speed yet" if found.hours_left is None else "no price"
+    at_end = f"not known: {why}" if found.dollars_at_end is None else dollars(found.dollars_at_end)
+    if found.dollars_at_end is not None and found.hours_left:
+        at_end += f", after {duration(found.hours_left * 3600)} of training more"
+    print_table(
+        "" if rows else f"{workdir}",
+        {
+            "so far": total(found.attempts) + ("" if budget is None else f" of {dollars(budget)}"),
+            "now": f"{dollars(found.dollars_per_hour)} an hour" if found.runs else "no TPU is billed",
+            "at the end": at_end,
+            "prices": "; ".join(map(str, found.prices)) or "as launched; where from is not written down",
+            **({} if watch is None else {"supervisor": _supervisor_cost(watch)}),
+            "work folder": f"{found.stored.bytes / 1e9:,.2f} GB in {found.stored.objects:,} objects, "
+            f"{dollars(found.stored.dollars_per_month)} a month in {found.stored.region} "
+            f"({found.stored.prices_source}, {found.stored.prices_as_of})",
+        },
+    )
+    if as_json:
+        of_vm = {} if watch is None else {"supervisor": {"hours": watch.hours, "dollars": watch.dollars}}
+        print_json({**asdict(found), "budget": budget, **of_vm})
+
+
+def _supervisor_cost(watch: Watch) -> str:
+    price = f"${watch.price.dollars_per_hour} an hour ({watch.price.origin})" if watch.price else "a price not known"
+    return (
+        f"{dollars(watch.dollars)} more for {duration(watch.hours * 3600)} of {watch.vm.name}, an {watch.vm.machine_type} at "
+        f"{price}, without its disk and address"
+    )
+
+
+def down(
+    workdir: WorkDir,
+    delete_work: Annotated[bool, typer.Option("--delete-work", help="Delete the whole work folder, models and all.")] = False,
+    delete_data: Annotated[
+        bool, typer.Option("--delete-data", help="Delete what was prepared from the text: W/corpus and W/dataset.")
+    ] = False,
+    delete_bucket: Annotated[
+        bool, typer.Option("--delete-bucket", help="Delete the bucket, too, if nothing else is in it; with --delete-work.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without having the names typed.")] = False,
+    project: Project = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a run in the cloud: it saves and stops, its TPU is deleted, and all zones are looked at for what may be left.
+
+        tpulm cloud down --workdir gs://my-project-tpulm/first
+
+    The work folder stays, and 'tpulm cloud launch' goes on with it, unless you say what to delete. Ended half-way, the same
+    command goes on.
+    """
+    from tpulm.cloud import teardown
+    from tpulm.cloud.status import project_of
+
+    if delete_bucket and not delete_work:
+        raise ConfigError("a bucket is deleted with what is in it: say --delete-work, too")
+    found, damage = _job_of(workdir)
+    named = project or "" if damage else project_of(workdir, project)  # no guess at where something may bill
+    if not named:
+        raise ConfigError(f"{damage or 'the project is not known'}; name the project with --project")
+    if damage:
+        console.print(f"[yellow]{escape(damage)}[/]", soft_wrap=True)
+    bucket = f"gs://{teardown.bucket_of(workdir)}"
+    if found is None and not damage and not (delete_work or delete_data):
+        raise ConfigError(f"{workdir} has no run in the cloud; 'tpulm cloud audit' looks for what bills without one")
+    if delete_bucket and (others := teardown.strangers(workdir, deleted=True)):
+        raise ConfigError(f"{bucket} holds more than {workdir}: {some_of(others)}; nothing was stopped or deleted")
+    if not yes:
+        _confirm_names(workdir, work=delete_work, data=delete_data, bucket=bucket if delete_bucket else "")
+    _stop_run(workdir, named, run=found.run if found else None)
+    deleted = 0
+    if delete_work or delete_data:
+        with teardown.unused(workdir), drawn_progress() as progress:
+            for files in _to_delete(workdir, work=delete_work, data=delete_data):
+                deleted += teardown.delete_files(files, progress=progress)
+                progress.note(f"deleted: {files.summary} of {workdir}")
+    if delete_bucket:
+        if others := teardown.strangers(workdir, deleted=False):
+            raise TpulmError(f"{bucket} was not deleted: {some_of(others)} came into it meanwhile")
+        teardown.delete_bucket(named, bucket.removeprefix("gs://"))
+        console.print(f"deleted: {bucket}", soft_wrap=True)
+    if as_json:
+        print_json({"workdir": str(workdir), "objects_deleted": deleted, "bucket_deleted": delete_bucket, "left": []})
+
+
+def _job_of(workdir: PurePath) -> tuple[Job | None, str]:
+    """The job, if there is one; and what is wrong with it, if that is so."""
+    from tpulm.cloud.control import Control
+
+    try:
+        found = Control(workdir).read()
+    except (StorageRefused, StorageUnavailable):
+        raise
+    except StorageError as error:
+        return None, str(error)
+    return (found[0] if found else None), ""
+
+
+def _stop_run(workdir: PurePath, project: str, *, run: str | None) -> None:
+    """Raises TpulmError unless nothing of it bills."""
+    from tpulm import interrupt
+    from tpulm.cloud import supervisor_vm, teardown
+    from tpulm.cloud.compute import AllResources, ComputeApi
+    from tpulm.cloud.control import Control
+
+    compute = ComputeApi(project)
+    api = AllResources(project, compute)
+    if run is not None:
+        with interrupt.handled():
+            job = teardown.stop(
+                workdir,
+                api,
+                newest_step=Control(workdir).newest_step,
+                tell=lambda line: console.print(escape(line), soft_wrap=True),
+            )
+        console.print(f"{job.run} is over: {escape(job.message or job.status)}", soft_wrap=True)
+    supervisor_vm.end(Control(workdir), compute, tell=lambda line: console.print(escape(line), soft_wrap=True))
+    with drawn_progress() as progress:
+        seen = teardown.left(api, workdir, run, progress=progress)
+    if seen.resources:
+        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in seen.resources])
+        raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
+    if seen.silent:
+        raise TpulmError(f"{some_of(seen.silent)} could not be looked at, so something of {workdir} may be left there")
+    console.print(f"[bold green]nothing is left that bills[/]: no TPU or VM of it in {seen.zones} zones of {escape(project)}")
+
+
+def _to_delete(workdir: PurePath, *, work: bool, data: bool) -> list[Files]:
+    from tpulm.cloud import teardown
+
+    return [teardown.work_files(workdir)] if work else [teardown.data_files(workdir)] if data else []
+
+
+def _confirm_names(workdir: PurePath, *, work: bool, data: bool, bucket: str) -> None:
+    """Each is deleted only after its name was typed."""
+    wanted = [(str(workdir), files.summary) for files in _to_delete(workdir, work=work, data=False)]
+    if data and not work:
+        wanted += [(f"{workdir}/dataset", files.summary) for files in _to_delete(workdir, work=False, data=True)]
+    if bucket:
+        wanted.append((bucket, "the bucket itself"))
+    if wanted and not is_asked():
+        raise ConfigError("nobody is here to be asked; say --yes to have it deleted")
+    for name, what in wanted:
+        typed = typer.prompt(f"Type {name} to delete it for good ({what})", err=True, default="", show_default=False)
+        if typed.strip() != name:
+            console.print("that is another name: nothing was stopped or deleted")
+            raise typer.Exit(1)
+
+
+_RECENT = 50  # records of training from which the speed is told
+
+
+@dataclass(frozen=True)
+class Pace:
+    step: int  # of the newest record of training
+    at: float  # its time, seconds since 1970
+    seconds_per_step: float
+    tokens_per_second: float | None
+
+
+def api_of(workdir: PurePath, project: str | None) -> TpuApi | None:
+    from tpulm.cloud.status import project_of
+    from tpulm.cloud.tpu_api import TpuApi
+
+    named = project_of(workdir, project)
+    return TpuApi(named) if named else None
+
+
+def pace(workdir: PurePath) -> Pace | None:
+    """From the newest records of training, as the middle of the times between them: pauses between attempts do not count."""
+    from tpulm.train.metrics import read_metrics
+
+    try:
+        records = [record for record in read_metrics(workdir) if record.kind == "train" and "time" in record.values][-_RECENT:]
+    except (TpulmError, KeyError):
+        return None
+    times = [
+        (after.values["time"] - before.values["time"]) / (after.step - before.step)
+        for before, after in pairwise(records)
+        if after.step > before.step and after.values["time"] > before.values["time"]
+    ]
+    if not times:
+        return None
+    tokens = [record.values["tokens_per_second"] for record in records if "tokens_per_second" in record.values]
+    newest = records[-1]
+    return Pace(newest.step, newest.values["time"], median(times), median(tokens) if tokens else None)
+
+
+def step_of(job: Job, speed: Pace | None, newest: int) -> int:
+    """Where training is: at the newest record of the attempt that runs, else at the checkpoint from which it goes on."""
+    runs = job.node is not None and speed is not None and speed.at > job.node.intended_at
+    return max(newest, speed.step) if runs and speed is not None else newest
+
+
+def seconds_left(job: Job, speed: Pace | None, steps: int | None, newest: int) -> float | None:
+    """Of training."""
+    if speed is None or steps is None:
+        return None
+    return max(0, steps - step_of(job, speed, newest)) * speed.seconds_per_step
+
+
+def total(attempts: Sequence[Spent]) -> str:
+    """What they have cost together; "at least" that where a price is not known."""
+    known = [item.dollars for item in attempts if item.dollars is not None]
+    return "at least " * (len(known) < len(attempts)) + dollars(sum(known))
+
+
+def moment(at: float | None, *, after: float | None = None) -> str:
+    """In local time; without the day where that is the day of `after`."""
+    if at is None:
+        return "-"
+    local = time.localtime(at)
+    same_day = after is not None and time.localtime(after)[:3] == local[:3]
+    return time.strftime("%H:%M" if same_day else "%m-%d %H:%M", local)

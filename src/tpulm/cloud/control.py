@@ -55,6 +55,10 @@ class Control:
         """Whether the run's last result is there."""
         return read_result(self.folder.parent, "export") is not None
 
+    def newest_step(self) -> int:
+        """Of a committed checkpoint; 0: there is none."""
+        return max(storage.committed_steps(self.folder.parent / "checkpoints"), default=0)
+
     def job(self) -> Job:
         """Raises ConfigError where the work folder has none."""
         found = self.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -12,8 +13,8 @@ from tpulm.cloud.control import Beat, Control
 from tpulm.cloud.job import Job
 from tpulm.cloud.prices import Price, saved, table
 from tpulm.cloud.provider import NodeStatus, Provider
-from tpulm.cloud.settings import region_of
-from tpulm.errors import TpulmError
+from tpulm.cloud.settings import default_project, region_of
+from tpulm.errors import ConfigError, StorageError, TpulmError
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,21 @@ def launched_with(control: Control) -> dict[str, Any]:
     except (TpulmError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def project_of(workdir: PurePath, project: str | None) -> str:
+    """That of the launch, else the one named, else the environment's; "" where nobody knows.
+
+    Raises ConfigError where the one named is another than that of the launch: what is there would not be seen.
+    """
+    control, recorded = Control(workdir), ""
+    with contextlib.suppress(StorageError):  # of a job that is damaged
+        found = control.read()
+        recorded = found[0].project if found else ""
+    recorded = recorded or str(launched_with(control).get("project") or "")
+    if project and recorded and project != recorded:
+        raise ConfigError(f"{workdir} was launched in the project {recorded}, not in {project}; leave --project out")
+    return recorded or project or default_project()
 
 
 def total_steps(workdir: PurePath) -> int | None:
