@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tpulm.corpus.bytestream import ByteStream, Compression
-from tpulm.corpus.faults import Faults
+from tpulm.corpus.documents import Faults
+from tpulm.corpus.readers.lines import ByteStream, Compression
 from tpulm.errors import DataError, StorageError
 
 COMPRESS: dict[Compression, Callable[[bytes], bytes]] = {

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tpulm.config import CleaningConfig
 from tpulm.corpus import cleaning
 from tpulm.corpus.cleaning import _ODD_BLANKS, Cleaner
-from tpulm.corpus.records import Batch
+from tpulm.corpus.documents import Batch
 from tpulm.errors import ConfigError
 
 # Blanks of all kinds, characters that compose, decompose, combine or repeat, and ordinary ones.

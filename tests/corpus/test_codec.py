@@ -3,30 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tpulm.corpus.codec import find_codec
+from tpulm.corpus.readers.lines import find_codec
 from tpulm.errors import ConfigError, DataError
-
-MULTIBYTE = [
-    "big5", "big5hkscs", "cp932", "cp949", "cp950", "euc_jis_2004", "euc_jisx0213", "euc_jp", "euc_kr", "gb18030", "gb2312",
-    "gbk", "johab", "shift_jis", "shift_jis_2004", "shift_jisx0213", "utf-8",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MULTIBYTE)
-def test_a_line_safe_codec_uses_the_byte_of_a_line_end_for_nothing_else(name: str):
-    assert find_codec(name).line_safe
-    for number in range(0x20, 0x30000, 3):
-        assert b"\n" not in chr(number).encode(name, "ignore")
-
-
-@pytest.mark.parametrize("name", ["utf-16", "utf-16-le", "utf-32", "utf-7", "iso2022_jp", "hz", "cp037", "cp500"])
-def test_other_codecs_are_not_line_safe(name: str):
-    assert not find_codec(name).line_safe
-
-
-@pytest.mark.parametrize("name", ["latin-1", "cp1252", "koi8-r", "mac-roman", "ascii", "UTF8", "utf_8_sig"])
-def test_single_byte_codecs_are_line_safe(name: str):
-    assert find_codec(name).line_safe
 
 
 @pytest.mark.parametrize(
@@ -92,7 +70,7 @@ def test_the_error_says_what_the_bytes_could_be(read: Callable, content: bytes, 
 
 def test_undecodable_utf16_names_its_byte(read: Callable):
     content = "ab\ncd\n".encode("utf-16-le") + b"\x00\xdc" + "e\n".encode("utf-16-le")
-    with pytest.raises(DataError, match="byte 12: the bytes '00 dc'"):
+    with pytest.raises(DataError, match="line 3, byte 12: the bytes '00 dc'"):
         read("a.txt", content, encoding="utf-16-le")
     found = read("a.txt", content, encoding="utf-16-le", on_error="skip")
     assert (found.documents, found.skipped) == (["ab", "cd"], {"undecodable": 1})

@@ -1,6 +1,6 @@
 import pytest
 
-from tpulm.corpus.faults import Faults
+from tpulm.corpus.documents import Faults
 from tpulm.errors import DataError, shorten
 
 

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tpulm.corpus import records
+from tpulm.corpus import documents
 from tpulm.errors import DataError
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))), st.booleans())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_texts_come_back_as_they_are(read: Callable, monkeypatch: pytest.MonkeyPatch, texts: list[str], ascii_only: bool):
-    monkeypatch.setattr(records, "BATCH_BYTES", 64)
+    monkeypatch.setattr(documents, "BATCH_BYTES", 64)
     content = "\r\n".join(json.dumps({"id": 1, "text": text}, ensure_ascii=ascii_only) for text in texts)
     assert read("a.jsonl", content).documents == texts
 

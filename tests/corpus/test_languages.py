@@ -11,9 +11,9 @@ import pytest
 
 from tpulm import corpus
 from tpulm.config import CleaningConfig, CorpusConfig
-from tpulm.corpus import languages
+from tpulm.corpus import cleaning
 from tpulm.corpus.cleaning import Cleaner
-from tpulm.corpus.records import Batch
+from tpulm.corpus.documents import Batch
 from tpulm.errors import ConfigError, MissingExtra
 
 KOREAN = "이 영화는 정말 재미있었고 배우들의 연기도 훌륭했습니다."
@@ -40,7 +40,7 @@ def test_what_is_in_another_language_goes():
 
 
 def test_only_the_beginning_of_a_long_document_counts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(languages, "_CHARACTERS", len(ENGLISH))
+    monkeypatch.setattr(cleaning, "_CHARACTERS", len(ENGLISH))
     assert cleaned([ENGLISH + KOREAN * 20], "en")[1] == {}
     assert cleaned([ENGLISH + KOREAN * 20], "ko")[1] == {"other_language": 1}
 

@@ -5,11 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tpulm.corpus import lines
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.codec import find_codec
-from tpulm.corpus.faults import Faults
-from tpulm.corpus.lines import Lines, read_lines
+from tpulm.corpus.documents import Faults
+from tpulm.corpus.readers import lines
+from tpulm.corpus.readers.lines import ByteStream, Lines, find_codec, read_lines
 from tpulm.errors import DataError
 
 
@@ -26,7 +24,7 @@ def test_stretches_are_the_file_and_know_their_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], batch: int
 ):
     monkeypatch.setattr(lines, "BATCH_BYTES", batch)
-    monkeypatch.setattr("tpulm.corpus.bytestream._RAW_BYTES", 7)
+    monkeypatch.setattr("tpulm.corpus.readers.lines._RAW_BYTES", 7)
     content = "\n".join(texts)
     path = tmp_path / "a.txt"
     path.write_bytes(content.encode())
@@ -64,10 +62,10 @@ def test_nul_is_an_error_with_its_line(read: Callable):
 def test_a_line_that_is_too_long_is_an_error_or_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int):
     monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 1000)
     monkeypatch.setattr(lines, "BATCH_BYTES", batch)
-    monkeypatch.setattr("tpulm.corpus.bytestream._RAW_BYTES", 32)
+    monkeypatch.setattr("tpulm.corpus.readers.lines._RAW_BYTES", 32)
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\ntwo\n" + b"x" * 5000 + b"\nthree\nfo\xffur\n")
-    with pytest.raises(DataError, match="line 3, byte 8: a line longer than"):
+    with pytest.raises(DataError, match="line 3: a line longer than"):
         stretches(path, Faults("stop", "a.txt"))
     faults = Faults("skip", "a.txt")
     found = stretches(path, faults)

@@ -8,7 +8,7 @@ import pytest
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus import read_texts
-from tpulm.corpus.bytestream import ByteStream
+from tpulm.corpus.readers.lines import ByteStream
 from tpulm.emulator import Emulator
 from tpulm.errors import DataError, StorageError
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tpulm.config import CleaningConfig, CorpusConfig, SourceConfig
 from tpulm.corpus import scatter
-from tpulm.corpus.personal import replaced
-from tpulm.corpus.samples import Samples
+from tpulm.corpus.cleaning import replaced
+from tpulm.corpus.documents import Samples
 
 KINDS = ("email", "phone")
 

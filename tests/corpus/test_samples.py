@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tpulm import corpus, dataset, preparation
 from tpulm.cli.app import app
 from tpulm.config import RunConfig
-from tpulm.corpus.samples import Samples, merged
+from tpulm.corpus.documents import Samples, merge_samples
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 
@@ -27,8 +27,8 @@ def test_a_few_of_each_and_short():
 
 def test_of_many_pieces_the_first_of_each_come_first():
     pieces = [{"a": ["1", "2"], "b": ["x"]}, {"a": ["3"]}, {"a": ["1", "4"]}]
-    assert merged(pieces) == {"a": ("1", "3", "2", "4"), "b": ("x",)}
-    assert len(merged({"a": [str(number)]} for number in range(100))["a"]) == 20
+    assert merge_samples(pieces) == {"a": ("1", "3", "2", "4"), "b": ("x",)}
+    assert len(merge_samples({"a": [str(number)]} for number in range(100))["a"]) == 20
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tpulm.corpus import lines, tables
+from tpulm.corpus.readers import lines, tables
 from tpulm.errors import DataError
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

@@ -13,7 +13,7 @@ import pytest
 from tpulm import storage
 from tpulm.emulator import Emulator
 from tpulm.errors import StorageError
-from tpulm.storage import mirror
+from tpulm.storage import staging
 
 
 def temporaries(folder: Path) -> list[str]:
@@ -111,7 +111,7 @@ class TestMirror:
             assert gcs.requests == before
 
     def test_now_and_then(self, gcs: Emulator, temporary_files: Path, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(mirror, "_INTERVAL_SECONDS", 0.02)
+        monkeypatch.setattr(staging, "_INTERVAL_SECONDS", 0.02)
         with storage.Mirror(storage.as_path("gs://runs/w")) as mirrored:
             (mirrored.folder / "log").write_text("one")
             until = time.monotonic() + 5

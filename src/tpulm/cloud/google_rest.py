@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpulm.errors import CloudRefused, MissingExtra, installing
-from tpulm.storage.cloud_causes import expired, no_login
+from tpulm.storage.causes import expired, no_login
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials

@@ -13,7 +13,7 @@ from tpulm.cloud.identity import Identity, identity
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused
-from tpulm.storage.cloud_causes import words
+from tpulm.storage.causes import words
 
 Answer = TypeVar("Answer")
 _PATIENCE_SECONDS = 20.0  # there is somebody waiting

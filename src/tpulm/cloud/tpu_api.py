@@ -13,7 +13,7 @@ from tpulm.cloud import refusals
 from tpulm.cloud.google_rest import needing_extra
 from tpulm.cloud.provider import WORKDIR, Creation, Refused, Request, Resource, Sight
 from tpulm.errors import CloudRefused, Unavailable
-from tpulm.storage.cloud_causes import expired, no_login, passes, words
+from tpulm.storage.causes import expired, no_login, passes, words
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2

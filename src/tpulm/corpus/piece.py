@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from itertools import compress
 from pathlib import PurePath
@@ -13,15 +12,21 @@ import numpy as np
 from tpulm import interrupt, storage
 from tpulm.config import CorpusConfig
 from tpulm.config.validation import recorded
-from tpulm.corpus import languages
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.cleaning import Cleaner
-from tpulm.corpus.faults import Faults
+from tpulm.corpus.cleaning import Cleaner, languages_version
+from tpulm.corpus.documents import Batch, Faults, merge_samples
 from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of_texts, threshold_of
-from tpulm.corpus.manifest import FORMAT_VERSION, Counts, InputRecord, PieceRecord, hash_json, reading_settings, spill_path
+from tpulm.corpus.manifest import (
+    FORMAT_VERSION,
+    Counts,
+    InputRecord,
+    PieceRecord,
+    hash_json,
+    is_unchanged,
+    reading_settings,
+    spill_path,
+)
 from tpulm.corpus.readers import open_file, read_documents
-from tpulm.corpus.records import Batch
-from tpulm.corpus.samples import merged
+from tpulm.corpus.readers.lines import ByteStream
 from tpulm.corpus.sources import InputFile
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
 from tpulm.errors import DataError
@@ -68,7 +73,7 @@ class Piece(NamedTuple):
         """A hash of what the spill depends on besides the bytes of the files."""
         reading = [reading_settings(self.config, file.source, file) for file in self.files]
         cleaning = self.config.cleaning.model_dump(mode="json")
-        decides = [languages.version()] if self.config.cleaning.languages else []
+        decides = [languages_version()] if self.config.cleaning.languages else []
         return hash_json([FORMAT_VERSION, reading, cleaning, self.config.sample_fraction, self.limits, *decides])
 
 
@@ -104,30 +109,6 @@ def finished(piece: Piece) -> PieceRecord | None:
     if len(record.inputs) != len(piece.files) and not record.limit_reached:
         return None
     return record if all(map(is_unchanged, record.inputs, piece.files)) else None
-
-
-def is_unchanged(record: InputRecord, file: InputFile) -> bool:
-    """Whether a file still has the bytes that were read: by size and time if they are the same, else by its hash."""
-    if file.sha256:
-        return record.sha256 == file.sha256
-    if record.offset != file.offset:
-        return False
-    if (record.within, record.bytes, record.modified_ns) == (file.within, file.bytes, file.modified_ns):
-        return True
-    read_in_full = record.read_bytes == record.bytes
-    if (file.bytes != record.bytes) if read_in_full else (file.bytes < record.read_bytes):
-        return False
-    return _hash_beginning(file.path, file.offset, record.read_bytes) == record.sha256
-
-
-def _hash_beginning(path: str, offset: int, size: int) -> str:
-    digest = hashlib.sha256()
-    with storage.open_read(path) as stream, storage.explain("read", path):
-        stream.seek(offset)
-        while size and (data := stream.read(min(size, 1 << 20))):
-            digest.update(data)
-            size -= len(data)
-    return digest.hexdigest()
 
 
 def scatter_piece(
@@ -230,5 +211,5 @@ class _Keeper:
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],
             limit_reached=self.limit_reached,
-            removed=merged([self._cleaner.samples.removed(), self._faults.samples.removed()]),
+            removed=merge_samples([self._cleaner.samples.removed(), self._faults.samples.removed()]),
         )

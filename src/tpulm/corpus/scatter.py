@@ -13,8 +13,8 @@ from typing import Final
 
 from tpulm import storage
 from tpulm.config import CorpusConfig
-from tpulm.corpus.changes import verify
 from tpulm.corpus.cleaning import Cleaner
+from tpulm.corpus.documents import merge_samples
 from tpulm.corpus.identity import RANGE, holdout_threshold
 from tpulm.corpus.manifest import (
     FORMAT_VERSION,
@@ -28,10 +28,10 @@ from tpulm.corpus.manifest import (
     pieces_folder,
     removed_path,
     spill_path,
+    verify,
 )
 from tpulm.corpus.near import mark_near_duplicates, near_folder
 from tpulm.corpus.piece import Limits, Piece, cut_into_pieces, finished, scatter_piece
-from tpulm.corpus.samples import merged
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
@@ -129,7 +129,7 @@ def _write_manifest(
         pieces=tuple(PieceSpill(source=record.source, runs=record.runs) for record in records),
         fingerprint=fingerprint_of(config, inputs, counts),
     )
-    storage.write_json(removed_path(workdir), merged(record.removed for record in records))
+    storage.write_json(removed_path(workdir), merge_samples(record.removed for record in records))
     storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"))
 
 

@@ -23,6 +23,8 @@ from tpulm.storage.files import (
     make_folder,
     move_folder,
     open_read,
+    parse_json,
+    parse_toml,
     publish,
     read_bytes,
     read_given_object,
@@ -39,12 +41,17 @@ from tpulm.storage.files import (
     write_json,
 )
 from tpulm.storage.lease import held, holder
-from tpulm.storage.mirror import Mirror
-from tpulm.storage.parsing import parse_json, parse_toml
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
-from tpulm.storage.ranges import Ranges, open_ranges
-from tpulm.storage.scratch import remove_leftovers, scratch_folder
-from tpulm.storage.staging import abandon, built_aside, local_copy
+from tpulm.storage.staging import (
+    Mirror,
+    Ranges,
+    abandon,
+    built_aside,
+    local_copy,
+    open_ranges,
+    remove_leftovers,
+    scratch_folder,
+)
 
 __all__ = [
     "COMMIT",

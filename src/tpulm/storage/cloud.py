@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-from tpulm.storage.cloud_causes import explain, needing_extra
+from tpulm.storage.causes import explain, needing_extra
 from tpulm.storage.paths import REMOTE, bucket_and_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def client() -> Client:
         from google.cloud import storage
     # Lest the library ask for each bucket's location, in a thread of its own, for traces that nobody collects.
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-    with explain("log in for", REMOTE, identity=lambda: "nobody"):
+    with explain("log in for", REMOTE):
         return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
 
 
@@ -57,7 +57,7 @@ def identity() -> str:
 
 
 def read(path: PurePath) -> bytes:
-    with explained("read", path):
+    with explain("read", path):
         return _blob(path).download_as_bytes(**_patience())
 
 
@@ -65,31 +65,31 @@ def read_range(path: PurePath, start: int, stop: int) -> bytes:
     """Bytes [start, stop)."""
     if start >= stop:
         return b""
-    with explained("read", path):
+    with explain("read", path):
         return _blob(path).download_as_bytes(start=start, end=stop - 1, **_patience())
 
 
 def open_read(path: PurePath) -> BinaryIO:
     """For reading as bytes: buffered, seekable, and of one generation to the end."""
-    with explained("read", path):
+    with explain("read", path):
         blob = _blob(path)
         blob.reload(**_patience())
         return cast("BinaryIO", blob.open("rb", chunk_size=_READ_CHUNK_BYTES, **_patience()))
 
 
 def write(path: PurePath, data: bytes) -> None:
-    with explained("write", path):
+    with explain("write", path):
         _blob(path).upload_from_string(data, **_patience())
 
 
 def create(path: PurePath, data: bytes) -> bool:
     """Whether this call created the object."""
-    with explained("create", path):
+    with explain("create", path):
         return _write_if(path, data, generation=0) is not None
 
 
 def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
-    with explained("read", path):
+    with explain("read", path):
         while (found := info(path)) is not None:
             bucket, name = bucket_and_name(path)
             blob = _bucket(bucket).blob(name, generation=found.generation)
@@ -101,7 +101,7 @@ def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
 
 
 def replace_version(path: PurePath, data: bytes, version: str) -> str | None:
-    with explained("write", path):
+    with explain("write", path):
         return _write_if(path, data, generation=int(version))
 
 
@@ -111,7 +111,7 @@ def info(path: PurePath) -> ObjectInfo | None:
     if not name:
         return None
     blob = _bucket(bucket).blob(name)
-    with explained("look at", path):
+    with explain("look at", path):
         try:
             blob.reload(**_patience())
         except _not_found() as error:
@@ -124,7 +124,7 @@ def info(path: PurePath) -> ObjectInfo | None:
 def is_folder(path: PurePath) -> bool:
     """Whether any object lies below."""
     bucket, prefix = _below(path)
-    with explained("look at", path):
+    with explain("look at", path):
         found = client().list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
         return next(iter(found), None) is not None or not prefix
 
@@ -132,7 +132,7 @@ def is_folder(path: PurePath) -> bool:
 def list_folder(path: PurePath) -> list[PurePath]:
     """The objects and folders directly below, by name."""
     bucket, prefix = _below(path)
-    with explained("list", path):
+    with explain("list", path):
         found: Any = client().list_blobs(bucket, prefix=prefix, delimiter="/", **_patience())
         names = {blob.name.removeprefix(prefix) for blob in found}
         names |= {folder.removeprefix(prefix).rstrip("/") for folder in found.prefixes}
@@ -142,7 +142,7 @@ def list_folder(path: PurePath) -> list[PurePath]:
 def walk(path: PurePath, beginning: str = "") -> dict[str, ObjectInfo]:
     """All objects below whose names relative to the folder begin so, by those names, sorted."""
     bucket, prefix = _below(path)
-    with explained("list", path):
+    with explain("list", path):
         blobs = list(client().list_blobs(bucket, prefix=prefix + beginning, **_patience()))
     return {blob.name.removeprefix(prefix): _info(blob) for blob in blobs if not blob.name.endswith("/")}
 
@@ -152,7 +152,7 @@ def remove(path: PurePath) -> None:
     bucket, name = bucket_and_name(path)
     if not name:
         return
-    with explained("list", path):
+    with explain("list", path):
         names = [name, *(blob.name for blob in client().list_blobs(bucket, prefix=f"{name}/", **_patience()))]
     each(lambda name: _delete(_bucket(bucket).blob(name), path), names)
 
@@ -173,7 +173,7 @@ def upload(source: Path, target: PurePath, *, last: str) -> None:
 
 def download(source: PurePath, target: Path) -> None:
     """One object into a local file."""
-    with explained("read", source):
+    with explain("read", source):
         _blob(source).download_to_filename(str(target), **_patience())
 
 
@@ -186,7 +186,7 @@ def move_folder(source: PurePath, target: PurePath, *, first: str) -> None:
 
 
 def _move_one(source: PurePath, target: PurePath) -> None:
-    with explained("move", source):
+    with explain("move", source):
         old, new = _blob(source), _blob(target)
         token = None
         while True:
@@ -201,12 +201,12 @@ def remove_object(path: PurePath) -> None:
 
 
 def _delete(blob: Blob, path: PurePath) -> None:
-    with explained("delete", path), contextlib.suppress(_not_found()):
+    with explain("delete", path), contextlib.suppress(_not_found()):
         blob.delete(**_patience())
 
 
 def upload_file(source: Path, target: PurePath) -> None:
-    with explained("write", target):
+    with explain("write", target):
         _blob(target).upload_from_filename(str(source), **_patience())
 
 
@@ -271,10 +271,6 @@ def _patience() -> dict[str, Any]:
 
     retry = DEFAULT_RETRY.with_delay(initial=0.5, maximum=20.0, multiplier=2.0).with_timeout(DEADLINE_SECONDS)
     return {"retry": retry, "timeout": _TIMEOUT_SECONDS}
-
-
-def explained(operation: str, path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[None]:
-    return explain(operation, os.fspath(path), identity=identity)
 
 
 def forget_clients() -> None:

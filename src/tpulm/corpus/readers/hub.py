@@ -1,8 +1,7 @@
 """Datasets of the Hugging Face Hub, "hub:NAME", and folders in the same form, "hub:./folder": their data files, and access.
 
 A dataset is a repository at a commit: its files are known by that commit, and read from there. Files of a folder are known by
-their bytes, as all other files on this machine are.
-"""
+their bytes, as all other files on this machine are."""
 
 from __future__ import annotations
 
@@ -11,14 +10,21 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpulm import storage
 from tpulm.config import SourceConfig
-from tpulm.corpus.hub_faults import explained, unavailable
-from tpulm.errors import ConfigError, MissingExtra, installing, suggest
+from tpulm.corpus.documents import Batch, Batcher, Faults
+from tpulm.corpus.readers.lines import ByteStream
+from tpulm.corpus.readers.parquet import add_texts, check_column
+from tpulm.errors import ConfigError, DataError, MissingExtra, TpulmError, Unavailable, installing, suggest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tpulm.corpus.sources import InputFile
 
 _ON_THE_HUB: Final = re.compile(r"hf://datasets/[^@]+@[^/]+/")
 _ANSWER_SECONDS: Final = 10.0
@@ -204,3 +210,143 @@ def library() -> Any:
     for name in ("STREAMING_READ_MAX_RETRIES", "STREAMING_OPEN_MAX_RETRIES"):
         setattr(importlib.import_module("datasets.config"), name, _RETRIES)
     return datasets
+
+
+_NETWORK: tuple[str, ...] = ("httpx", "httpcore", "requests", "urllib3", "aiohttp", "socket", "ssl")
+_PAGE = "https://huggingface.co/datasets"
+
+
+def unavailable(source: SourceConfig, why: str) -> Unavailable:
+    name = source.path.removeprefix("hub:")
+    return Unavailable(
+        f"{source.path} cannot be read from the Hugging Face Hub: {why}. Without a network, bring the dataset here from "
+        f"where there is one and name the folder:\n  hf download {name} --repo-type dataset --local-dir FOLDER\n"
+        '  sources = [{path = "hub:FOLDER"}], FOLDER beginning with ./ or /'
+    )
+
+
+def interrupted(source: SourceConfig, name: str, error: BaseException) -> Unavailable:
+    return Unavailable(
+        f"{source.path}: the Hugging Face Hub stopped answering while {name} was read ({error}); run the same command again "
+        "when it does, files that were read to their end need not be read again"
+    )
+
+
+def explained(source: SourceConfig, error: BaseException) -> TpulmError:
+    """The error to raise instead of one of the libraries'."""
+    if isinstance(error, TpulmError):
+        return error
+    name = source.path.removeprefix("hub:")
+    kinds = {kind.__name__ for one in _causes(error) for kind in type(one).__mro__}
+    text = next(iter(str(error).strip().splitlines()), "")[:300]
+    if "GatedRepoError" in kinds or "gated dataset" in text:
+        return ConfigError(
+            f"{source.path} is gated: accept its terms on {_PAGE}/{name}, then let this machine in with 'hf auth login' or a "
+            "token in HF_TOKEN"
+        )
+    if "RevisionNotFoundError" in kinds:
+        return ConfigError(f"{source.path} has no revision '{source.revision}'; {_PAGE}/{name}/commits/main lists them")
+    if {"RepositoryNotFoundError", "DatasetNotFoundError", "HFValidationError"} & kinds:
+        return ConfigError(
+            f"the Hugging Face Hub has no dataset '{name}', or shows it to its owners alone: look for it at {_PAGE}; if it is "
+            "private, 'hf auth login' or a token in HF_TOKEN lets this machine in"
+        )
+    if "scripts are no longer supported" in str(error) or "trust_remote_code" in str(error):
+        return ConfigError(
+            f"{source.path} is a program that makes a dataset, which is not run. The Hub has often converted such a dataset: "
+            f'try revision = "refs/convert/parquet"; {_PAGE}/{name} shows its files'
+        )
+    if is_network(error):
+        return unavailable(source, f"it does not answer ({type(error).__name__}: {text})")
+    if {"EmptyDatasetError", "DataFilesNotFoundError", "FileNotFoundError"} & kinds:
+        return ConfigError(
+            f"{source.path} holds no files of text or tables that can be read ({text}); a dataset is of .parquet, .jsonl, "
+            ".csv or .txt files"
+        )
+    return DataError(f"{type(error).__name__}: {text}", location=source.path)
+
+
+def is_network(error: BaseException) -> bool:
+    """Whether it may go well at another time: no network, no answer, or a server's own failure."""
+    for one in _causes(error):
+        if isinstance(one, (ConnectionError, TimeoutError)):
+            return True
+        if any(kind.__module__.startswith(_NETWORK) for kind in type(one).__mro__):
+            return True
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    for _ in range(10):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+_ROWS: Final = 1000  # at once
+
+
+def read_hub(
+    file: InputFile, source: SourceConfig, stream: ByteStream, faults: Faults, advance: Callable[[float], None]
+) -> Iterator[Batch]:
+    """Raises DataError for a file without the column, and Unavailable where the Hub does not answer any more."""
+    builder = open_builder(source, file.sha256)
+    if not file.sha256:
+        stream.exhaust()
+    meter = _Meter(file.bytes if file.sha256 else 0, advance)
+    batcher = Batcher(faults, place=lambda row: f"row {row}")
+    path: list[str] = []
+    row = 0
+    for table in _tables(builder, file, source, faults):
+        path = path or check_column(table.schema, source.text_field, faults)
+        yield from add_texts(table.column(path[0]), path[1:], row, source.text_field, batcher, faults)
+        row += table.num_rows
+        meter.count(table.nbytes)
+    meter.finish()
+    yield from batcher.flush()
+
+
+def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults) -> Iterator[pa.Table]:
+    number = 0
+    try:
+        dataset = _part(builder, file, source)
+        for table in () if dataset is None else dataset.with_format("arrow").iter(batch_size=_ROWS):
+            number += table.num_rows
+            yield table
+    except Exception as error:  # of parsers, of Arrow and of the network
+        if file.sha256 and is_network(error):
+            raise interrupted(source, file.within, error) from error
+        if file.sha256:
+            raise explained(source, error) from error
+        cause = error.__cause__ or error
+        faults.add("broken_file", f"it cannot be read ({type(cause).__name__}: {cause}).", f"after row {number}")
+
+
+def _part(builder: Any, file: InputFile, source: SourceConfig) -> Any:
+    """What of the split belongs to the file: all parts in order are the split; None where nothing does."""
+    split, names = split_of(builder, source), names_of(builder, source)
+    index, count = names.index(file.within), len(names)
+    if not source.streaming:
+        builder.download_and_prepare()  # done before, by whoever found the files
+        return builder.as_dataset(split).shard(count, index, contiguous=True)
+    dataset = builder.as_streaming_dataset(split)
+    parts = min(count, dataset.num_shards)  # a file each, unless the library sees it otherwise
+    return dataset.shard(parts, index, contiguous=True) if index < parts else None
+
+
+class _Meter:
+    """Tells progress in the bytes of the file by the text that comes out of it, and never more than there are."""
+
+    def __init__(self, size: int, advance: Callable[[float], None]):
+        self._left = float(size)
+        self._advance = advance
+
+    def count(self, size: int) -> None:
+        step = min(float(size), self._left)
+        self._left -= step
+        self._advance(step)
+
+    def finish(self) -> None:
+        self.count(round(self._left) + 1)

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults
-from tpulm.corpus.lines import Lines
-from tpulm.corpus.records import Batch, Batcher
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults
+from tpulm.corpus.readers.lines import ByteStream, Lines
 
 # One or more lines that hold nothing but blanks; a form feed or U+2028 does not end a line.
 _BLANK_LINES: Final = re.compile(r"^(?:[^\S\n]*+\n)++", re.MULTILINE)
