@@ -25,7 +25,8 @@ READ = """
 import itertools, json, sys
 from tpulm.config import SourceConfig
 from tpulm.corpus.documents import Faults
-from tpulm.corpus.readers import open_file, read_documents
+from tpulm.corpus.readers import read_documents
+from tpulm.corpus.readers.lines import open_file
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError
 

@@ -16,7 +16,8 @@ from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences, lis
 from tpulm.config.validation import recorded
 from tpulm.corpus.documents import Removed
 from tpulm.corpus.readers.hub import is_folder
-from tpulm.corpus.sources import InputFile, find_files
+from tpulm.corpus.readers.lines import InputFile
+from tpulm.corpus.sources import find_files
 from tpulm.corpus.spill import Run
 from tpulm.errors import ConfigError, StorageError, WorkFolderMismatch
 

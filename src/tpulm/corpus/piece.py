@@ -25,9 +25,8 @@ from tpulm.corpus.manifest import (
     reading_settings,
     spill_path,
 )
-from tpulm.corpus.readers import open_file, read_documents
-from tpulm.corpus.readers.lines import ByteStream
-from tpulm.corpus.sources import InputFile
+from tpulm.corpus.readers import read_documents
+from tpulm.corpus.readers.lines import ByteStream, InputFile, open_file
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
 from tpulm.errors import DataError
 

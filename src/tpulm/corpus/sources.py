@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from tpulm import storage
 from tpulm.config import CleaningConfig, SourceConfig
@@ -20,16 +20,14 @@ from tpulm.config.source import DATASETS
 from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.documents import Faults
 from tpulm.corpus.paths import find_paths, name_within
-from tpulm.corpus.readers import open_file, read_documents
+from tpulm.corpus.readers import read_documents
 from tpulm.corpus.readers.hub import find_data_files
-from tpulm.corpus.readers.lines import Compression, find_codec
+from tpulm.corpus.readers.lines import Compression, Format, InputFile, find_codec, open_file
 from tpulm.corpus.readers.python_text import hash_python_files, list_python_files
-from tpulm.corpus.readers.tfds import NotPrepared, data_dir_of, find_shards, prepare
+from tpulm.corpus.readers.tfds import find_shards
 from tpulm.corpus.readers.wikipedia import cuts
 from tpulm.errors import ConfigError, MissingExtra, Unavailable
 from tpulm.storage.paths import printable
-
-Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", "tfds", "hub"]
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 FORMATS: Final[dict[str, Format]] = {
@@ -39,29 +37,6 @@ FORMATS: Final[dict[str, Format]] = {
 }  # fmt: skip
 _STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
 _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
-
-
-class InputFile(NamedTuple):
-    """One file to read, and how."""
-
-    path: str  # "" for the text that ships with Python; "hub:…" for a file of the Hub
-    within: str  # its name within the folder or glob of its source: what is written down of where it lies
-    source: int  # index in the configuration
-    format: Format
-    compression: Compression | None
-    encoding: str  # Python's name for it
-    bytes: int
-    modified_ns: int
-    # What it is known by beforehand, instead of a hash of what is read: of Python's text, or the commit of the Hub it is of.
-    sha256: str = ""
-    # A large dump of Wikipedia is read in several stretches, each a file of its own here:
-    offset: int = 0  # where it begins
-    length: int | None = None  # None: up to the end
-
-    @property
-    def name(self) -> str:
-        where = f" (from byte {self.offset:,})" if self.offset else ""
-        return f"{printable(self.path)}{where}" or "the text that ships with Python"
 
 
 def find_files(sources: Sequence[SourceConfig], *, away: set[int] | None = None) -> list[InputFile]:
@@ -105,26 +80,13 @@ def _files_of(source: SourceConfig, index: int, *, again: bool) -> Iterator[Inpu
         case "python":
             yield _python_text(source, index)
         case "tfds":
-            for path, found in _prepared(source, again=again).items():
-                name = name_within(path, str(data_dir_of(source)))
-                yield InputFile(path, name, index, "tfds", None, encoding, found.size, found.modified_ns)
+            yield from find_shards(source, index, prepare=not again)
         case "hub":
-            for file in find_data_files(source, download=not again):
-                yield InputFile(file.path, file.within, index, "hub", None, encoding, file.bytes, file.modified_ns, file.commit)
+            yield from find_data_files(source, index, download=not again)
         case _:
             for path, found in find_paths(source.path).items():
                 name = name_within(path, source.path)
                 yield InputFile(path, name, index, *_kind(path, source), encoding, found.size, found.modified_ns)
-
-
-def _prepared(source: SourceConfig, *, again: bool) -> dict[str, storage.FileInfo]:
-    try:
-        return find_shards(source)
-    except NotPrepared:
-        if again:
-            raise
-    prepare(source)
-    return find_shards(source)
 
 
 def _stretches(file: InputFile) -> list[InputFile]:

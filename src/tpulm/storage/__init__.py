@@ -12,7 +12,6 @@ from tpulm.storage.arrays import COMMIT, committed_steps, orbax_folder, tensorst
 from tpulm.storage.causes import explain, storage_error
 from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
-    FileInfo,
     check_writable,
     copy_files,
     create_if_absent,
@@ -41,7 +40,7 @@ from tpulm.storage.files import (
     write_json,
 )
 from tpulm.storage.lease import held, holder
-from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
+from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, as_path, is_remote
 from tpulm.storage.staging import (
     Mirror,
     Ranges,

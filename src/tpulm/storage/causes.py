@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpulm.errors import MissingExtra, StorageError, StorageRefused, StorageUnavailable, installing
 from tpulm.storage.paths import REMOTE, bucket_and_name, is_remote
@@ -39,6 +41,9 @@ def storage_error(operation: str, path: str | os.PathLike[str], error: OSError) 
     cause = known_cause(error) or error.strerror or str(error)
     return StorageError(f"cannot {operation} {os.fspath(path)}: {cause}")
 
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Client
 
 _CAUSES = {
     errno.ENOSPC: "the disk is full; free some space, then run the same command again",
@@ -83,13 +88,32 @@ def needing_extra() -> Iterator[None]:
         raise MissingExtra(f"paths that begin with {REMOTE} need a package more: {installing('gcs')}") from error
 
 
+@functools.cache
+def client() -> Client:
+    """One for each process; in a process that was forked or spawned, its own."""
+    with needing_extra():
+        from google.cloud import storage
+    # Lest the library ask for each bucket's location, in a thread of its own, for traces that nobody collects.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+    with explain("log in for", REMOTE):
+        return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
+
+
+def identity() -> str:
+    """Whom Cloud Storage sees."""
+    credentials = client()._credentials
+    for name in ("service_account_email", "signer_email", "account"):
+        value = getattr(credentials, name, None)
+        if isinstance(value, str) and value:
+            return "the VM's default service account" if value == "default" else value
+    return "anonymous" if type(credentials).__name__ == "AnonymousCredentials" else "your own login"
+
+
 def _cloud_error(
     operation: str, path: str | os.PathLike[str], error: BaseException, *, persistent: bool = False
 ) -> StorageError:
     from google.api_core import exceptions
     from google.auth import exceptions as auth
-
-    from tpulm.storage.cloud import identity  # which explains its own errors here
 
     bucket, _ = bucket_and_name(path)
     message = words(error)
@@ -99,7 +123,13 @@ def _cloud_error(
     elif isinstance(error, auth.RefreshError):
         kind, cause = (StorageUnavailable, message) if passes(error) else (StorageRefused, expired(message))
     elif isinstance(error, (exceptions.Unauthorized, exceptions.Forbidden)):
-        kind, cause = StorageRefused, _refused(identity(), bucket, message)
+        kind = StorageRefused
+        cause = (
+            f"the project of the bucket has no billing account ({message})"
+            if "billing" in message.lower()
+            else f"no permission for {identity()} ({message}); grant it the role roles/storage.objectAdmin on gs://{bucket}, "
+            "or log in as somebody else"
+        )
     elif isinstance(error, exceptions.NotFound):
         cause = (
             f"there is no bucket {bucket}, or it is in a project that {identity()} may not see; make it with "
@@ -120,15 +150,6 @@ def _cloud_error(
     else:
         cause = message
     return kind(f"cannot {operation} {os.fspath(path)}: {cause}")
-
-
-def _refused(identity: str, bucket: str, message: str) -> str:
-    if "billing" in message.lower():
-        return f"the project of the bucket has no billing account ({message})"
-    return (
-        f"no permission for {identity} ({message}); grant it the role roles/storage.objectAdmin on gs://{bucket}, or log in "
-        "as somebody else"
-    )
 
 
 def passes(error: BaseException) -> bool:

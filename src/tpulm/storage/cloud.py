@@ -14,46 +14,19 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from tpulm.storage.causes import explain, needing_extra
-from tpulm.storage.paths import REMOTE, bucket_and_name
+from tpulm.storage.causes import client, explain
+from tpulm.storage.paths import FileInfo, bucket_and_name
 
 if TYPE_CHECKING:
-    from google.cloud.storage import Blob, Bucket, Client
+    from google.cloud.storage import Blob, Bucket
 
 DEADLINE_SECONDS = float(os.environ.get("TPULM_STORAGE_DEADLINE_SECONDS", "300"))
 _TIMEOUT_SECONDS = (20.0, 60.0)  # to connect, and between two bytes of an answer
 _UPLOAD_THREADS = 8
 _READ_CHUNK_BYTES = 8 << 20
 _WRITER = "tpulm-writer"  # metadata of an object that was written under a condition
-
-
-class ObjectInfo(NamedTuple):
-    size: int  # bytes
-    generation: int  # microseconds since 1970, and what a conditional write compares
-    crc32c: str  # base64, as Cloud Storage gives it
-
-
-@functools.cache
-def client() -> Client:
-    """One for each process; in a process that was forked or spawned, its own."""
-    with needing_extra():
-        from google.cloud import storage
-    # Lest the library ask for each bucket's location, in a thread of its own, for traces that nobody collects.
-    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-    with explain("log in for", REMOTE):
-        return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
-
-
-def identity() -> str:
-    """Whom Cloud Storage sees."""
-    credentials = client()._credentials
-    for name in ("service_account_email", "signer_email", "account"):
-        value = getattr(credentials, name, None)
-        if isinstance(value, str) and value:
-            return "the VM's default service account" if value == "default" else value
-    return "anonymous" if type(credentials).__name__ == "AnonymousCredentials" else "your own login"
 
 
 def read(path: PurePath) -> bytes:
@@ -89,8 +62,9 @@ def create(path: PurePath, data: bytes) -> bool:
 
 
 def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
+    """The version is the object's generation: microseconds since 1970, and what a conditional write compares."""
     with explain("read", path):
-        while (found := info(path)) is not None:
+        while (found := _find(path)) is not None:
             bucket, name = bucket_and_name(path)
             blob = _bucket(bucket).blob(name, generation=found.generation)
             try:
@@ -105,8 +79,13 @@ def replace_version(path: PurePath, data: bytes, version: str) -> str | None:
         return _write_if(path, data, generation=int(version))
 
 
-def info(path: PurePath) -> ObjectInfo | None:
+def info(path: PurePath) -> FileInfo | None:
     """Of an object; None where there is none (a folder is none)."""
+    found = _find(path)
+    return None if found is None else _info(found)
+
+
+def _find(path: PurePath) -> Blob | None:
     bucket, name = bucket_and_name(path)
     if not name:
         return None
@@ -118,7 +97,7 @@ def info(path: PurePath) -> ObjectInfo | None:
             if "bucket does not exist" in str(error):
                 raise
             return None
-    return _info(blob)
+    return blob
 
 
 def is_folder(path: PurePath) -> bool:
@@ -139,7 +118,7 @@ def list_folder(path: PurePath) -> list[PurePath]:
     return [path / name for name in sorted(names) if name]
 
 
-def walk(path: PurePath, beginning: str = "") -> dict[str, ObjectInfo]:
+def walk(path: PurePath, beginning: str = "") -> dict[str, FileInfo]:
     """All objects below whose names relative to the folder begin so, by those names, sorted."""
     bucket, prefix = _below(path)
     with explain("list", path):
@@ -168,7 +147,7 @@ def upload(source: Path, target: PurePath, *, last: str) -> None:
     for path in final:
         upload_file(path, target / last)
     written = {path.relative_to(source).as_posix() for path in files}
-    each(remove_object, [target / name for name in walk(target) if name not in written])
+    each(remove_file, [target / name for name in walk(target) if name not in written])
 
 
 def download(source: PurePath, target: Path) -> None:
@@ -193,10 +172,10 @@ def _move_one(source: PurePath, target: PurePath) -> None:
             token, _, _ = new.rewrite(old, token=token, **_patience())
             if token is None:
                 break
-    remove_object(source)
+    remove_file(source)
 
 
-def remove_object(path: PurePath) -> None:
+def remove_file(path: PurePath) -> None:
     _delete(_blob(path), path)
 
 
@@ -234,8 +213,8 @@ def _not_found() -> type[Exception]:
     return NotFound
 
 
-def _info(blob: Blob) -> ObjectInfo:
-    return ObjectInfo(int(blob.size or 0), int(blob.generation or 0), blob.crc32c or "")
+def _info(blob: Blob) -> FileInfo:
+    return FileInfo(int(blob.size or 0), 1000 * int(blob.generation or 0), blob.crc32c or "")
 
 
 def each(function: Any, items: Sequence[Any]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from tpulm.config import SourceConfig
 from tpulm.corpus.documents import Batch, Faults
 from tpulm.corpus.readers.hub import read_hub
 from tpulm.corpus.readers.jsonl import read_jsonl
-from tpulm.corpus.readers.lines import ByteStream, read_lines
+from tpulm.corpus.readers.lines import ByteStream, InputFile, read_lines
 from tpulm.corpus.readers.parquet import read_parquet
 from tpulm.corpus.readers.python_text import list_python_files, read_python_text
 from tpulm.corpus.readers.tables import read_table
@@ -17,16 +16,9 @@ from tpulm.corpus.readers.text import read_text
 from tpulm.corpus.readers.tfds import read_tfds
 from tpulm.corpus.readers.wikipedia import read_wikipedia
 
-if TYPE_CHECKING:
-    from tpulm.corpus.sources import InputFile
-
 
 def _nothing(amount: float) -> None:
     pass
-
-
-def open_file(file: InputFile, faults: Faults, advance: Callable[[float], None] = _nothing) -> ByteStream:
-    return ByteStream(file.path, file.compression, faults, advance, offset=file.offset, length=file.length)
 
 
 def read_documents(

@@ -12,19 +12,18 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.documents import Batch, Batcher, Faults
-from tpulm.corpus.readers.lines import ByteStream
+from tpulm.corpus.readers.lines import ByteStream, InputFile
 from tpulm.corpus.readers.parquet import add_texts, check_column
 from tpulm.errors import ConfigError, DataError, MissingExtra, TpulmError, Unavailable, installing, suggest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tpulm.corpus.sources import InputFile
 
 _ON_THE_HUB: Final = re.compile(r"hf://datasets/[^@]+@[^/]+/")
 _ANSWER_SECONDS: Final = 10.0
@@ -34,20 +33,12 @@ _RETRIES: Final = 3
 _PATHS_A_REQUEST: Final = 500
 
 
-class DataFile(NamedTuple):
-    path: str  # on this machine, or "hub:NAME/…"
-    within: str  # its name in the dataset
-    bytes: int  # 0 where the Hub does not say
-    modified_ns: int
-    commit: str  # of the Hub; "" for a folder
-
-
 def is_folder(path: str) -> bool:
     """Whether "hub:…" is a folder in the form of a dataset of the Hub, not a name there."""
     return path.removeprefix("hub:").startswith((".", "/", "~"))
 
 
-def find_data_files(source: SourceConfig, *, download: bool) -> list[DataFile]:
+def find_data_files(source: SourceConfig, index: int, *, download: bool) -> list[InputFile]:
     """The files of the source's split, in the dataset's order; `download` brings them here if it is not to be streamed.
 
     Raises ConfigError for what the dataset does not have or is no dataset, Unavailable where the Hub does not answer, and
@@ -58,7 +49,7 @@ def find_data_files(source: SourceConfig, *, download: bool) -> list[DataFile]:
     builder = open_builder(source, commit)
     names = names_of(builder, source)
     if not commit:
-        return [_on_this_machine(name, source) for name in names]
+        return [_on_this_machine(name, source, index) for name in names]
     try:
         sizes = _sizes(source, names, commit)
         if download and not source.streaming:
@@ -66,7 +57,7 @@ def find_data_files(source: SourceConfig, *, download: bool) -> list[DataFile]:
     except Exception as error:
         raise explained(source, error) from error
     place = f"hub:{_name(source)}"
-    return [DataFile(f"{place}/{name}", name, sizes.get(name, 0), 0, commit) for name in names]
+    return [InputFile(f"{place}/{name}", name, index, "hub", None, "utf-8", sizes.get(name, 0), 0, commit) for name in names]
 
 
 def open_builder(source: SourceConfig, commit: str) -> Any:
@@ -140,13 +131,13 @@ def _wrong_config(source: SourceConfig, commit: str) -> str | None:
     return None
 
 
-def _on_this_machine(name: str, source: SourceConfig) -> DataFile:
+def _on_this_machine(name: str, source: SourceConfig, index: int) -> InputFile:
     folder = _folder(source)
     assert folder is not None
     found = storage.info(folder / name)
     if found is None:
         raise ConfigError(f"{source.path} names {name}, which is not a file of this machine; download it and name that")
-    return DataFile(str(folder / name), name, found.size, found.modified_ns, "")
+    return InputFile(str(folder / name), name, index, "hub", None, "utf-8", found.size, found.modified_ns)
 
 
 def _commit(source: SourceConfig) -> str:

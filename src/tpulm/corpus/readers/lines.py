@@ -19,8 +19,10 @@ import zstandard
 from tpulm import storage
 from tpulm.corpus.documents import BATCH_BYTES, MAX_DOCUMENT_BYTES, NUL_MESSAGE, UNDECODABLE, Faults, Wording
 from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.storage.paths import printable
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", "tfds", "hub"]
 
 _RAW_BYTES: Final = 64 << 10  # read at once
 _PIECE_BYTES: Final = 1 << 20  # uncompressed, handed on at once
@@ -33,6 +35,29 @@ _MAKE: dict[Compression, Callable[[], Any]] = {
     "zstd": lambda: zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj(),
 }
 _ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError)
+
+
+class InputFile(NamedTuple):
+    """One file to read, and how."""
+
+    path: str  # "" for the text that ships with Python; "hub:…" for a file of the Hub
+    within: str  # its name within the folder or glob of its source: what is written down of where it lies
+    source: int  # index in the configuration
+    format: Format
+    compression: Compression | None
+    encoding: str  # Python's name for it
+    bytes: int
+    modified_ns: int
+    # What it is known by beforehand, instead of a hash of what is read: of Python's text, or the commit of the Hub it is of.
+    sha256: str = ""
+    # A large dump of Wikipedia is read in several stretches, each a file of its own here:
+    offset: int = 0  # where it begins
+    length: int | None = None  # None: up to the end
+
+    @property
+    def name(self) -> str:
+        where = f" (from byte {self.offset:,})" if self.offset else ""
+        return f"{printable(self.path)}{where}" or "the text that ships with Python"
 
 
 class ByteStream:
@@ -123,6 +148,10 @@ class ByteStream:
             f"after byte {written} of the text",
         )
         self.torn = True
+
+
+def open_file(file: InputFile, faults: Faults, advance: Callable[[float], None] = lambda amount: None) -> ByteStream:
+    return ByteStream(file.path, file.compression, faults, advance, offset=file.offset, length=file.length)
 
 
 def _bounded(decoder: Any, compression: Compression, data: bytes | memoryview) -> Iterator[bytes]:

@@ -23,7 +23,8 @@ from urllib.request import getproxies
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.documents import BATCH_BYTES, Batch, Batcher, Faults
-from tpulm.corpus.readers.lines import ByteStream
+from tpulm.corpus.paths import name_within
+from tpulm.corpus.readers.lines import ByteStream, InputFile
 from tpulm.errors import ConfigError, DataError, MissingExtra, installing, some_of, suggest
 from tpulm.storage import is_remote
 
@@ -61,13 +62,19 @@ def data_dir_of(source: SourceConfig) -> PurePath:
     return storage.as_path(source.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
-def find_shards(source: SourceConfig) -> dict[str, storage.FileInfo]:
-    """The files that hold the source's split, by path, in order.
+def find_shards(source: SourceConfig, index: int, *, prepare: bool) -> list[InputFile]:
+    """The files that hold the source's split, in order; with `prepare` the dataset is prepared where it is not yet.
 
-    Raises NotPrepared where the dataset is not there, ConfigError for what is no dataset, split or ArrayRecord, and
-    MissingExtra.
+    Raises ConfigError where that cannot be done, and for what is no dataset, split or ArrayRecord; and MissingExtra.
     """
-    folder = find_folder(parse(source.path), data_dir_of(source))
+    data_dir = data_dir_of(source)
+    try:
+        folder = find_folder(parse(source.path), data_dir)
+    except NotPrepared:
+        if not prepare:
+            raise
+        prepare_dataset(source)
+        folder = find_folder(parse(source.path), data_dir)
     with described(folder) as builder:
         kind = str(getattr(builder.info.file_format, "value", builder.info.file_format))
         if kind != "array_record":
@@ -76,16 +83,16 @@ def find_shards(source: SourceConfig) -> dict[str, storage.FileInfo]:
                 f"where TensorFlow is installed, and name that folder with data_dir:\n  {command(source, folder=None)}"
             )
         names = [PurePath(part.filename).name for part in parts_of(builder, source)]
-    found: dict[str, storage.FileInfo] = {}
+    if len(set(names)) < len(names):
+        raise ConfigError(f"split '{source.split}' of {source.path} names the same shards twice; make a source of each part")
+    found: list[InputFile] = []
     for name in names:
         info = storage.info(folder / name)
         if info is None:
             raise ConfigError(f"{folder} is not whole: it has no {name}; delete the folder, and prepare the dataset again")
-        if str(folder / name) in found:
-            raise ConfigError(
-                f"split '{source.split}' of {source.path} names the same shards twice; make a source of each part"
-            )
-        found[str(folder / name)] = info
+        path = str(folder / name)
+        within = name_within(path, str(data_dir))
+        found.append(InputFile(path, within, index, "tfds", None, "utf-8", info.size, info.modified_ns))
     return found
 
 
@@ -196,7 +203,7 @@ def library_() -> Any:
     return tensorflow_datasets
 
 
-def prepare(source: SourceConfig) -> None:
+def prepare_dataset(source: SourceConfig) -> None:
     """Download the dataset and write its shards into its data_dir. Raises ConfigError with what to do instead."""
     library = library_()
     name, folder = parse(source.path), data_dir_of(source)
