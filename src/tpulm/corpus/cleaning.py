@@ -93,7 +93,7 @@ class Cleaner:
             found = [(index, document) for index, document in enumerate(documents) if pattern.search(document)]
             reason = f"/{name}/"
             if self.samples.wants(reason):
-                shown = (with_context(text, match) for _, text in found for match in pattern.finditer(text))
+                shown = (_with_context(text, match) for _, text in found for match in pattern.finditer(text))
                 self.samples.add(reason, islice(shown, 3))
             for index, document in found:
                 documents[index], number = pattern.subn("", document)
@@ -204,14 +204,14 @@ def replaced(text: str, kinds: Sequence[str], counts: Counter[str], samples: Sam
         form, sign, placeholder = _FORMS[kind]
         if sign in text:
             if samples.wants(kind):
-                samples.add(kind, (with_context(text, found) for found in form.finditer(text)))
+                samples.add(kind, (_with_context(text, found) for found in form.finditer(text)))
             text, number = form.subn(placeholder, text)
             if number:
                 counts[kind] += number
     return text
 
 
-def with_context(text: str, found: re.Match[str]) -> str:
+def _with_context(text: str, found: re.Match[str]) -> str:
     """The line it stands in, near it."""
     before = _LINE_END.split(text[max(0, found.start() - _CONTEXT) : found.start()])[-1]
     after = _LINE_END.split(text[found.end() : found.end() + _CONTEXT])[0]

@@ -56,19 +56,12 @@ class Counts(Record):
     removed_characters: dict[str, int] = {}
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            documents=self.documents + other.documents,
-            bytes=self.bytes + other.bytes,
-            characters=self.characters + other.characters,
-            skipped=_sum(self.skipped, other.skipped),
-            replaced=_sum(self.replaced, other.replaced),
-            removed_matches=_sum(self.removed_matches, other.removed_matches),
-            removed_characters=_sum(self.removed_characters, other.removed_characters),
-        )
+        def total(one: Any, two: Any) -> Any:
+            if isinstance(one, int):
+                return one + two
+            return {name: one.get(name, 0) + two.get(name, 0) for name in sorted({*one, *two})}
 
-
-def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in sorted({*first, *second})}
+        return Counts(**{name: total(value, getattr(other, name)) for name, value in self})
 
 
 class PieceRecord(Record):

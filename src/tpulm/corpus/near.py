@@ -123,7 +123,7 @@ def _is_whole(piece: _Piece, bands: Banding, workdir: str) -> bool:
 
 def _hash_piece(piece: _Piece, bands: Banding, workdir: str) -> int:
     path = piece.bands_path(workdir, bands)
-    with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
+    with storage.stream_aside(path) as stream:
         for run in SpillReader(spill_path(workdir, piece.number), piece.runs).slices():
             hashes = np.empty((bands.bands, len(run.ends)), np.uint64)
             done = 0
@@ -133,8 +133,6 @@ def _hash_piece(piece: _Piece, bands: Banding, workdir: str) -> int:
                 done += len(documents)
                 report(len(documents))
             stream.write(hashes.astype("<u8").tobytes())
-        stream.flush()
-        os.fsync(stream.fileno())
     return piece.documents
 
 
@@ -179,12 +177,10 @@ def _entries(piece: _Piece, band: int, bands: Banding, workdir: str, first: int,
 
 
 def _unite(band_files: Sequence[PurePath], path: PurePath) -> None:
-    with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
+    with storage.stream_aside(path) as stream:
         for number in range(_RANGES_WRITTEN):
             low, high = number * RANGE // _RANGES_WRITTEN, (number + 1) * RANGE // _RANGES_WRITTEN
             stream.write(_to_bytes(_distinct(joined([_keys_between(band, low, high) for band in band_files]))))
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 _PAIR: Final = np.dtype([("high", "<u8"), ("low", "<u8")])  # of a file of keys

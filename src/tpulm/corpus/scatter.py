@@ -74,7 +74,7 @@ def scatter(
     limited = config.max_documents is not None or config.max_bytes is not None
     mine = hosts.share(pieces) if not limited else pieces if hosts.is_first else []
     progress.start("Reading the corpus", sum(map(_raw_bytes, mine)), "B")
-    records = _one_after_another(mine, config, progress) if limited else _all(mine, workers, runner, progress)
+    records = _one_after_another(mine, config, progress) if limited else _all(mine, config, workers, runner, progress)
     hosts.barrier("corpus read")
     if hosts.are_several and len(records) < len(pieces):
         records = _of_all_hosts(pieces, records)
@@ -165,33 +165,27 @@ def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
             storage.remove(path)
 
 
-def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, progress: Progress) -> list[PieceRecord]:
-    records: dict[int, PieceRecord] = {}
-    waiting: list[Piece] = []
-    for piece in pieces:
-        record = finished(piece)
-        if record is None:
-            waiting.append(piece)
-        else:
-            records[piece.number] = record
-            progress.advance(_raw_bytes(piece))
-    documents = DocumentRate(progress)
+def _all(
+    pieces: Sequence[Piece], config: CorpusConfig, workers: int | None, runner: Runner | None, progress: Progress
+) -> list[PieceRecord]:
+    """In a pool of processes where that is worth it."""
+    records = {piece.number: record for piece in pieces if (record := finished(piece)) is not None}
+    waiting = [piece for piece in pieces if piece.number not in records]
     if runner is None or isinstance(runner, WorkerPool):
         workers = min(runner.workers if runner else workers or count_cores(), len(waiting))
-        is_worth_it = workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES
         if runner is not None and waiting:
             runner.warm_up()  # for the stages to come, if not for this one
-        runner = (runner or partial(run_tasks, workers=workers)) if is_worth_it else None
-    if runner is not None:
-        largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
-        with TaskProgress(progress) as tasks:
-            for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
-                records[number] = record
-                tasks.add(over=sum(file.bytes for file in record.inputs))
-                documents.add(record.counts.documents)
-    else:
-        for piece in waiting:
-            records[piece.number] = scatter_piece(piece, progress.advance, documents.add)
+        if workers <= 1 or sum(piece.text_bytes for piece in waiting) <= _WORTH_A_POOL_BYTES:
+            return _one_after_another(pieces, config, progress)
+        runner = runner or partial(run_tasks, workers=workers)
+    progress.advance(sum(_raw_bytes(piece) for piece in pieces if piece.number in records))
+    documents = DocumentRate(progress)
+    largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
+    with TaskProgress(progress) as tasks:
+        for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
+            records[number] = record
+            tasks.add(over=sum(file.bytes for file in record.inputs))
+            documents.add(record.counts.documents)
     return [records[piece.number] for piece in pieces]
 
 

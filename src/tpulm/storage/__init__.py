@@ -50,6 +50,7 @@ from tpulm.storage.staging import (
     open_ranges,
     remove_leftovers,
     scratch_folder,
+    stream_aside,
 )
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "scratch_folder",
     "sha256",
     "storage_error",
+    "stream_aside",
     "tensorstore_location",
     "walk",
     "write_atomic",

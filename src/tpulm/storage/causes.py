@@ -38,7 +38,7 @@ def explain(operation: str, path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def storage_error(operation: str, path: str | os.PathLike[str], error: OSError) -> StorageError:
-    cause = known_cause(error) or error.strerror or str(error)
+    cause = _known_cause(error) or error.strerror or str(error)
     return StorageError(f"cannot {operation} {os.fspath(path)}: {cause}")
 
 
@@ -60,7 +60,7 @@ _CAUSES = {
 }
 
 
-def known_cause(error: BaseException) -> str | None:
+def _known_cause(error: BaseException) -> str | None:
     """None where the error is none of the operating system, or its own words say enough."""
     return _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
 
@@ -139,7 +139,7 @@ def _cloud_error(
         )
     elif isinstance(error, exceptions.PreconditionFailed):
         cause = "another process wrote it meanwhile"
-    elif (known := known_cause(error)) is not None:  # of a local file on its way to or from there
+    elif (known := _known_cause(error)) is not None:  # of a local file on its way to or from there
         cause = known
     elif persistent or isinstance(error, (exceptions.ServerError, exceptions.TooManyRequests, OSError)):
         kind = StorageUnavailable

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from types import TracebackType
-from typing import Protocol
+from typing import BinaryIO
 
 from tpulm.errors import StorageError
 from tpulm.storage import cloud, files, local
@@ -52,6 +52,15 @@ def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Pat
         raise
     finally:
         _unfinished.discard(temporary)
+
+
+@contextlib.contextmanager
+def stream_aside(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """The same of one file, opened for writing; durable when the block has ended."""
+    with built_aside(path) as temporary, explain("write", temporary), temporary.open("wb") as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def abandon() -> None:
@@ -181,30 +190,21 @@ class Mirror:
                 self.sync()
 
 
-class Ranges(Protocol):
+class Ranges:
+    """A file read here and there: mapped into memory on this machine, by range requests in Cloud Storage."""
+
+    def __init__(self, path: PurePath):
+        self._path = path
+        self._view: memoryview | None = None
+        if isinstance(path, Path):
+            with explain("read", path), path.open("rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                self._view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+
     def read(self, start: int, stop: int) -> memoryview | bytes:
         """Bytes [start, stop); on this machine a view of the file, which costs nothing until it is looked at."""
-        ...
+        return cloud.read_range(self._path, start, stop) if self._view is None else self._view[start:stop]
 
 
 def open_ranges(path: str | os.PathLike[str]) -> Ranges:
-    source = as_path(path)
-    return _Mapped(source) if isinstance(source, Path) else _Requested(source)
-
-
-class _Mapped:
-    def __init__(self, path: Path):
-        with explain("read", path), path.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            self._view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
-
-    def read(self, start: int, stop: int) -> memoryview:
-        return self._view[start:stop]
-
-
-class _Requested:
-    def __init__(self, path: PurePath):
-        self._path = path
-
-    def read(self, start: int, stop: int) -> bytes:
-        return cloud.read_range(self._path, start, stop)
+    return Ranges(as_path(path))

@@ -1,7 +1,8 @@
 """Datasets of the Hugging Face Hub, "hub:NAME", and folders in the same form, "hub:./folder": their data files, and access.
 
 A dataset is a repository at a commit: its files are known by that commit, and read from there. Files of a folder are known by
-their bytes, as all other files on this machine are."""
+their bytes, as all other files on this machine are.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +47,17 @@ def find_data_files(source: SourceConfig, index: int, *, download: bool) -> list
     """
     library()
     commit = "" if is_folder(source.path) else _commit(source)
-    builder = open_builder(source, commit)
+    builder = _open_builder(source, commit)
     names = names_of(builder, source)
     if not commit:
-        return [_on_this_machine(name, source, index) for name in names]
+        folder = _folder(source) or Path()
+        found: list[InputFile] = []
+        for name in names:
+            info = storage.info(folder / name)
+            if info is None:
+                raise ConfigError(f"{source.path} names {name}, which is not a file of this machine; download it and name that")
+            found.append(InputFile(str(folder / name), name, index, "hub", None, "utf-8", info.size, info.modified_ns))
+        return found
     try:
         sizes = _sizes(source, names, commit)
         if download and not source.streaming:
@@ -60,7 +68,7 @@ def find_data_files(source: SourceConfig, index: int, *, download: bool) -> list
     return [InputFile(f"{place}/{name}", name, index, "hub", None, "utf-8", sizes.get(name, 0), 0, commit) for name in names]
 
 
-def open_builder(source: SourceConfig, commit: str) -> Any:
+def _open_builder(source: SourceConfig, commit: str) -> Any:
     """The library's own view of the dataset, at a commit."""
     folder = _folder(source)
     if folder is not None and (folder / "state.json").is_file():
@@ -73,7 +81,9 @@ def open_builder(source: SourceConfig, commit: str) -> Any:
             return library().load_dataset_builder(str(folder), source.config)
         builder = _builder_on_the_hub(_name(source), source.config, commit)
         if not isinstance(builder.config.data_files, Mapping):  # one of the library's cache, where the Hub refused
-            _check_access(source)
+            from huggingface_hub import HfApi
+
+            HfApi().auth_check(_name(source), repo_type="dataset")
         return builder
     except Exception as error:
         if isinstance(error, ValueError) and (message := _wrong_config(source, commit)):
@@ -81,13 +91,7 @@ def open_builder(source: SourceConfig, commit: str) -> Any:
         raise explained(source, error) from error
 
 
-def _check_access(source: SourceConfig) -> None:
-    from huggingface_hub import HfApi
-
-    HfApi().auth_check(_name(source), repo_type="dataset")
-
-
-def split_of(builder: Any, source: SourceConfig) -> str:
+def _split_of(builder: Any, source: SourceConfig) -> str:
     """The name of the split. Raises ConfigError where there is none of it."""
     files = builder.config.data_files
     if not isinstance(files, Mapping):
@@ -104,7 +108,7 @@ def split_of(builder: Any, source: SourceConfig) -> str:
 
 def names_of(builder: Any, source: SourceConfig) -> list[str]:
     """The split's data files in the dataset's order, by their names in it."""
-    urls = [str(url) for url in builder.config.data_files[split_of(builder, source)]]
+    urls = [str(url) for url in builder.config.data_files[_split_of(builder, source)]]
     folder = _folder(source)
     return [os.path.relpath(url, folder) if folder is not None else _ON_THE_HUB.sub("", url) for url in urls]
 
@@ -129,15 +133,6 @@ def _wrong_config(source: SourceConfig, commit: str) -> str | None:
     if source.config is None and len(known) > 1:
         return f"{source.path} has several configurations; set config to one of {', '.join(known)}"
     return None
-
-
-def _on_this_machine(name: str, source: SourceConfig, index: int) -> InputFile:
-    folder = _folder(source)
-    assert folder is not None
-    found = storage.info(folder / name)
-    if found is None:
-        raise ConfigError(f"{source.path} names {name}, which is not a file of this machine; download it and name that")
-    return InputFile(str(folder / name), name, index, "hub", None, "utf-8", found.size, found.modified_ns)
 
 
 def _commit(source: SourceConfig) -> str:
@@ -247,7 +242,7 @@ def explained(source: SourceConfig, error: BaseException) -> TpulmError:
             f"{source.path} is a program that makes a dataset, which is not run. The Hub has often converted such a dataset: "
             f'try revision = "refs/convert/parquet"; {_PAGE}/{name} shows its files'
         )
-    if is_network(error):
+    if _is_network(error):
         return unavailable(source, f"it does not answer ({type(error).__name__}: {text})")
     if {"EmptyDatasetError", "DataFilesNotFoundError", "FileNotFoundError"} & kinds:
         return ConfigError(
@@ -257,7 +252,7 @@ def explained(source: SourceConfig, error: BaseException) -> TpulmError:
     return DataError(f"{type(error).__name__}: {text}", location=source.path)
 
 
-def is_network(error: BaseException) -> bool:
+def _is_network(error: BaseException) -> bool:
     """Whether it may go well at another time: no network, no answer, or a server's own failure."""
     for one in _causes(error):
         if isinstance(one, (ConnectionError, TimeoutError)):
@@ -283,10 +278,10 @@ def read_hub(
     file: InputFile, source: SourceConfig, stream: ByteStream, faults: Faults, advance: Callable[[float], None]
 ) -> Iterator[Batch]:
     """Raises DataError for a file without the column, and Unavailable where the Hub does not answer any more."""
-    builder = open_builder(source, file.sha256)
+    builder = _open_builder(source, file.sha256)
     if not file.sha256:
         stream.exhaust()
-    meter = _Meter(file.bytes if file.sha256 else 0, advance)
+    left = file.bytes if file.sha256 else 0  # progress is told by the text that comes out, in bytes of the file
     batcher = Batcher(faults, place=lambda row: f"row {row}")
     path: list[str] = []
     row = 0
@@ -294,8 +289,9 @@ def read_hub(
         path = path or check_column(table.schema, source.text_field, faults)
         yield from add_texts(table.column(path[0]), path[1:], row, source.text_field, batcher, faults)
         row += table.num_rows
-        meter.count(table.nbytes)
-    meter.finish()
+        advance(min(table.nbytes, left))
+        left -= min(table.nbytes, left)
+    advance(left)
     yield from batcher.flush()
 
 
@@ -307,7 +303,7 @@ def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults)
             number += table.num_rows
             yield table
     except Exception as error:  # of parsers, of Arrow and of the network
-        if file.sha256 and is_network(error):
+        if file.sha256 and _is_network(error):
             raise interrupted(source, file.within, error) from error
         if file.sha256:
             raise explained(source, error) from error
@@ -317,7 +313,7 @@ def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults)
 
 def _part(builder: Any, file: InputFile, source: SourceConfig) -> Any:
     """What of the split belongs to the file: all parts in order are the split; None where nothing does."""
-    split, names = split_of(builder, source), names_of(builder, source)
+    split, names = _split_of(builder, source), names_of(builder, source)
     index, count = names.index(file.within), len(names)
     if not source.streaming:
         builder.download_and_prepare()  # done before, by whoever found the files
@@ -325,19 +321,3 @@ def _part(builder: Any, file: InputFile, source: SourceConfig) -> Any:
     dataset = builder.as_streaming_dataset(split)
     parts = min(count, dataset.num_shards)  # a file each, unless the library sees it otherwise
     return dataset.shard(parts, index, contiguous=True) if index < parts else None
-
-
-class _Meter:
-    """Tells progress in the bytes of the file by the text that comes out of it, and never more than there are."""
-
-    def __init__(self, size: int, advance: Callable[[float], None]):
-        self._left = float(size)
-        self._advance = advance
-
-    def count(self, size: int) -> None:
-        step = min(float(size), self._left)
-        self._left -= step
-        self._advance(step)
-
-    def finish(self) -> None:
-        self.count(round(self._left) + 1)

@@ -31,6 +31,9 @@ from tpulm.storage import is_remote
 _NAME: Final = re.compile(r"(?P<name>[a-z]\w*)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 DESCRIPTION: Final = "dataset_info.json"
+_MOST_RECORDS: Final = 1024  # decoded at once
+_EXPANSION: Final = 4  # of records over the compressed shard, a guess
+_WIKI40B_HEADS: Final = re.compile(r"\s*_START_(?:ARTICLE|SECTION|PARAGRAPH)_\s*")
 
 
 class NotPrepared(ConfigError):
@@ -57,7 +60,7 @@ def parse(path: str) -> DatasetName:
     return DatasetName(found["name"], found["config"], found["version"])
 
 
-def data_dir_of(source: SourceConfig) -> PurePath:
+def _data_dir_of(source: SourceConfig) -> PurePath:
     """Where its datasets are prepared; by default TensorFlow Datasets' own place, $TFDS_DATA_DIR or ~/tensorflow_datasets."""
     return storage.as_path(source.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
@@ -67,14 +70,14 @@ def find_shards(source: SourceConfig, index: int, *, prepare: bool) -> list[Inpu
 
     Raises ConfigError where that cannot be done, and for what is no dataset, split or ArrayRecord; and MissingExtra.
     """
-    data_dir = data_dir_of(source)
+    data_dir = _data_dir_of(source)
     try:
-        folder = find_folder(parse(source.path), data_dir)
+        folder = _find_folder(parse(source.path), data_dir)
     except NotPrepared:
         if not prepare:
             raise
-        prepare_dataset(source)
-        folder = find_folder(parse(source.path), data_dir)
+        _prepare_dataset(source)
+        folder = _find_folder(parse(source.path), data_dir)
     with described(folder) as builder:
         kind = str(getattr(builder.info.file_format, "value", builder.info.file_format))
         if kind != "array_record":
@@ -82,7 +85,7 @@ def find_shards(source: SourceConfig, index: int, *, prepare: bool) -> list[Inpu
                 f"{source.path} lies in {folder} as {kind}, which is read with TensorFlow alone; prepare it as ArrayRecord, "
                 f"where TensorFlow is installed, and name that folder with data_dir:\n  {command(source, folder=None)}"
             )
-        names = [PurePath(part.filename).name for part in parts_of(builder, source)]
+        names = [PurePath(part.filename).name for part in _parts_of(builder, source)]
     if len(set(names)) < len(names):
         raise ConfigError(f"split '{source.split}' of {source.path} names the same shards twice; make a source of each part")
     found: list[InputFile] = []
@@ -101,7 +104,7 @@ def command(source: SourceConfig, *, folder: PurePath | None) -> str:
     return f"tfds build {source.path.removeprefix('tfds:')} --file_format=array_record --data_dir={folder or 'FOLDER'}"
 
 
-def find_folder(name: DatasetName, data_dir: PurePath) -> PurePath:
+def _find_folder(name: DatasetName, data_dir: PurePath) -> PurePath:
     """The folder of the version that is meant; of several the newest."""
     place = data_dir / name.name
     if name.config:
@@ -116,7 +119,7 @@ def find_folder(name: DatasetName, data_dir: PurePath) -> PurePath:
                 f"tfds:{name} has several configurations in {data_dir}: choose one of {', '.join(configs)}, as in "
                 f"'tfds:{name.name}/{configs[0]}'"
             )
-        return find_folder(name._replace(config=chosen), data_dir)
+        return _find_folder(name._replace(config=chosen), data_dir)
     if name.version in versions:
         versions = [name.version]
     elif name.version is not None or not versions:
@@ -144,14 +147,14 @@ def _as_numbers(version: str) -> list[int]:
 @contextlib.contextmanager
 def described(folder: PurePath) -> Iterator[Any]:
     """TensorFlow Datasets' own view of a prepared dataset: `info` with splits and features."""
-    library = library_()
+    tfds = library()
     with contextlib.ExitStack() as stack:
         here = folder
         if not isinstance(folder, Path):  # its descriptions alone, with this package's patience and credentials
             here = stack.enter_context(_descriptions(folder))
         try:
             with deprecations_ignored():
-                builder = library.builder_from_directory(str(here))
+                builder = tfds.builder_from_directory(str(here))
         except Exception as error:
             raise ConfigError(
                 f"{folder} is no dataset that TensorFlow Datasets can read ({type(error).__name__}: {error}); delete it and "
@@ -177,7 +180,7 @@ def _descriptions(folder: PurePath) -> Iterator[Path]:
         yield temporary
 
 
-def parts_of(builder: Any, source: SourceConfig) -> list[Any]:
+def _parts_of(builder: Any, source: SourceConfig) -> list[Any]:
     """Which records of which shards the source's split is: objects with `filename`, `skip` and `take`."""
     names = list(builder.info.splits)
     split = source.split or "train"
@@ -192,7 +195,7 @@ def parts_of(builder: Any, source: SourceConfig) -> list[Any]:
         ) from error
 
 
-def library_() -> Any:
+def library() -> Any:
     """The package tensorflow_datasets. Raises MissingExtra."""
     os.environ.setdefault("EPATH_USE_TF", "false")
     try:
@@ -203,14 +206,14 @@ def library_() -> Any:
     return tensorflow_datasets
 
 
-def prepare_dataset(source: SourceConfig) -> None:
+def _prepare_dataset(source: SourceConfig) -> None:
     """Download the dataset and write its shards into its data_dir. Raises ConfigError with what to do instead."""
-    library = library_()
-    name, folder = parse(source.path), data_dir_of(source)
-    library.disable_progress_bar()
+    tfds = library()
+    name, folder = parse(source.path), _data_dir_of(source)
+    tfds.disable_progress_bar()
     try:
         with _silence():
-            builder = library.builder(str(name), data_dir=str(folder), file_format="array_record")
+            builder = tfds.builder(str(name), data_dir=str(folder), file_format="array_record")
             _check_generator(type(builder).__module__)
             _check_network(builder.url_infos or ())
             builder.download_and_prepare()
@@ -273,18 +276,13 @@ def _cause(error: BaseException) -> str:
     return f"{kind}: {lines[0][:300]}"
 
 
-_MOST_RECORDS: Final = 1024  # decoded at once
-_EXPANSION: Final = 4  # of records over the compressed shard, a guess
-_WIKI40B_HEADS: Final = re.compile(r"\s*_START_(?:ARTICLE|SECTION|PARAGRAPH)_\s*")
-
-
 def read_tfds(stream: ByteStream, source: SourceConfig, faults: Faults) -> Iterator[Batch]:
     """Raises DataError for a dataset without the feature, or whose feature is no single string, whatever `on_error` says."""
     folder = storage.as_path(stream.path).parent
     name = PurePath(stream.path).name
     stream.exhaust()
     with described(folder) as builder:
-        (part,) = (part for part in parts_of(builder, source) if PurePath(part.filename).name == name)
+        (part,) = (part for part in _parts_of(builder, source) if PurePath(part.filename).name == name)
         parse, path = _parser(builder.info.features, source.text_field, faults)
         is_wiki40b = builder.info.name == "wiki40b"
     batcher = Batcher(faults, place=lambda record: f"record {record}")
