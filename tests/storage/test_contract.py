@@ -67,9 +67,13 @@ def test_json_is_canonical_and_what_is_none_is_named(place: PurePath):
     storage.write_json(place / "x.json", {"b": 1, "a": "한"})
     assert storage.read_text(place / "x.json") == '{\n  "a": "한",\n  "b": 1\n}\n'
     assert storage.read_json(place / "x.json") == {"a": "한", "b": 1}
-    storage.write_atomic(place / "x.json", b'{"a": ')
-    with pytest.raises(StorageError, match=r"x\.json: not valid JSON"):
-        storage.read_json(place / "x.json")
+    with pytest.raises(ValueError, match="JSON"):
+        storage.write_json(place / "nan.json", {"loss": float("nan")})
+    assert not storage.exists(place / "nan.json")
+    for content in (b'{"a": ', b"\xff\xfe", b""):
+        storage.write_atomic(place / "x.json", content)
+        with pytest.raises(StorageError, match=r"x\.json: not valid JSON"):
+            storage.read_json(place / "x.json")
     storage.write_atomic(place / "x.txt", b"abc\xb0\xa1")
     with pytest.raises(DataError, match=r"x.*: not UTF-8 text .byte 3"):
         storage.read_text(place / "x.txt")
