@@ -1,10 +1,11 @@
 """Cleaning, a batch at a time: a megabyte is checked as a whole, and only what needs it is rewritten.
 
-A line end is "\n" or "\r\n"; every other white space (tabs, U+2028, a lone "\r", the ideographic space) is a blank.
-First the matches of `remove` are deleted, document by document. With `whitespace = "collapse"`, "\r\n" becomes "\n", a run
-of blanks becomes one space, and blanks around line ends and white space around documents go. Then personal data are replaced,
-if asked for (personal.py), runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and
-documents are left out by length and by language. But for `remove`, cleaning a second time changes nothing."""
+A line end is "\\n" or "\\r\\n"; every other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank.
+First the matches of `remove` are deleted, document by document. With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run
+of blanks becomes one space, and blanks around line ends and white space around documents go. Then personal data are replaced, if
+asked for, runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and documents are left
+out by length and by language. But for `remove`, cleaning a second time changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -177,6 +178,8 @@ def _collapse(text: str, separator: str) -> str:
     return _LINES_AT_EDGE.sub("\0", text) if "\n" in text else text
 
 
+# Personal data are found by form alone: an order's number that is written like a telephone number goes, too, and a name is not
+# found. Digits that are not grouped are only taken for a telephone number after a "+".
 EMAIL, PHONE = "<email>", "<phone>"
 _CONTEXT: Final = 60  # characters of a sample on each side
 _LINE_END: Final = re.compile(r"[\n\0]")
@@ -228,7 +231,11 @@ class Recognised(NamedTuple):
 
 
 class LanguageFilter:
-    """Raises ConfigError for a language that cannot be recognised, MissingExtra without the package."""
+    """Recognises documents in other languages, by py3langid (Lui and Baldwin 2012; Barbaresi).
+
+    What is too short to say, or holds no words, stays. Raises ConfigError for a language that cannot be recognised, and
+    MissingExtra without the package.
+    """
 
     def __init__(self, languages: Sequence[str]):
         self._wanted = frozenset(languages)

@@ -2,8 +2,8 @@
 
 A folder stands for all files below it, a glob for what it matches (`**` descends), a dataset for the files of its split;
 hidden files are ignored. Files of one source come in the order of their names, or in the dataset's own, sources in the order
-they are written. A file that is reached twice is refused:
-which weight and format it should have would be a guess."""
+they are written. A file that is reached twice is refused: which weight and format it should have would be a guess.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Between this machine's disk and Cloud Storage: folders for files on their way, files made here that go there, and files there
-that are needed here."""
+"""Between this machine's disk and Cloud Storage: files made here that go there, and files there that are needed here."""
 
 from __future__ import annotations
 
@@ -137,7 +136,9 @@ _INTERVAL_SECONDS = 30.0
 
 
 class Mirror:
-    """`folder` is where to write: the work folder itself if it is on this machine, else a copy of what this process adds to it.
+    """Files that grow, in Cloud Storage: written here and sent there as a whole, now and then and when asked.
+
+    `folder` is where to write: the work folder itself if it is on this machine, else a copy of what this process adds to it.
 
     `sync` returns when all that was written (and flushed) is there; the same happens by itself every half a minute and at the
     end of the block. What this process did not write is left alone.

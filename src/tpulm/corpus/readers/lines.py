@@ -1,6 +1,7 @@
 """A file as decoded stretches of whole lines, read once and hashed as it is read.
 
-Memory is bounded whatever a file expands to: by the size of a piece, and by the window that its compression may ask for."""
+Memory is bounded whatever a file expands to: by the size of a piece, and by the window that its compression may ask for.
+"""
 
 from __future__ import annotations
 
@@ -320,9 +321,10 @@ _TOO_LARGE = (
 def _undecodable(error: UnicodeDecodeError, encoding: str, wording: Wording, offset: int) -> str:
     """What is wrong with the bytes at `offset` in the file, and what could be done about it."""
     data = error.object
-    message = f"the bytes '{data[error.start : error.end].hex(' ')}' are not {encoding}."
+    message = f"the bytes '{data[error.start : min(error.end, error.start + 16)].hex(' ')}' are not {encoding}."
+    begins = offset == error.start and not encoding.startswith(("utf-16", "utf-32"))  # `data` are the beginning of the file
     for signature, advice in _SIGNATURES.items():
-        if offset == error.start and data.startswith(signature):
+        if begins and data.startswith(signature):
             return f"{message} " + advice.format(
                 format=wording.format.format("parquet"), encoding=wording.encoding.format("utf-16")
             )

@@ -1,7 +1,8 @@
 """Datasets of TensorFlow Datasets, "tfds:NAME[/CONFIG][:VERSION]": where one is prepared, and the files of its splits.
 
 A dataset lies in data_dir/NAME[/CONFIG]/VERSION, as ArrayRecord shards beside JSON that describes them. Nothing here, and
-nothing that reads them, needs TensorFlow."""
+nothing that reads them, needs TensorFlow.
+"""
 
 from __future__ import annotations
 
