@@ -2,9 +2,9 @@
 
 A line end is "\\n" or "\\r\\n"; every other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank.
 First the matches of `remove` are deleted, document by document. With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run
-of blanks becomes one space, and blanks around line ends and white space around documents go. Then personal data are replaced, if
-asked for, runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and documents are left
-out by length and by language. But for `remove`, cleaning a second time changes nothing.
+of blanks becomes one space, and blanks around line ends and white space around documents go. Then personal data are replaced,
+if asked for, runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and documents are
+left out by length and by language. But for `remove`, cleaning a second time changes nothing.
 """
 
 from __future__ import annotations
