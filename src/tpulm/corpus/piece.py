@@ -118,19 +118,19 @@ def scatter_piece(
     faults = Faults(source.on_error)
     inputs: list[InputRecord] = []
     with new_spill(piece.spill) as spill:
-        keeper = _Keeper(piece, spill, faults)
+        writer = _PieceWriter(piece, spill, faults)
         for file in piece.files:
             faults.name = file.name
             stream = open_file(file, faults, advance)
             for batch in read_documents(file, source, stream, faults, advance):
                 interrupt.check("files that were read to their end need not be read again")
-                kept(keeper.keep(batch))
-                if keeper.limit_reached:
+                kept(writer.keep(batch))
+                if writer.limit_reached:
                     break
-            inputs.append(_input_record(file, stream, keeper.limit_reached))
-            if keeper.limit_reached:
+            inputs.append(_input_record(file, stream, writer.limit_reached))
+            if writer.limit_reached:
                 break
-    record = keeper.record(tuple(inputs))
+    record = writer.record(tuple(inputs))
     storage.write_json(piece.record, record.model_dump(mode="json"))
     return record
 
@@ -148,7 +148,7 @@ def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> I
     return InputRecord.model_validate(known | {"read_bytes": read_bytes, "sha256": sha256})
 
 
-class _Keeper:
+class _PieceWriter:
     """Takes batches to the spill: cleaned, sampled, up to the limits; and counts."""
 
     def __init__(self, piece: Piece, spill: SpillWriter, faults: Faults):

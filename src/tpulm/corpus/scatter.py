@@ -74,7 +74,7 @@ def scatter(
     limited = config.max_documents is not None or config.max_bytes is not None
     mine = hosts.share(pieces) if not limited else pieces if hosts.is_first else []
     progress.start("Reading the corpus", sum(map(_raw_bytes, mine)), "B")
-    records = _one_after_another(mine, config, progress) if limited else _all(mine, config, workers, runner, progress)
+    records = _read_in_order(mine, config, progress) if limited else _read_in_parallel(mine, config, workers, runner, progress)
     hosts.barrier("corpus read")
     if hosts.are_several and len(records) < len(pieces):
         records = _of_all_hosts(pieces, records)
@@ -165,10 +165,10 @@ def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
             storage.remove(path)
 
 
-def _all(
+def _read_in_parallel(
     pieces: Sequence[Piece], config: CorpusConfig, workers: int | None, runner: Runner | None, progress: Progress
 ) -> list[PieceRecord]:
-    """In a pool of processes where that is worth it."""
+    """In a pool of processes, or one after another where that is not worth it."""
     records = {piece.number: record for piece in pieces if (record := finished(piece)) is not None}
     waiting = [piece for piece in pieces if piece.number not in records]
     if runner is None or isinstance(runner, WorkerPool):
@@ -176,7 +176,7 @@ def _all(
         if runner is not None and waiting:
             runner.warm_up()  # for the stages to come, if not for this one
         if workers <= 1 or sum(piece.text_bytes for piece in waiting) <= _WORTH_A_POOL_BYTES:
-            return _one_after_another(pieces, config, progress)
+            return _read_in_order(pieces, config, progress)
         runner = runner or partial(run_tasks, workers=workers)
     progress.advance(sum(_raw_bytes(piece) for piece in pieces if piece.number in records))
     documents = DocumentRate(progress)
@@ -193,7 +193,7 @@ def _numbered(piece: Piece) -> tuple[int, PieceRecord]:
     return piece.number, scatter_piece(piece, report)
 
 
-def _one_after_another(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
+def _read_in_order(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
     """With a limit, how much of a piece is read depends on the pieces before it."""
     limits, documents = Limits(config.max_documents, config.max_bytes), DocumentRate(progress)
     records: list[PieceRecord] = []

@@ -25,7 +25,7 @@ from tpulm.corpus.readers.hub import find_data_files
 from tpulm.corpus.readers.lines import Compression, Format, InputFile, find_codec, open_file
 from tpulm.corpus.readers.python_text import hash_python_files, list_python_files
 from tpulm.corpus.readers.tfds import find_shards
-from tpulm.corpus.readers.wikipedia import cuts
+from tpulm.corpus.readers.wikipedia import stream_offsets
 from tpulm.errors import ConfigError, MissingExtra, Unavailable
 from tpulm.storage.paths import printable
 
@@ -93,7 +93,7 @@ def _stretches(file: InputFile) -> list[InputFile]:
     """The file itself, or, of a large dump, what several processes can read at once."""
     if file.format != "wikipedia" or file.compression != "bzip2":
         return [file]
-    edges = [0, *cuts(file.path, file.bytes, _STRETCH_BYTES), file.bytes]
+    edges = [0, *stream_offsets(file.path, file.bytes, _STRETCH_BYTES), file.bytes]
     return [
         file._replace(offset=first, bytes=last - first, length=None if last == file.bytes else last - first)
         for first, last in itertools.pairwise(edges)

@@ -143,7 +143,7 @@ _REACH_BYTES: Final = 8 << 20  # streams have a megabyte or less
 _BLOCK_BYTES: Final = 1 << 20  # compressed: 900 KB of text, and so a whole one
 
 
-def cuts(path: str, size: int, every: int) -> list[int]:
+def stream_offsets(path: str, size: int, every: int) -> list[int]:
     """Offsets at which a stream begins with a page, about `every` bytes apart; none of a file that is one stream.
 
     A large dump is many bzip2 streams of 100 pages each, one after another.
