@@ -155,6 +155,12 @@ class TestFolders:
         storage.remove(place / "ab")
         assert list(storage.walk(place)) == ["a-b/z"]
 
+    def test_some_files_are_removed(self, place: PurePath):
+        fill(place, "a", "b/c", "b/d")
+        told: list[str] = []
+        storage.remove_files(place, ["a", "b/c", "absent"], done=told.append)
+        assert sorted(told) == ["a", "absent", "b/c"] and list(storage.walk(place)) == ["b/d"]
+
     def test_a_folder_moves(self, place: PurePath):
         fill(place, "old/commit", "old/a/x", "old-2/y")
         storage.move_folder(place / "old", place / "deep" / "new", first="commit")

@@ -128,34 +128,3 @@ class TestFolders:
             storage.as_path("gs:/bucket/x")
         with pytest.raises(ConfigError, match="name the bucket"):
             storage.as_path("gs:///x")
-
-
-class TestHeld:
-    HOLDER = """
-import sys, time
-from tpulm import storage
-with storage.held(sys.argv[1]):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-    def test_a_second_process_is_told_about_the_first(self, tmp_path: Path, user_environment: dict[str, str]):
-        holder = subprocess.Popen(
-            [sys.executable, "-c", self.HOLDER, str(tmp_path)], env=user_environment, stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "held\n"
-            with pytest.raises(StorageError, match=rf"in use by another tpulm process \(process {holder.pid}\)"), \
-                    storage.held(tmp_path):  # fmt: skip
-                pass
-        finally:
-            holder.kill()
-            holder.communicate()
-        with storage.held(tmp_path):  # the lock went with its killed owner
-            assert (tmp_path / ".lock").read_text() == str(os.getpid())
-
-    def test_it_can_be_held_again(self, tmp_path: Path):
-        for _ in range(2):
-            with storage.held(tmp_path / "w"):
-                pass
