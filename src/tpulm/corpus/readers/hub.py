@@ -32,6 +32,9 @@ _ANSWER_SECONDS: Final = 10.0
 # client's own, half a minute of them.
 _RETRIES: Final = 3
 _PATHS_A_REQUEST: Final = 500
+_ROWS: Final = 1000  # at once
+_NETWORK: Final = ("httpx", "httpcore", "requests", "urllib3", "aiohttp", "socket", "ssl")  # packages whose errors may pass
+_PAGE: Final = "https://huggingface.co/datasets"
 
 
 def is_folder(path: str) -> bool:
@@ -198,23 +201,12 @@ def library() -> Any:
     return datasets
 
 
-_NETWORK: tuple[str, ...] = ("httpx", "httpcore", "requests", "urllib3", "aiohttp", "socket", "ssl")
-_PAGE = "https://huggingface.co/datasets"
-
-
 def unavailable(source: SourceConfig, why: str) -> Unavailable:
     name = source.path.removeprefix("hub:")
     return Unavailable(
         f"{source.path} cannot be read from the Hugging Face Hub: {why}. Without a network, bring the dataset here from "
         f"where there is one and name the folder:\n  hf download {name} --repo-type dataset --local-dir FOLDER\n"
         '  sources = [{path = "hub:FOLDER"}], FOLDER beginning with ./ or /'
-    )
-
-
-def interrupted(source: SourceConfig, name: str, error: BaseException) -> Unavailable:
-    return Unavailable(
-        f"{source.path}: the Hugging Face Hub stopped answering while {name} was read ({error}); run the same command again "
-        "when it does, files that were read to their end need not be read again"
     )
 
 
@@ -254,12 +246,11 @@ def explained(source: SourceConfig, error: BaseException) -> TpulmError:
 
 def _is_network(error: BaseException) -> bool:
     """Whether it may go well at another time: no network, no answer, or a server's own failure."""
-    for one in _causes(error):
-        if isinstance(one, (ConnectionError, TimeoutError)):
-            return True
-        if any(kind.__module__.startswith(_NETWORK) for kind in type(one).__mro__):
-            return True
-    return False
+    return any(
+        isinstance(one, (ConnectionError, TimeoutError))
+        or any(kind.__module__.startswith(_NETWORK) for kind in type(one).__mro__)
+        for one in _causes(error)
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -269,9 +260,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             return
         yield one
         one = one.__cause__ or one.__context__
-
-
-_ROWS: Final = 1000  # at once
 
 
 def read_hub(
@@ -304,7 +292,10 @@ def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults)
             yield table
     except Exception as error:  # of parsers, of Arrow and of the network
         if file.sha256 and _is_network(error):
-            raise interrupted(source, file.within, error) from error
+            raise Unavailable(
+                f"{source.path}: the Hugging Face Hub stopped answering while {file.within} was read ({error}); run the same "
+                "command again when it does, files that were read to their end need not be read again"
+            ) from error
         if file.sha256:
             raise explained(source, error) from error
         cause = error.__cause__ or error
