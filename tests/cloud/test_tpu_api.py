@@ -15,7 +15,7 @@ from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
 from tpulm.emulator.recorded import answer
 from tpulm.errors import CloudRefused, StorageRefused, StorageUnavailable, TpulmError, Unavailable
-from tpulm.storage.cloud_causes import explain
+from tpulm.storage.causes import explain
 
 ZONE, PROJECT = "us-central1-a", "tpulm-emulator"
 REQUEST = Request(
@@ -303,7 +303,7 @@ def test_tokens_that_cannot_be_had(name: str, kind: type[TpulmError]):
         raise auth.RefreshError(text)
     with (
         pytest.raises(StorageUnavailable if kind is Unavailable else StorageRefused),
-        explain("read", "gs://b/o", identity=str),
+        explain("read", "gs://b/o"),
     ):
         raise auth.RefreshError(text)
 

@@ -11,9 +11,9 @@ import pytest
 
 from tpulm.config import CorpusConfig, SourceConfig
 from tpulm.corpus import CorpusManifest, Part, read_part, scatter
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.faults import Faults
+from tpulm.corpus.documents import Faults
 from tpulm.corpus.readers import read_documents
+from tpulm.corpus.readers.lines import ByteStream
 from tpulm.corpus.sources import find_files
 
 

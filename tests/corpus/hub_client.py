@@ -11,7 +11,7 @@ import time
 
 from tpulm.config import CorpusConfig
 from tpulm.corpus import find_files, has_spill, read_part, scatter
-from tpulm.corpus.hub import library
+from tpulm.corpus.readers.hub import library
 from tpulm.errors import TpulmError
 
 

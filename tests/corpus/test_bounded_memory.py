@@ -17,15 +17,16 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
-from tpulm.corpus import bytestream
+from tpulm.corpus.readers import lines
 from tpulm.errors import DataError
 
 MOST_MEGABYTES = 300
 READ = """
 import itertools, json, sys
 from tpulm.config import SourceConfig
-from tpulm.corpus.faults import Faults
-from tpulm.corpus.readers import open_file, read_documents
+from tpulm.corpus.documents import Faults
+from tpulm.corpus.readers import read_documents
+from tpulm.corpus.readers.lines import open_file
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError
 
@@ -89,7 +90,7 @@ def test_short_lines(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "head", "piece", "times", "said"),
     [
-        ("a.txt.zst", b"one\n", b"a" * MEGABYTE, 350, r"it, line 2, byte 4: a line longer than 8 MiB"),
+        ("a.txt.zst", b"one\n", b"a" * MEGABYTE, 350, r"it, line 2: a line longer than 8 MiB"),
         ("a.jsonl.zst", b'{"text": "a", "x": [0', b",[]" * 300_000, 8, "line 1: a record of more than 500,000 values"),
         ("a.csv.zst", b"text,x\n", b'"ab","a\nb",' * 100_000, 20, "line 2: row larger than field limit"),
         ("a.csv.zst", b"text", b",ab" * 300_000, 9, "line 1: row larger than field limit"),
@@ -147,7 +148,7 @@ def test_windows_that_need_too_much_memory_are_refused(read: Callable, monkeypat
     alone[1:5] = (1 << 30).to_bytes(4, "little")  # the size of the dictionary
     with pytest.raises(DataError, match=r"the xz data needs a window of more than 128 MiB"):
         read("a.txt.xz", bytes(alone))
-    monkeypatch.setattr(bytestream, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(lines, "_PIECE_BYTES", 100)
     for suffix, make in CODECS.items():
         compressor = make()
         data = compressor.compress(b"a line\n" * 1000) + compressor.flush()

@@ -1,6 +1,12 @@
+from __future__ import annotations
+
+import gzip
 import re
+import sys
+import time
 import unicodedata
 from collections import Counter
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -8,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tpulm.config import CleaningConfig
-from tpulm.corpus import cleaning
-from tpulm.corpus.cleaning import _ODD_BLANKS, Cleaner
-from tpulm.corpus.records import Batch
-from tpulm.errors import ConfigError
+from tpulm import corpus
+from tpulm.config import CleaningConfig, CorpusConfig, SourceConfig
+from tpulm.corpus import cleaning, scatter
+from tpulm.corpus.cleaning import _ODD_BLANKS, Cleaner, replaced
+from tpulm.corpus.documents import Batch, Samples
+from tpulm.errors import ConfigError, MissingExtra
 
 # Blanks of all kinds, characters that compose, decompose, combine or repeat, and ordinary ones.
 INTERESTING = "ab1  \t\r\n\u2028\u3000\xa0\x85\x1cㅋ가각ᄀ\u1161\u11a8é\u0301e\u0327ﬁ①Å\ufb01\u1e9b\u0323😀"
@@ -151,3 +158,117 @@ def test_a_pattern_that_tries_every_way_is_an_error(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match=r"corpus\.cleaning\.remove: '\(a\+\)\+b' needs more than .* seconds"):
         clean(["a" * 40], remove=("(a+)+b",))
     assert clean(["a" * 40], remove=("(a++)++b",))[0] == ["a" * 40]
+
+
+KINDS = ("email", "phone")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a@b.co", "first.last+tag@sub.example.co.kr", "x_1%y@example.museum", "A-B@EXAMPLE.COM", "1@2.de"],
+)
+@pytest.mark.parametrize("around", ["{}", "<{}>", "write to {}.", "메일은 {}입니다", "({}),", "連絡先：{}まで", "{}\n{}"])
+def test_addresses(text: str, around: str):
+    counts: Counter[str] = Counter()
+    assert replaced(around.format(text, text), KINDS, counts, Samples()) == around.format("<email>", "<email>")
+    assert counts == {"email": around.count("{}")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("010-1234-5678", "02-123-4567", "02 123 4567", "(02) 123-4567", "03-1234-5678", "0120.123.4567", "+82 10-1234-5678"),
+        *("+81 (0)3 1234 5678", "+1 212 555 0123", "+12125550123", "(212) 555-0123", "212-555-0123", "212.555.0123"),
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "call {}.", "전화 {} 번", "({})", "{}, or"])
+def test_telephone_numbers(text: str, around: str):
+    counts: Counter[str] = Counter()
+    assert replaced(around.format(text), KINDS, counts, Samples()) == around.format("<phone>")
+    assert counts == {"phone": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("2019-04-30", "2019.04.30", "12:30:45", "192.168.0.1", "1,234,567", "3.14159265358979", "10-20-30", "1998-2003"),
+        *("978-3-16-148410-0", "0123456789", "12 345 678", "v1.2.3-4", "@name", "a@b", "a@@b.co", "x = y @ z", "1/2-3/4"),
+        *("2 000 000", "100-200 300", "5-4-3-2-1", "00:01:02", "A1-234-5678", "010-1234-56789", "$1 234.50"),
+    ],
+)
+def test_what_is_neither(text: str):
+    counts: Counter[str] = Counter()
+    assert replaced(text, KINDS, counts, Samples()) == text and not counts
+
+
+@given(st.text(st.sampled_from("ab1 0-.@+()_\n\0가"), max_size=40))
+def test_twice_is_once(text: str):
+    once = replaced(text, KINDS, Counter(), Samples())
+    assert replaced(once, KINDS, Counter(), Samples()) == once
+    assert (once.count("\n"), once.count("\0")) == (text.count("\n"), text.count("\0"))
+
+
+@pytest.mark.parametrize("unit", ["a.", "a@", "0-", "+1 ", "(0", "1 ", "a-", "@a.", "12-34", "%"])
+def test_odd_text_takes_no_longer_than_it_must(unit: str):
+    started = time.process_time()
+    replaced(unit * 200_000, KINDS, Counter(), Samples())
+    assert time.process_time() - started < 10, "a matter of milliseconds: this would be quadratic"
+
+
+def test_they_are_counted_in_the_manifest(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("mail a@b.co or c@d.org\ncall 010-1234-5678\nnothing here\n")
+    sources = (SourceConfig(path=str(tmp_path / "a.txt")),)
+    config = CorpusConfig(sources=sources, cleaning=CleaningConfig(replace=("email", "phone")))
+    assert scatter(config, tmp_path / "w", part_bytes=1 << 20).counts.replaced == {"email": 2, "phone": 1}
+    assert scatter(CorpusConfig(sources=sources), tmp_path / "v", part_bytes=1 << 20).counts.replaced == {}
+
+
+KOREAN = "이 영화는 정말 재미있었고 배우들의 연기도 훌륭했습니다."
+JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。"
+ENGLISH = "The cat sat on the mat while the rain fell over the old green hills."
+UNTOLD = ["12345", "!!!", "ㅋㅋ"]
+
+
+def cleaned(documents: list[str], *wanted: str) -> tuple[list[str], Counter[str], Cleaner]:
+    skipped: Counter[str] = Counter()
+    cleaner = Cleaner(CleaningConfig(languages=wanted))
+    found = cleaner.clean(Batch("\n".join(documents), "\n"), skipped)
+    return [document.decode() for document in found.documents], skipped, cleaner
+
+
+def test_what_is_in_another_language_goes():
+    documents = [KOREAN, ENGLISH, JAPANESE, *UNTOLD, KOREAN * 40]
+    kept, skipped, cleaner = cleaned(documents, "ko")
+    assert kept == [KOREAN, *UNTOLD, KOREAN * 40] and skipped == {"other_language": 2}
+    english, japanese = cleaner.samples.removed()["other_language"]
+    assert english.startswith("en ") and english.endswith(ENGLISH) and japanese.startswith("ja ")
+    assert cleaned(documents, "ko", "en", "ja")[0] == documents
+    assert cleaned(documents)[0] == documents
+
+
+def test_only_the_beginning_of_a_long_document_counts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cleaning, "_CHARACTERS", len(ENGLISH))
+    assert cleaned([ENGLISH + KOREAN * 20], "en")[1] == {}
+    assert cleaned([ENGLISH + KOREAN * 20], "ko")[1] == {"other_language": 1}
+
+
+def test_an_unknown_language_is_said_before_anything_is_read(tmp_path: Path):
+    (tmp_path / "text.txt").write_text("a\nb\n")
+    config = CorpusConfig.model_validate({"sources": str(tmp_path / "text.txt"), "cleaning": {"languages": ["kor"]}})
+    with pytest.raises(ConfigError, match=r"'kor' is not among the \d+ languages .* codes of ISO 639"):
+        corpus.scatter(config, tmp_path / "w", part_bytes=1000)
+    assert not (tmp_path / "w" / "corpus" / "manifest.json").exists()
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "py3langid", None)
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[languages\]' in your clone"):
+        Cleaner(CleaningConfig(languages=("ko",)))
+
+
+def test_real_text(real_data: Path):
+    with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
+        lines = [line.rstrip("\n") for line, _ in zip(stream, range(2_000), strict=False)]
+    kept, skipped, _ = cleaned([line for line in lines if line.strip()], "ko")
+    assert len(kept) > 0.97 * len(lines) and skipped["other_language"] < 40
+    assert cleaned(lines, "ja")[1]["other_language"] > 0.8 * len(lines)

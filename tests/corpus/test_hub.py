@@ -18,7 +18,7 @@ from fake_hub import FakeHub
 
 from tpulm.config import CorpusConfig, SourceConfig, load
 from tpulm.corpus import find_files, read_texts, verify
-from tpulm.corpus.hub_faults import explained
+from tpulm.corpus.readers.hub import explained
 from tpulm.errors import ConfigError, DataError, MissingExtra, Unavailable, WorkFolderMismatch
 
 pytest.importorskip("datasets", reason="the extra hub is not installed")
@@ -200,7 +200,7 @@ def test_a_folder_that_changed_is_refused(scattered: Callable, folder: Path, tmp
 
 
 def test_without_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch, scattered: Callable):
-    from tpulm.corpus.hub import library
+    from tpulm.corpus.readers.hub import library
 
     corpus = scattered([source(folder)])
     library.cache_clear()

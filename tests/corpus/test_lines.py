@@ -1,16 +1,186 @@
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import hashlib
+import lzma
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tpulm.corpus import lines
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.codec import find_codec
-from tpulm.corpus.faults import Faults
-from tpulm.corpus.lines import Lines, read_lines
-from tpulm.errors import DataError
+from tpulm.corpus.documents import Faults
+from tpulm.corpus.readers import lines
+from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, find_codec, read_lines
+from tpulm.errors import ConfigError, DataError, StorageError
+
+COMPRESS: dict[Compression, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda data: zstandard.compress(data),
+}
+SUFFIX = {"gzip": ".gz", "bzip2": ".bz2", "xz": ".xz", "zstd": ".zst"}
+TEXT = b"".join(b"line %d of some text that repeats\n" % number for number in range(20_000))
+
+
+@pytest.fixture(params=list(COMPRESS))
+def compression(request: pytest.FixtureRequest) -> Compression:
+    return request.param
+
+
+def test_each_compression_is_undone_and_the_raw_file_hashed(compression: Compression, write: Callable):
+    data = COMPRESS[compression](TEXT)
+    stream = ByteStream(write("a", data), compression, Faults("stop", "a"))
+    assert b"".join(stream.pieces()) == TEXT
+    assert (stream.read_bytes, stream.sha256()) == (len(data), hashlib.sha256(data).hexdigest())
+    assert not stream.torn
+
+
+def test_several_streams_in_one_file_are_read_on(compression: Compression, write: Callable):
+    data = COMPRESS[compression](b"one\n") + COMPRESS[compression](b"") + COMPRESS[compression](TEXT)
+    assert b"".join(ByteStream(write("a", data), compression, Faults("stop")).pieces()) == b"one\n" + TEXT
+
+
+def test_zeros_after_the_end_are_padding(write: Callable):
+    assert b"".join(ByteStream(write("a", gzip.compress(b"one") + bytes(100)), "gzip", Faults("stop")).pieces()) == b"one"
+
+
+def test_a_file_that_ends_early_is_an_error_with_the_place(compression: Compression, write: Callable):
+    data = COMPRESS[compression](TEXT)[:-20]
+    path = write("a", data)
+    with pytest.raises(DataError, match=rf"a, after byte \d+ of the text: the {compression} data ends too early"):
+        list(ByteStream(path, compression, Faults("stop", "a")).pieces())
+
+
+def test_the_readable_beginning_is_used_when_skipping(compression: Compression, write: Callable):
+    text = random.Random(0).randbytes(2_000_000)  # bzip2 gives nothing before a block of 900 kB is complete
+    data = COMPRESS[compression](text)[:-20]
+    faults = Faults("skip", "a")
+    stream = ByteStream(write("a", data), compression, faults)
+    found = b"".join(stream.pieces())
+    assert found and text.startswith(found)
+    assert stream.torn and faults.skipped == {"broken_file": 1}
+    assert (stream.read_bytes, stream.sha256()) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.parametrize("content", [b"this is plain text", b""])
+def test_what_is_not_compressed_is_an_error(compression: Compression, write: Callable, content: bytes):
+    with pytest.raises(DataError, match="0 bytes of text could be read"):
+        list(ByteStream(write("a", content), compression, Faults("stop", "a")).pieces())
+
+
+def test_garbage_after_the_end_is_an_error(compression: Compression, write: Callable):
+    path = write("a", COMPRESS[compression](b"some text\n") + b"garbage")
+    with pytest.raises(DataError, match=r"(is broken|ends too early)"):
+        list(ByteStream(path, compression, Faults("stop")).pieces())
+    assert b"".join(ByteStream(path, compression, Faults("skip")).pieces()) == b"some text\n"
+
+
+def test_a_broken_byte_in_the_middle_keeps_what_came_before(read: Callable):
+    data = bytearray(gzip.compress(TEXT))
+    data[len(data) // 2] ^= 0xFF
+    with pytest.raises(DataError, match="broken"):
+        read("a.txt.gz", bytes(data))
+    found = read("a.txt.gz", bytes(data), on_error="skip")
+    assert found.skipped["broken_file"] == 1
+
+
+def test_the_line_that_was_cut_off_is_not_a_document(read: Callable):
+    data = gzip.compress(b"one\ntwo\nthree, which is lo", 0)[:-9]
+    assert read("a.txt.gz", data, on_error="skip").documents == ["one", "two"]
+    assert read("b.txt.gz", data, on_error="skip", documents="file").documents == []
+
+
+def test_a_file_that_went_away(tmp_path: Path):
+    with pytest.raises(StorageError, match="no such file"):
+        list(ByteStream(tmp_path / "none", None, Faults("skip")).pieces())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("utf-9", "Did you mean 'utf-8'"), ("euckrr", "Did you mean 'euckr'"), ("xyzzy", "Common ones"), ("", "Common ones")],
+)
+def test_an_unknown_encoding_is_refused_with_a_suggestion(name: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        find_codec(name)
+
+
+@pytest.mark.parametrize("name", ["base64", "rot13", "zlib", "idna", "unicode_escape"])
+def test_what_encodes_no_text_is_refused(name: str):
+    with pytest.raises(ConfigError, match="not a character encoding"):
+        find_codec(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cp932", "日本語、①\n髙橋\n"), ("euc_kr", "한국어\n영화\n"), ("cp949", "뷁\n똠방각하\n"), ("gb18030", "汉字\n㐀\n"),
+        ("utf-16", "한\n글\n"), ("utf-16-be", "ഊ\nਊ\n"), ("utf-32", "😀\nx\n"), ("iso2022_jp", "日本\n語\n"),
+        ("utf-7", "é+\n한\n"),
+        ("cp037", "plain\ntext\n"), ("latin-1", "caf\xe9\nna\xefve\n"), ("utf-8-sig", "first\nsecond\n"),
+    ],
+)  # fmt: skip
+def test_text_in_many_encodings_is_read(read: Callable, name: str, text: str):
+    assert read("a.txt", text.encode(name), encoding=name).documents == text.split("\n")[:-1]
+
+
+def test_a_byte_order_mark_at_the_start_is_dropped_and_kept_elsewhere(read: Callable):
+    assert read("a.txt", "\ufeffone\n\ufefftwo".encode()).documents == ["one", "\ufefftwo"]
+    assert read("a.txt", codecs.BOM_UTF16_LE + "one\ntwo".encode("utf-16-le"), encoding="utf-16-le").documents == ["one", "two"]
+
+
+def test_undecodable_bytes_are_an_error_with_file_line_and_byte(read: Callable):
+    with pytest.raises(DataError, match=r"a\.txt, line 2, byte 8: the bytes 'ff' are not utf-8") as failure:
+        read("a.txt", b"first\nab\xffd\nlast\n")
+    assert failure.value.exit_code == 3
+
+
+def test_undecodable_bytes_take_one_line_along_when_skipped(read: Callable):
+    found = read("a.txt", b"first\nab\xff\xfed\nlast\n", on_error="skip")
+    assert found.documents == ["first", "last"]
+    assert found.skipped == {"undecodable": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "advice"),
+    [
+        ("한국 영화는 재미있다".encode("cp949"), "utf-8", "would decode as cp949"),
+        ("똠방각하 펲시".encode("cp949"), "euc-kr", "set encoding = 'cp949'"),
+        ("①".encode("cp932"), "shift_jis", "set encoding = 'cp932'"),
+        (codecs.BOM_UTF16_LE + b"a\0", "utf-8", "encoding = 'utf-16'"),
+        (b"\x1f\x8b\x08\x00rest", "utf-8", "name that ends in .gz"),
+        (b"PK\x03\x04\xff\xff", "utf-8", "unpack it"),
+    ],
+)
+def test_the_error_says_what_the_bytes_could_be(read: Callable, content: bytes, encoding: str, advice: str):
+    with pytest.raises(DataError, match=advice):
+        read("a.txt", content, encoding=encoding)
+
+
+def test_undecodable_utf16_names_its_byte(read: Callable):
+    content = "ab\ncd\n".encode("utf-16-le") + b"\x00\xdc" + "e\n".encode("utf-16-le")
+    with pytest.raises(DataError, match="line 3, byte 12: the bytes '00 dc'"):
+        read("a.txt", content, encoding="utf-16-le")
+    found = read("a.txt", content, encoding="utf-16-le", on_error="skip")
+    assert (found.documents, found.skipped) == (["ab", "cd"], {"undecodable": 1})
+
+
+def test_utf16_without_its_mark_needs_a_byte_order(read: Callable):
+    with pytest.raises(DataError, match="name the byte order"):
+        read("a.txt", "ab\n".encode("utf-16-le"), encoding="utf-16", on_error="skip")
+
+
+def test_a_character_cut_off_at_the_end(read: Callable):
+    with pytest.raises(DataError, match="line 2, byte 2"):
+        read("a.txt", b"a\n\xed\x95")
+    assert read("a.txt", b"a\n\xed\x95", on_error="skip").skipped == {"undecodable": 1}
+    assert read("a.txt", "a\n한".encode("utf-16-le")[:-1], encoding="utf-16-le", on_error="skip").documents == ["a"]
 
 
 def stretches(path: Path, faults: Faults) -> list[Lines]:
@@ -26,7 +196,7 @@ def test_stretches_are_the_file_and_know_their_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], batch: int
 ):
     monkeypatch.setattr(lines, "BATCH_BYTES", batch)
-    monkeypatch.setattr("tpulm.corpus.bytestream._RAW_BYTES", 7)
+    monkeypatch.setattr("tpulm.corpus.readers.lines._RAW_BYTES", 7)
     content = "\n".join(texts)
     path = tmp_path / "a.txt"
     path.write_bytes(content.encode())
@@ -64,10 +234,10 @@ def test_nul_is_an_error_with_its_line(read: Callable):
 def test_a_line_that_is_too_long_is_an_error_or_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int):
     monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 1000)
     monkeypatch.setattr(lines, "BATCH_BYTES", batch)
-    monkeypatch.setattr("tpulm.corpus.bytestream._RAW_BYTES", 32)
+    monkeypatch.setattr("tpulm.corpus.readers.lines._RAW_BYTES", 32)
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\ntwo\n" + b"x" * 5000 + b"\nthree\nfo\xffur\n")
-    with pytest.raises(DataError, match="line 3, byte 8: a line longer than"):
+    with pytest.raises(DataError, match="line 3: a line longer than"):
         stretches(path, Faults("stop", "a.txt"))
     faults = Faults("skip", "a.txt")
     found = stretches(path, faults)

@@ -2,7 +2,7 @@ import ast
 from collections.abc import Callable
 
 from tpulm.config import SourceConfig
-from tpulm.corpus.python_text import _docstrings, hash_python_files, list_python_files
+from tpulm.corpus.readers.python_text import _docstrings, hash_python_files, list_python_files
 from tpulm.corpus.sources import find_files
 
 SOURCE = """

@@ -46,11 +46,6 @@ def test_sources_come_in_the_order_they_are_written(folder: Path):
     assert names(folder, "sub-x", "b.txt") == ["sub-x/f.txt", "b.txt"]
 
 
-def test_a_name_with_magic_characters_is_found_as_it_is(folder: Path, write: Callable):
-    write("data [1].txt", "x")
-    assert names(folder, "data [1].txt") == ["data [1].txt"]
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tpulm.corpus import lines, text
+from tpulm.corpus.readers import lines, text
 from tpulm.errors import DataError
 
 

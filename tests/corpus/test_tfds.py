@@ -14,8 +14,7 @@ import pytest
 from tpulm import storage
 from tpulm.config import CorpusConfig, SourceConfig
 from tpulm.corpus import find_files, read_texts, verify
-from tpulm.corpus.tfds import deprecations_ignored
-from tpulm.corpus.tfds_reader import plain_wiki40b
+from tpulm.corpus.readers.tfds import deprecations_ignored, plain_wiki40b
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatch
 

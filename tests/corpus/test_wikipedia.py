@@ -12,7 +12,7 @@ import pytest
 
 from tpulm.config import CorpusConfig, SourceConfig
 from tpulm.corpus import load_manifest, read_part, scatter, sources
-from tpulm.corpus.wikitext import plain_text
+from tpulm.corpus.readers.wikipedia import plain_text
 from tpulm.errors import DataError
 
 REAL = "en/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tpulm import storage
-from tpulm.corpus import tables
+from tpulm.corpus.readers import tables
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import read_records

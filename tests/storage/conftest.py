@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 import pytest
@@ -8,12 +9,14 @@ from tpulm import storage
 
 
 @pytest.fixture(params=["disk", "cloud"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> PurePath:
-    """A folder that does not exist yet: on this machine, then in Cloud Storage."""
-    if request.param == "disk":
-        return tmp_path / "place"
-    request.getfixturevalue("gcs")
-    return storage.as_path("gs://runs/place")
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PurePath]:
+    """A folder that does not exist yet: on this machine, then in Cloud Storage. No temporary file may be left there."""
+    if request.param == "cloud":
+        request.getfixturevalue("gcs")
+        yield storage.as_path("gs://runs/place")
+        return
+    yield tmp_path / "place"
+    assert not list(tmp_path.rglob(f"*{storage.TEMPORARY_SUFFIX}"))
 
 
 @pytest.fixture

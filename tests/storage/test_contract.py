@@ -67,9 +67,13 @@ def test_json_is_canonical_and_what_is_none_is_named(place: PurePath):
     storage.write_json(place / "x.json", {"b": 1, "a": "한"})
     assert storage.read_text(place / "x.json") == '{\n  "a": "한",\n  "b": 1\n}\n'
     assert storage.read_json(place / "x.json") == {"a": "한", "b": 1}
-    storage.write_atomic(place / "x.json", b'{"a": ')
-    with pytest.raises(StorageError, match=r"x\.json: not valid JSON"):
-        storage.read_json(place / "x.json")
+    with pytest.raises(ValueError, match="JSON"):
+        storage.write_json(place / "nan.json", {"loss": float("nan")})
+    assert not storage.exists(place / "nan.json")
+    for content in (b'{"a": ', b"\xff\xfe", b""):
+        storage.write_atomic(place / "x.json", content)
+        with pytest.raises(StorageError, match=r"x\.json: not valid JSON"):
+            storage.read_json(place / "x.json")
     storage.write_atomic(place / "x.txt", b"abc\xb0\xa1")
     with pytest.raises(DataError, match=r"x.*: not UTF-8 text .byte 3"):
         storage.read_text(place / "x.txt")
@@ -150,6 +154,12 @@ class TestFolders:
         storage.remove(place / "a")
         storage.remove(place / "ab")
         assert list(storage.walk(place)) == ["a-b/z"]
+
+    def test_some_files_are_removed(self, place: PurePath):
+        fill(place, "a", "b/c", "b/d")
+        told: list[str] = []
+        storage.remove_files(place, ["a", "b/c", "absent"], done=told.append)
+        assert sorted(told) == ["a", "absent", "b/c"] and list(storage.walk(place)) == ["b/d"]
 
     def test_a_folder_moves(self, place: PurePath):
         fill(place, "old/commit", "old/a/x", "old-2/y")

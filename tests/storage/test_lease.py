@@ -1,13 +1,13 @@
-"""A work folder in Cloud Storage has one process working in it at a time."""
-
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -28,17 +28,22 @@ with storage.held(sys.argv[1]):
 """
 
 
+@contextlib.contextmanager
+def holding(folder: str | Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which holds the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.fixture
 def holder(gcs: Emulator, user_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which holds the folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, FOLDER], env=os.environ | user_environment, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.communicate()
+    with holding(FOLDER, os.environ | user_environment) as process:
+        yield process
 
 
 @pytest.fixture
@@ -65,6 +70,16 @@ def test_a_second_process_is_told_about_the_first(holder: subprocess.Popen[str])
         match=rf"gs://runs/w is in use by another tpulm process \(process {holder.pid} on .*\); wait for it or stop it",
     ), storage.held(FOLDER):  # fmt: skip
         pass
+
+
+def test_a_folder_here_is_locked_until_its_process_ends(tmp_path: Path, user_environment: dict[str, str]):
+    for _ in range(2):
+        with holding(tmp_path, user_environment) as process, \
+                pytest.raises(StorageError, match=rf"in use by another tpulm process \(process {process.pid}\)"), \
+                storage.held(tmp_path):  # fmt: skip
+            pass
+        with storage.held(tmp_path):  # the lock went with its killed owner
+            assert (tmp_path / ".lock").read_text() == str(os.getpid())
 
 
 @pytest.mark.parametrize("reaped", [True, False])
@@ -178,3 +193,16 @@ def test_a_lease_that_is_none_is_named(gcs: Emulator):
         with pytest.raises(StorageError, match=r"gs://runs/w/\.lease\.json is not the lease of a process .* delete it"), \
                 storage.held(FOLDER):  # fmt: skip
             pass
+
+
+def test_the_holder_of_a_folder(place: PurePath):
+    storage.make_folder(place)
+    assert storage.holder(place) is None
+    with storage.held(place):
+        assert (storage.holder(place) or "").startswith("process ")
+        assert storage.holder(place), "asking takes nothing"
+    assert storage.holder(place) is None
+    if storage.is_remote(place):
+        storage.write_atomic(place / lease.LEASE, b"{}")
+        with pytest.raises(StorageError, match="is not the lease of a process"):
+            storage.holder(place)

@@ -1,5 +1,3 @@
-"""Files made here that go elsewhere: built aside, copied here, mirrored, and what killed processes left of them."""
-
 from __future__ import annotations
 
 import os
@@ -13,7 +11,9 @@ import pytest
 from tpulm import storage
 from tpulm.emulator import Emulator
 from tpulm.errors import StorageError
-from tpulm.storage import mirror
+from tpulm.progress import held_stderr
+from tpulm.storage import staging
+from tpulm.storage.arrays import LOG_LINE
 
 
 def temporaries(folder: Path) -> list[str]:
@@ -111,7 +111,7 @@ class TestMirror:
             assert gcs.requests == before
 
     def test_now_and_then(self, gcs: Emulator, temporary_files: Path, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(mirror, "_INTERVAL_SECONDS", 0.02)
+        monkeypatch.setattr(staging, "_INTERVAL_SECONDS", 0.02)
         with storage.Mirror(storage.as_path("gs://runs/w")) as mirrored:
             (mirrored.folder / "log").write_text("one")
             until = time.monotonic() + 5
@@ -193,3 +193,15 @@ class TestScratch:
             process.stdout.read()
         subprocess.run(needs_a_pool, env=environment, check=True)
         assert not left.exists()
+
+
+def test_log_lines_of_libraries_are_left_out_and_nothing_else(capfd: pytest.CaptureFixture[str]):
+    with held_stderr(without=LOG_LINE):
+        os.write(2, b"\x1b[2KTraining  1/2\rI1123 00:44:31.098986   27320 google_auth_provider.cc:136] Using a token\n")
+        os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
+        os.write(
+            2, b"E1123 00:46:20.101343   27924 google_auth_provider.cc:188] Could not find the credentials file\nI am here\n"
+        )
+    os.write(2, b"later\n")
+    err = capfd.readouterr().err
+    assert err.startswith("\x1b[2KTraining  1/2\rE1123") and err.endswith("credentials file\nI am here\nlater\n")

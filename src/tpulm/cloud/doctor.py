@@ -19,7 +19,7 @@ from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, suggest
-from tpulm.storage.cloud_causes import words
+from tpulm.storage.causes import words
 
 CONSOLE = "https://console.cloud.google.com"
 OBJECTS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tpulm.cloud.settings import CloudSettings
 from tpulm.errors import CloudRefused, MissingExtra, installing
-from tpulm.storage.cloud_causes import expired, no_login
+from tpulm.storage.causes import expired, no_login
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials

@@ -23,7 +23,7 @@ from tpulm.cloud.provider import (
     with_advice,
 )
 from tpulm.errors import CloudRefused, Unavailable
-from tpulm.storage.cloud_causes import expired, no_login, passes, words
+from tpulm.storage.causes import expired, no_login, passes, words
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2

@@ -4,14 +4,12 @@
 in `sources` and `readers`, cleaning in `cleaning`, what a document's hash decides in `identity`.
 """
 
-from tpulm.corpus.changes import verify
-from tpulm.corpus.direct import read_texts
-from tpulm.corpus.manifest import CorpusManifest, Counts, InputRecord, load_manifest, load_removed
+from tpulm.corpus.documents import merge_samples
+from tpulm.corpus.manifest import CorpusManifest, Counts, InputRecord, load_manifest, load_removed, verify
 from tpulm.corpus.parts import Part, read_part, sample_texts, some_texts
-from tpulm.corpus.samples import merged as merge_samples
 from tpulm.corpus.scatter import has_spill, remove_spill, scatter
 from tpulm.corpus.sentences import split_sentences
-from tpulm.corpus.sources import find_files
+from tpulm.corpus.sources import find_files, read_texts
 
 __all__ = [
     "CorpusManifest",

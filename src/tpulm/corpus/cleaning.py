@@ -3,8 +3,8 @@
 A line end is "\\n" or "\\r\\n"; every other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank.
 First the matches of `remove` are deleted, document by document. With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run
 of blanks becomes one space, and blanks around line ends and white space around documents go. Then personal data are replaced,
-if asked for (personal.py), runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and
-documents are left out by length and by language. But for `remove`, cleaning a second time changes nothing.
+if asked for, runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and documents are
+left out by length and by language. But for `remove`, cleaning a second time changes nothing.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress, islice
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from tpulm.config import CleaningConfig
-from tpulm.corpus.faults import Reason
-from tpulm.corpus.languages import LanguageFilter
-from tpulm.corpus.personal import replaced, with_context
-from tpulm.corpus.records import Batch
-from tpulm.corpus.samples import Samples
+from tpulm.corpus.documents import Batch, Reason, Samples
+from tpulm.errors import ConfigError, MissingExtra, installing, suggest
 from tpulm.interrupt import time_limit
 
 # What str.isspace() accepts, but for the space and "\n". Two dozen searches for one of them are as fast as one for a class.
@@ -95,7 +94,7 @@ class Cleaner:
             found = [(index, document) for index, document in enumerate(documents) if pattern.search(document)]
             reason = f"/{name}/"
             if self.samples.wants(reason):
-                shown = (with_context(text, match) for _, text in found for match in pattern.finditer(text))
+                shown = (_with_context(text, match) for _, text in found for match in pattern.finditer(text))
                 self.samples.add(reason, islice(shown, 3))
             for index, document in found:
                 documents[index], number = pattern.subn("", document)
@@ -177,3 +176,100 @@ def _collapse(text: str, separator: str) -> str:
         return text.strip(" ")
     text = text.replace(" \0", "\0").replace("\0 ", "\0").strip(" \n")
     return _LINES_AT_EDGE.sub("\0", text) if "\n" in text else text
+
+
+# Personal data are found by form alone: an order's number that is written like a telephone number goes, too, and a name is not
+# found. Digits that are not grouped are only taken for a telephone number after a "+".
+EMAIL, PHONE = "<email>", "<phone>"
+_CONTEXT: Final = 60  # characters of a sample on each side
+_LINE_END: Final = re.compile(r"[\n\0]")
+
+_EMAIL: Final = re.compile(
+    r"(?<![\w.+%@-])[a-zA-Z0-9_](?:[\w.+%-]{0,62}[\w+%-])?@(?:[a-zA-Z0-9-]{1,63}\.){1,8}[a-zA-Z]{2,24}(?![\w@])", re.ASCII
+)
+_PHONE: Final = re.compile(
+    r"(?<![\w./,:+-])"
+    r"(?:"
+    r"\+\d{1,3}[ .-]?(?:\(0?\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){2,3}"  # +82 10-1234-5678
+    r"|\(0\d{1,4}\)[ .-]?\d{2,4}[ .-]\d{3,4}"  # (02) 123-4567
+    r"|0\d{1,4}([ .-])\d{3,4}\1\d{4}"  # 010-1234-5678, 03-1234-5678
+    r"|\(\d{3}\)[ .-]?\d{3}[ .-]\d{4}|\d{3}([.-])\d{3}\2\d{4}"  # (212) 555-0123
+    r")"
+    r"(?![\w+-]|[./,:]\d)",
+    re.ASCII,
+)
+_FORMS: Final = {"email": (_EMAIL, "@", EMAIL), "phone": (_PHONE, "", PHONE)}
+
+
+def replaced(text: str, kinds: Sequence[str], counts: Counter[str], samples: Samples) -> str:
+    """The text with a placeholder for each of these kinds ("email", "phone"); how many there were is added to `counts`."""
+    for kind in kinds:
+        form, sign, placeholder = _FORMS[kind]
+        if sign in text:
+            if samples.wants(kind):
+                samples.add(kind, (_with_context(text, found) for found in form.finditer(text)))
+            text, number = form.subn(placeholder, text)
+            if number:
+                counts[kind] += number
+    return text
+
+
+def _with_context(text: str, found: re.Match[str]) -> str:
+    """The line it stands in, near it."""
+    before = _LINE_END.split(text[max(0, found.start() - _CONTEXT) : found.start()])[-1]
+    after = _LINE_END.split(text[found.end() : found.end() + _CONTEXT])[0]
+    return f"{before}[{found[0]}]{after}"
+
+
+_CHARACTERS: Final = 1_000  # of a document are looked at: enough to tell, and 97 languages are compared
+_CERTAIN: Final = 0.5  # of the probability
+
+
+class Recognised(NamedTuple):
+    language: str  # ISO 639
+    probability: float
+
+
+class LanguageFilter:
+    """Recognises documents in other languages, by py3langid (Lui and Baldwin 2012; Barbaresi).
+
+    What is too short to say, or holds no words, stays. Raises ConfigError for a language that cannot be recognised, and
+    MissingExtra without the package.
+    """
+
+    def __init__(self, languages: Sequence[str]):
+        self._wanted = frozenset(languages)
+        _package()
+        self._identifier = _load()
+        known = self._identifier.labels
+        for language in languages:
+            if language not in known:
+                raise ConfigError(
+                    f"corpus.cleaning.languages: '{language}' is not among the {len(known)} languages that can be "
+                    f"recognised.{suggest(language, known)} They go by codes of ISO 639, such as 'en', 'ko', 'ja'."
+                )
+
+    def other(self, document: str) -> Recognised | None:
+        """What it is, if it is none of those that are wanted."""
+        found = Recognised(*self._identifier.classify(document[:_CHARACTERS]))
+        return found if found.language not in self._wanted and found.probability >= _CERTAIN else None
+
+
+def languages_version() -> str:
+    """Of what decides: another one may decide otherwise."""
+    return f"py3langid {_package().__version__}"
+
+
+@lru_cache(maxsize=1)
+def _load() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def _package() -> Any:
+    try:
+        import py3langid
+    except ImportError as error:
+        raise MissingExtra(f"corpus.cleaning.languages needs a package more: {installing('languages')}") from error
+    return py3langid

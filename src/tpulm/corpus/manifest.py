@@ -1,22 +1,25 @@
-"""What the corpus stage leaves behind for good: what was read, what was kept, and where the spill is."""
+"""What the corpus stage leaves behind for good: what was read and kept, where the spill is, whether that still holds."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from tpulm import storage
-from tpulm.config import CorpusConfig
+from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences, listed
 from tpulm.config.validation import recorded
-from tpulm.corpus.samples import Removed
-from tpulm.corpus.sources import InputFile
+from tpulm.corpus.documents import Removed
+from tpulm.corpus.readers.hub import is_folder
+from tpulm.corpus.readers.lines import InputFile
+from tpulm.corpus.sources import find_files
 from tpulm.corpus.spill import Run
-from tpulm.errors import StorageError
+from tpulm.errors import ConfigError, StorageError, WorkFolderMismatch
 
 FORMAT_VERSION: Final = 4  # 4: what is held out goes by letters and digits
 
@@ -53,19 +56,12 @@ class Counts(Record):
     removed_characters: dict[str, int] = {}
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            documents=self.documents + other.documents,
-            bytes=self.bytes + other.bytes,
-            characters=self.characters + other.characters,
-            skipped=_sum(self.skipped, other.skipped),
-            replaced=_sum(self.replaced, other.replaced),
-            removed_matches=_sum(self.removed_matches, other.removed_matches),
-            removed_characters=_sum(self.removed_characters, other.removed_characters),
-        )
+        def total(one: Any, two: Any) -> Any:
+            if isinstance(one, int):
+                return one + two
+            return {name: one.get(name, 0) + two.get(name, 0) for name in sorted({*one, *two})}
 
-
-def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in sorted({*first, *second})}
+        return Counts(**{name: total(value, getattr(other, name)) for name, value in self})
 
 
 class PieceRecord(Record):
@@ -171,3 +167,98 @@ def reading_settings(config: CorpusConfig, source: int, file: InputFile | InputR
 
 def hash_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.PathLike[str], *, part_bytes: int) -> None:
+    """Raise WorkFolderMismatch if the settings or the files differ from those that made the manifest.
+
+    A corpus none of whose files can be found any more is no mismatch: the work folder may have moved to another machine.
+    Nor is another version of Python, with other text of its own, nor a dataset that cannot be looked at from here and now.
+    Paths are not compared, contents are.
+    """
+    away: set[int] = set()
+    try:
+        files = find_files(config.sources, away=away)
+    except ConfigError:
+        if any(_is_there(source) for source in config.sources):
+            raise
+        files = None
+    found: list[object] = list(_settings_changes(manifest, config, part_bytes))
+    if files is not None:
+        found.extend(_file_changes(manifest, config, files, away))
+    if found:
+        raise WorkFolderMismatch(
+            f"{os.fspath(workdir)} was begun with another corpus (there -> now):\n{listed(found)}\n"
+            "Use another --workdir, or delete this one to begin again."
+        )
+
+
+def _is_there(source: SourceConfig) -> bool:
+    """Whether this machine has the source's files; what any machine can reach says nothing of that."""
+    if source.format == "hub" and not is_folder(source.path):
+        return False
+    try:
+        return bool(find_files([source], away=set()))
+    except ConfigError:
+        return False
+
+
+def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes: int) -> Iterator[object]:
+    # The sources are compared file by file: where they lie does not matter, nor by which pattern they are named.
+    theirs, ours = (RunConfig(corpus=item.model_copy(update={"sources": ()})) for item in (manifest.config, config))
+    yield from differences(theirs, ours)
+    if manifest.part_bytes != part_bytes:
+        yield f"data.part_bytes: {manifest.part_bytes} -> {part_bytes}"
+
+
+def _file_changes(
+    manifest: CorpusManifest, config: CorpusConfig, files: Sequence[InputFile], away: Collection[int]
+) -> Iterator[str]:
+    records = [record for record in manifest.inputs if record.source not in away]
+    if manifest.limit_reached:
+        files = files[: len(records)]
+    if len(files) != len(records):
+        before, now = {record.within for record in records}, {file.within for file in files}
+        yield f"number of files: {len(records)} -> {len(files)}"
+        yield from (f"new: {path}" for path in sorted(now - before))
+        yield from (f"gone: {path}" for path in sorted(before - now))
+        return
+    for record, file in zip(records, files, strict=True):
+        theirs = reading_settings(manifest.config, record.source, record)
+        ours = reading_settings(config, file.source, file)
+        name = file.name if file.within == record.within else f"{file.name} (was {record.within})"
+        yield from (f"{name}, {key}: {theirs.get(key)} -> {ours.get(key)}" for key in ours if theirs.get(key) != ours.get(key))
+        if theirs == ours and file.format != "python" and not is_unchanged(record, file):
+            yield f"{file.name}: {_difference(record, file)}"
+
+
+def _difference(record: InputRecord, file: InputFile) -> str:
+    if file.format == "hub" and file.sha256:
+        return (
+            f"its dataset changed on the Hub, {record.sha256} -> {file.sha256}; revision = '{record.sha256}' reads the former"
+        )
+    return f"its content is not what it was (was {record.bytes} bytes, is {file.bytes})"
+
+
+def is_unchanged(record: InputRecord, file: InputFile) -> bool:
+    """Whether a file still has the bytes that were read: by size and time if they are the same, else by its hash."""
+    if file.sha256:
+        return record.sha256 == file.sha256
+    if record.offset != file.offset:
+        return False
+    if (record.within, record.bytes, record.modified_ns) == (file.within, file.bytes, file.modified_ns):
+        return True
+    read_in_full = record.read_bytes == record.bytes
+    if (file.bytes != record.bytes) if read_in_full else (file.bytes < record.read_bytes):
+        return False
+    return _hash_beginning(file.path, file.offset, record.read_bytes) == record.sha256
+
+
+def _hash_beginning(path: str, offset: int, size: int) -> str:
+    digest = hashlib.sha256()
+    with storage.open_read(path) as stream, storage.explain("read", path):
+        stream.seek(offset)
+        while size and (data := stream.read(min(size, 1 << 20))):
+            digest.update(data)
+            size -= len(data)
+    return digest.hexdigest()

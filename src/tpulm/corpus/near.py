@@ -38,7 +38,7 @@ _MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and 
 _RANGES_WRITTEN: Final = 64  # of the union of all bands
 
 
-class _Piece(NamedTuple):
+class _SpilledPiece(NamedTuple):
     number: int
     runs: tuple[Run, ...]
     digest: str  # of what its documents are
@@ -69,7 +69,8 @@ def mark_near_duplicates(
     runner = runner or partial(run_tasks, workers=workers)
     bands, place = banding(threshold), os.fspath(workdir)
     pieces = [
-        _Piece(number, record.runs, hash_json(record.model_dump(mode="json"))[:16]) for number, record in enumerate(records)
+        _SpilledPiece(number, record.runs, hash_json(record.model_dump(mode="json"))[:16])
+        for number, record in enumerate(records)
     ]
     whole = hash_json([piece.digest for piece in pieces])[:16]
     band_files = [near_folder(place) / f"{band:03d}.{bands.bands}x{bands.rows}.{whole}.keys" for band in range(bands.bands)]
@@ -116,14 +117,14 @@ def _union_path(workdir: str | os.PathLike[str]) -> PurePath:
     return near_folder(workdir) / "duplicates.keys"
 
 
-def _is_whole(piece: _Piece, bands: Banding, workdir: str) -> bool:
+def _is_whole(piece: _SpilledPiece, bands: Banding, workdir: str) -> bool:
     info = storage.info(piece.bands_path(workdir, bands))
     return info is not None and info.size == 8 * bands.bands * piece.documents
 
 
-def _hash_piece(piece: _Piece, bands: Banding, workdir: str) -> int:
+def _hash_piece(piece: _SpilledPiece, bands: Banding, workdir: str) -> int:
     path = piece.bands_path(workdir, bands)
-    with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
+    with storage.stream_aside(path) as stream:
         for run in SpillReader(spill_path(workdir, piece.number), piece.runs).slices():
             hashes = np.empty((bands.bands, len(run.ends)), np.uint64)
             done = 0
@@ -133,12 +134,10 @@ def _hash_piece(piece: _Piece, bands: Banding, workdir: str) -> int:
                 done += len(documents)
                 report(len(documents))
             stream.write(hashes.astype("<u8").tobytes())
-        stream.flush()
-        os.fsync(stream.fileno())
     return piece.documents
 
 
-def _compare_band(band: int, pieces: Sequence[_Piece], bands: Banding, workdir: str, path: str) -> int:
+def _compare_band(band: int, pieces: Sequence[_SpilledPiece], bands: Banding, workdir: str, path: str) -> int:
     """Write the keys of the documents that are not the first with their hash; how many."""
     total = sum(piece.documents for piece in pieces)
     ranges = max(1, -(-total // _MOST_ENTRIES))
@@ -165,7 +164,7 @@ class _Entries(NamedTuple):
     keys: Keys
 
 
-def _entries(piece: _Piece, band: int, bands: Banding, workdir: str, first: int, last: int) -> _Entries:
+def _entries(piece: _SpilledPiece, band: int, bands: Banding, workdir: str, first: int, last: int) -> _Entries:
     """Hashes of a band that lie in [first, last), and the keys of their documents, in the order of the piece."""
     ranges = storage.open_ranges(piece.bands_path(workdir, bands))
     found, before = [_Entries(np.zeros(0, np.uint64), joined([]))], 0
@@ -179,12 +178,10 @@ def _entries(piece: _Piece, band: int, bands: Banding, workdir: str, first: int,
 
 
 def _unite(band_files: Sequence[PurePath], path: PurePath) -> None:
-    with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
+    with storage.stream_aside(path) as stream:
         for number in range(_RANGES_WRITTEN):
             low, high = number * RANGE // _RANGES_WRITTEN, (number + 1) * RANGE // _RANGES_WRITTEN
             stream.write(_to_bytes(_distinct(joined([_keys_between(band, low, high) for band in band_files]))))
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 _PAIR: Final = np.dtype([("high", "<u8"), ("low", "<u8")])  # of a file of keys

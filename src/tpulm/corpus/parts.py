@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from tpulm import storage
+from tpulm.corpus.documents import Removed, Samples
 from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, joined, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
 from tpulm.corpus.near import contains, keys_between
-from tpulm.corpus.samples import Removed, Samples
 from tpulm.corpus.spill import Slice, SpillReader
 from tpulm.errors import DataError
 

@@ -60,9 +60,9 @@ def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
     below = {name: found for name, found in storage.walk(root, beginning=beginning).items() if not _is_hidden(name)}
     found = {f"{root}/{name}": below[name] for name in sorted(below, key=lambda name: name.split("/")) if matches(name)}
     if not found:
-        names = [item.name for item in storage.list_folder(root) if not _is_hidden(item.name)]
-        near = f" {root} holds {_some(names)}" if names else _near_in_cloud(root)
-        raise ConfigError(f"{path} matches no file.{near}" if magic else f"there is no file or folder {path}.{near}")
+        raise ConfigError(
+            f"{path} matches no file.{_near(path)}" if magic else f"there is no file or folder {path}.{_near(path)}"
+        )
     return found
 
 
@@ -85,17 +85,6 @@ def _matcher(parts: Sequence[str]) -> Callable[[str], bool]:
 
 def _is_hidden(name: str) -> bool:
     return any(step.startswith(".") for step in name.split("/"))
-
-
-def _near_in_cloud(path: PurePath) -> str:
-    """What the nearest folder that exists holds instead."""
-    buckets = (folder for folder in path.parents if bucket_and_name(folder)[0])
-    parent = next((folder for folder in buckets if storage.is_folder(folder)), None)
-    if parent is None:
-        return ""
-    names = [item.name for item in storage.list_folder(parent) if not item.name.startswith(".")]
-    wanted = path.relative_to(parent).parts[0]
-    return f" In {parent}:{hint}" if (hint := _alike(wanted, names)) else f" {parent} holds {_some(names)}"
 
 
 def _on_disk(path: Path) -> list[str]:
@@ -152,17 +141,17 @@ def _below(folder: Path) -> Iterator[str]:
             yield str(path)
 
 
-def _near(path: Path) -> str:
-    """What there is instead: the nearest name, else some names in the folder, else the last folder that exists."""
-    parent = next(folder for folder in (*path.parents, Path()) if folder.is_dir() and not glob.has_magic(str(folder)))
-    wanted = path.relative_to(parent).parts[0] if path.is_relative_to(parent) else path.name
-    names = sorted(item.name for item in parent.iterdir() if not item.name.startswith("."))
-    hint = "" if glob.has_magic(wanted) else _alike(wanted, names)
-    if hint:
+def _near(path: PurePath) -> str:
+    """What there is instead, in the last folder that exists: the nearest name, else some names."""
+    real = (folder for folder in path.parents if not storage.is_remote(folder) or bucket_and_name(folder)[0])
+    parent = next((folder for folder in real if not glob.has_magic(str(folder)) and storage.is_folder(folder)), None)
+    if parent is None:
+        return ""
+    names = [item.name for item in storage.list_folder(parent) if not item.name.startswith(".")]
+    wanted = path.relative_to(parent).parts[0]
+    if not glob.has_magic(wanted) and (hint := _alike(wanted, names)):
         return f" In {parent}:{hint}"
-    if not names:
-        return f" The folder {parent} is empty."
-    return f" {parent} holds {_some(names)}"
+    return f" {parent} holds {_some(names)}" if names else f" The folder {parent} is empty."
 
 
 def _alike(wanted: str, names: Sequence[str]) -> str:
@@ -173,6 +162,4 @@ def _alike(wanted: str, names: Sequence[str]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    if not names:
-        return "nothing."
     return f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}."

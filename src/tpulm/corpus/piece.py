@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from itertools import compress
 from pathlib import PurePath
@@ -13,16 +12,21 @@ import numpy as np
 from tpulm import interrupt, storage
 from tpulm.config import CorpusConfig
 from tpulm.config.validation import recorded
-from tpulm.corpus import languages
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.cleaning import Cleaner
-from tpulm.corpus.faults import Faults
+from tpulm.corpus.cleaning import Cleaner, languages_version
+from tpulm.corpus.documents import Batch, Faults, merge_samples
 from tpulm.corpus.identity import RANGE, Purpose, below, draw, keys_of_texts, threshold_of
-from tpulm.corpus.manifest import FORMAT_VERSION, Counts, InputRecord, PieceRecord, hash_json, reading_settings, spill_path
-from tpulm.corpus.readers import open_file, read_documents
-from tpulm.corpus.records import Batch
-from tpulm.corpus.samples import merged
-from tpulm.corpus.sources import InputFile
+from tpulm.corpus.manifest import (
+    FORMAT_VERSION,
+    Counts,
+    InputRecord,
+    PieceRecord,
+    hash_json,
+    is_unchanged,
+    reading_settings,
+    spill_path,
+)
+from tpulm.corpus.readers import read_documents
+from tpulm.corpus.readers.lines import ByteStream, InputFile, open_file
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
 from tpulm.errors import DataError
 
@@ -68,7 +72,7 @@ class Piece(NamedTuple):
         """A hash of what the spill depends on besides the bytes of the files."""
         reading = [reading_settings(self.config, file.source, file) for file in self.files]
         cleaning = self.config.cleaning.model_dump(mode="json")
-        decides = [languages.version()] if self.config.cleaning.languages else []
+        decides = [languages_version()] if self.config.cleaning.languages else []
         return hash_json([FORMAT_VERSION, reading, cleaning, self.config.sample_fraction, self.limits, *decides])
 
 
@@ -106,30 +110,6 @@ def finished(piece: Piece) -> PieceRecord | None:
     return record if all(map(is_unchanged, record.inputs, piece.files)) else None
 
 
-def is_unchanged(record: InputRecord, file: InputFile) -> bool:
-    """Whether a file still has the bytes that were read: by size and time if they are the same, else by its hash."""
-    if file.sha256:
-        return record.sha256 == file.sha256
-    if record.offset != file.offset:
-        return False
-    if (record.within, record.bytes, record.modified_ns) == (file.within, file.bytes, file.modified_ns):
-        return True
-    read_in_full = record.read_bytes == record.bytes
-    if (file.bytes != record.bytes) if read_in_full else (file.bytes < record.read_bytes):
-        return False
-    return _hash_beginning(file.path, file.offset, record.read_bytes) == record.sha256
-
-
-def _hash_beginning(path: str, offset: int, size: int) -> str:
-    digest = hashlib.sha256()
-    with storage.open_read(path) as stream, storage.explain("read", path):
-        stream.seek(offset)
-        while size and (data := stream.read(min(size, 1 << 20))):
-            digest.update(data)
-            size -= len(data)
-    return digest.hexdigest()
-
-
 def scatter_piece(
     piece: Piece, advance: Callable[[float], None] = lambda amount: None, kept: Callable[[int], None] = lambda documents: None
 ) -> PieceRecord:
@@ -138,19 +118,19 @@ def scatter_piece(
     faults = Faults(source.on_error)
     inputs: list[InputRecord] = []
     with new_spill(piece.spill) as spill:
-        keeper = _Keeper(piece, spill, faults)
+        writer = _PieceWriter(piece, spill, faults)
         for file in piece.files:
             faults.name = file.name
             stream = open_file(file, faults, advance)
             for batch in read_documents(file, source, stream, faults, advance):
                 interrupt.check("files that were read to their end need not be read again")
-                kept(keeper.keep(batch))
-                if keeper.limit_reached:
+                kept(writer.keep(batch))
+                if writer.limit_reached:
                     break
-            inputs.append(_input_record(file, stream, keeper.limit_reached))
-            if keeper.limit_reached:
+            inputs.append(_input_record(file, stream, writer.limit_reached))
+            if writer.limit_reached:
                 break
-    record = keeper.record(tuple(inputs))
+    record = writer.record(tuple(inputs))
     storage.write_json(piece.record, record.model_dump(mode="json"))
     return record
 
@@ -168,7 +148,7 @@ def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> I
     return InputRecord.model_validate(known | {"read_bytes": read_bytes, "sha256": sha256})
 
 
-class _Keeper:
+class _PieceWriter:
     """Takes batches to the spill: cleaned, sampled, up to the limits; and counts."""
 
     def __init__(self, piece: Piece, spill: SpillWriter, faults: Faults):
@@ -230,5 +210,5 @@ class _Keeper:
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],
             limit_reached=self.limit_reached,
-            removed=merged([self._cleaner.samples.removed(), self._faults.samples.removed()]),
+            removed=merge_samples([self._cleaner.samples.removed(), self._faults.samples.removed()]),
         )

@@ -13,8 +13,8 @@ from typing import Final
 
 from tpulm import storage
 from tpulm.config import CorpusConfig
-from tpulm.corpus.changes import verify
 from tpulm.corpus.cleaning import Cleaner
+from tpulm.corpus.documents import merge_samples
 from tpulm.corpus.identity import RANGE, holdout_threshold
 from tpulm.corpus.manifest import (
     FORMAT_VERSION,
@@ -28,10 +28,10 @@ from tpulm.corpus.manifest import (
     pieces_folder,
     removed_path,
     spill_path,
+    verify,
 )
 from tpulm.corpus.near import mark_near_duplicates, near_folder
 from tpulm.corpus.piece import Limits, Piece, cut_into_pieces, finished, scatter_piece
-from tpulm.corpus.samples import merged
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.hosts import ALONE, Hosts
@@ -74,7 +74,7 @@ def scatter(
     limited = config.max_documents is not None or config.max_bytes is not None
     mine = hosts.share(pieces) if not limited else pieces if hosts.is_first else []
     progress.start("Reading the corpus", sum(map(_raw_bytes, mine)), "B")
-    records = _one_after_another(mine, config, progress) if limited else _all(mine, workers, runner, progress)
+    records = _read_in_order(mine, config, progress) if limited else _read_in_parallel(mine, config, workers, runner, progress)
     hosts.barrier("corpus read")
     if hosts.are_several and len(records) < len(pieces):
         records = _of_all_hosts(pieces, records)
@@ -129,7 +129,7 @@ def _write_manifest(
         pieces=tuple(PieceSpill(source=record.source, runs=record.runs) for record in records),
         fingerprint=fingerprint_of(config, inputs, counts),
     )
-    storage.write_json(removed_path(workdir), merged(record.removed for record in records))
+    storage.write_json(removed_path(workdir), merge_samples(record.removed for record in records))
     storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"))
 
 
@@ -165,33 +165,27 @@ def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
             storage.remove(path)
 
 
-def _all(pieces: Sequence[Piece], workers: int | None, runner: Runner | None, progress: Progress) -> list[PieceRecord]:
-    records: dict[int, PieceRecord] = {}
-    waiting: list[Piece] = []
-    for piece in pieces:
-        record = finished(piece)
-        if record is None:
-            waiting.append(piece)
-        else:
-            records[piece.number] = record
-            progress.advance(_raw_bytes(piece))
-    documents = DocumentRate(progress)
+def _read_in_parallel(
+    pieces: Sequence[Piece], config: CorpusConfig, workers: int | None, runner: Runner | None, progress: Progress
+) -> list[PieceRecord]:
+    """In a pool of processes, or one after another where that is not worth it."""
+    records = {piece.number: record for piece in pieces if (record := finished(piece)) is not None}
+    waiting = [piece for piece in pieces if piece.number not in records]
     if runner is None or isinstance(runner, WorkerPool):
         workers = min(runner.workers if runner else workers or count_cores(), len(waiting))
-        is_worth_it = workers > 1 and sum(piece.text_bytes for piece in waiting) > _WORTH_A_POOL_BYTES
         if runner is not None and waiting:
             runner.warm_up()  # for the stages to come, if not for this one
-        runner = (runner or partial(run_tasks, workers=workers)) if is_worth_it else None
-    if runner is not None:
-        largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
-        with TaskProgress(progress) as tasks:
-            for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
-                records[number] = record
-                tasks.add(over=sum(file.bytes for file in record.inputs))
-                documents.add(record.counts.documents)
-    else:
-        for piece in waiting:
-            records[piece.number] = scatter_piece(piece, progress.advance, documents.add)
+        if workers <= 1 or sum(piece.text_bytes for piece in waiting) <= _WORTH_A_POOL_BYTES:
+            return _read_in_order(pieces, config, progress)
+        runner = runner or partial(run_tasks, workers=workers)
+    progress.advance(sum(_raw_bytes(piece) for piece in pieces if piece.number in records))
+    documents = DocumentRate(progress)
+    largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
+    with TaskProgress(progress) as tasks:
+        for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
+            records[number] = record
+            tasks.add(over=sum(file.bytes for file in record.inputs))
+            documents.add(record.counts.documents)
     return [records[piece.number] for piece in pieces]
 
 
@@ -199,7 +193,7 @@ def _numbered(piece: Piece) -> tuple[int, PieceRecord]:
     return piece.number, scatter_piece(piece, report)
 
 
-def _one_after_another(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
+def _read_in_order(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
     """With a limit, how much of a piece is read depends on the pieces before it."""
     limits, documents = Limits(config.max_documents, config.max_bytes), DocumentRate(progress)
     records: list[PieceRecord] = []

@@ -2,33 +2,32 @@
 
 A folder stands for all files below it, a glob for what it matches (`**` descends), a dataset for the files of its split;
 hidden files are ignored. Files of one source come in the order of their names, or in the dataset's own, sources in the order
-they are written. A file that is reached twice is refused:
-which weight and format it should have would be a guess.
+they are written. A file that is reached twice is refused: which weight and format it should have would be a guess.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from tpulm import storage
-from tpulm.config import SourceConfig
+from tpulm.config import CleaningConfig, SourceConfig
 from tpulm.config.source import DATASETS
-from tpulm.corpus.bytestream import Compression
-from tpulm.corpus.codec import find_codec
-from tpulm.corpus.hub import find_data_files
-from tpulm.corpus.multistream import cuts
+from tpulm.corpus.cleaning import Cleaner
+from tpulm.corpus.documents import Faults
 from tpulm.corpus.paths import find_paths, name_within
-from tpulm.corpus.python_text import hash_python_files, list_python_files
-from tpulm.corpus.tfds import NotPrepared, data_dir_of, find_shards
-from tpulm.corpus.tfds_preparation import prepare
+from tpulm.corpus.readers import read_documents
+from tpulm.corpus.readers.hub import find_data_files
+from tpulm.corpus.readers.lines import Compression, Format, InputFile, find_codec, open_file
+from tpulm.corpus.readers.python_text import hash_python_files, list_python_files
+from tpulm.corpus.readers.tfds import find_shards
+from tpulm.corpus.readers.wikipedia import stream_offsets
 from tpulm.errors import ConfigError, MissingExtra, Unavailable
 from tpulm.storage.paths import printable
-
-Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", "tfds", "hub"]
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 FORMATS: Final[dict[str, Format]] = {
@@ -38,29 +37,6 @@ FORMATS: Final[dict[str, Format]] = {
 }  # fmt: skip
 _STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
 _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
-
-
-class InputFile(NamedTuple):
-    """One file to read, and how."""
-
-    path: str  # "" for the text that ships with Python; "hub:…" for a file of the Hub
-    within: str  # its name within the folder or glob of its source: what is written down of where it lies
-    source: int  # index in the configuration
-    format: Format
-    compression: Compression | None
-    encoding: str  # Python's name for it
-    bytes: int
-    modified_ns: int
-    # What it is known by beforehand, instead of a hash of what is read: of Python's text, or the commit of the Hub it is of.
-    sha256: str = ""
-    # A large dump of Wikipedia is read in several stretches, each a file of its own here:
-    offset: int = 0  # where it begins
-    length: int | None = None  # None: up to the end
-
-    @property
-    def name(self) -> str:
-        where = f" (from byte {self.offset:,})" if self.offset else ""
-        return f"{printable(self.path)}{where}" or "the text that ships with Python"
 
 
 def find_files(sources: Sequence[SourceConfig], *, away: set[int] | None = None) -> list[InputFile]:
@@ -99,40 +75,25 @@ def _is_elsewhere(path: str) -> bool:
 
 
 def _files_of(source: SourceConfig, index: int, *, again: bool) -> Iterator[InputFile]:
-    codec = find_codec(source.encoding)
+    encoding = find_codec(source.encoding)
     match source.format:
         case "python":
             yield _python_text(source, index)
         case "tfds":
-            for path, found in _prepared(source, again=again).items():
-                name = name_within(path, str(data_dir_of(source)))
-                yield InputFile(path, name, index, "tfds", None, codec.name, found.size, found.modified_ns)
+            yield from find_shards(source, index, prepare=not again)
         case "hub":
-            for file in find_data_files(source, download=not again):
-                yield InputFile(
-                    file.path, file.within, index, "hub", None, codec.name, file.bytes, file.modified_ns, file.commit
-                )
+            yield from find_data_files(source, index, download=not again)
         case _:
             for path, found in find_paths(source.path).items():
                 name = name_within(path, source.path)
-                yield InputFile(path, name, index, *_kind(path, source), codec.name, found.size, found.modified_ns)
-
-
-def _prepared(source: SourceConfig, *, again: bool) -> dict[str, storage.FileInfo]:
-    try:
-        return find_shards(source)
-    except NotPrepared:
-        if again:
-            raise
-    prepare(source)
-    return find_shards(source)
+                yield InputFile(path, name, index, *_kind(path, source), encoding, found.size, found.modified_ns)
 
 
 def _stretches(file: InputFile) -> list[InputFile]:
     """The file itself, or, of a large dump, what several processes can read at once."""
     if file.format != "wikipedia" or file.compression != "bzip2":
         return [file]
-    edges = [0, *cuts(file.path, file.bytes, _STRETCH_BYTES), file.bytes]
+    edges = [0, *stream_offsets(file.path, file.bytes, _STRETCH_BYTES), file.bytes]
     return [
         file._replace(offset=first, bytes=last - first, length=None if last == file.bytes else last - first)
         for first, last in itertools.pairwise(edges)
@@ -185,3 +146,23 @@ def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
             f"{path}: Parquet compresses by itself and is not read through {compression}; decompress the file first"
         )
     return form, compression
+
+
+def read_texts(
+    sources: Sequence[SourceConfig], cleaning: CleaningConfig | None = None, skipped: Counter[str] | None = None
+) -> Iterator[list[str]]:
+    """The documents of the sources in order, cleaned if so asked and never de-duplicated, in batches of about a megabyte.
+
+    What is left out is counted in `skipped`. Raises as `scatter` does for what is not there or cannot be read.
+    """
+    cleaner = None if cleaning is None else Cleaner(cleaning)
+    for file in find_files(sources):
+        source = sources[file.source]
+        faults = Faults(source.on_error)
+        faults.name = file.name
+        faults.skipped = faults.skipped if skipped is None else skipped
+        for batch in read_documents(file, source, open_file(file, faults), faults):
+            if cleaner is None:
+                yield batch.documents()
+            else:
+                yield [document.decode() for document in cleaner.clean(batch, faults.skipped).documents]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import BinaryIO, Final, NamedTuple
@@ -48,12 +47,10 @@ def spill_bytes(runs: Sequence[Run]) -> int:
 @contextlib.contextmanager
 def new_spill(path: PurePath) -> Iterator[SpillWriter]:
     """A spill that is written under a temporary name and takes its own when the block ends without an error."""
-    with storage.built_aside(path) as temporary, storage.explain("write", temporary), temporary.open("wb") as stream:
+    with storage.stream_aside(path) as stream:
         writer = SpillWriter(stream)
         yield writer
         writer.write_run()
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 class SpillWriter:
@@ -87,7 +84,7 @@ class SpillWriter:
         keys, starts, sizes = keys.take(order), (ends - sizes)[order], sizes[order]
         ends = np.cumsum(sizes)
         run = Run(self._stream.tell(), len(text), len(order))
-        for some in _blocks(ends):
+        for some in _blocks(ends, _WRITE_BYTES, _WRITE_DOCUMENTS):
             self._stream.write(_in_order(text, starts[some], sizes[some]).data)
         self._stream.write(bytes(run.arrays_offset - run.offset - run.text_bytes))
         for array in (*keys, ends):
@@ -95,12 +92,12 @@ class SpillWriter:
         self.runs.append(run)
 
 
-def _blocks(ends: np.ndarray) -> Iterator[slice]:
-    """All documents, as many at a time as are put in order at once; `ends`: int64 [N], bytes up to the end of each."""
+def _blocks(ends: np.ndarray, max_bytes: int, max_documents: int) -> Iterator[slice]:
+    """All documents, so many at a time, or one that is larger; `ends`: int64 [N], bytes up to the end of each."""
     first = start = 0
     while first < len(ends):
-        last = int(np.searchsorted(ends, start + _WRITE_BYTES, "right"))
-        last = min(max(last, first + 1), first + _WRITE_DOCUMENTS)
+        last = int(np.searchsorted(ends, start + max_bytes, "right"))
+        last = min(max(last, first + 1), first + max_documents)
         yield slice(first, last)
         first, start = last, int(ends[last - 1])
 
@@ -203,10 +200,8 @@ class Slice(NamedTuple):
 
     def blocks(self, max_bytes: int) -> Iterator[list[str]]:
         """All documents in order, some at a time: about so many bytes of text, or one document."""
-        ends = self.ends.astype(np.int64)
-        first = start = 0
-        while first < len(ends):
-            last = max(first + 1, int(np.searchsorted(ends, start + max_bytes, "right")))
-            text = self.spill.read(self.offset + start, self.offset + int(ends[last - 1]))
-            yield str(text, "utf-8").split("\0")[:-1]
-            first, start = last, int(ends[last - 1])
+        ends, start = self.ends.astype(np.int64), 0
+        for some in _blocks(ends, max_bytes, len(ends)):
+            end = int(ends[some.stop - 1])
+            yield str(self.spill.read(self.offset + start, self.offset + end), "utf-8").split("\0")[:-1]
+            start = end

@@ -14,7 +14,7 @@ from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.answers import Answers
 from tpulm.convert.classifiers import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
-from tpulm.corpus.jsonl import show
+from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.scoring import scores_of
 from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers

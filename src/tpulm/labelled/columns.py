@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tpulm.corpus.jsonl import find_value
-from tpulm.corpus.tables import separator_advice
+from tpulm.corpus.readers.jsonl import find_value
+from tpulm.corpus.readers.tables import separator_advice
 from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.records import WORDING, Record, RecordFile
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Reason
-from tpulm.corpus.jsonl import show
-from tpulm.corpus.records import find_fault
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Reason, find_fault
+from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import DataError
 from tpulm.labelled.records import OnError, new_faults
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from tpulm.corpus.faults import Faults
-from tpulm.corpus.jsonl import UnusableRecord, show
+from tpulm.corpus.documents import Faults
+from tpulm.corpus.readers.jsonl import UnusableRecord, show
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.columns import Columns, cell, check_columns, missing_column
 from tpulm.labelled.examples import Examples, Gathering, new_faults, text_fault

@@ -12,16 +12,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_args
 
-from tpulm.corpus.bytestream import ByteStream, Compression
-from tpulm.corpus.codec import UNDECODABLE, find_codec
-from tpulm.corpus.faults import Faults, Wording
-from tpulm.corpus.jsonl import parse_lines, show
-from tpulm.corpus.lines import read_lines
-from tpulm.corpus.parquet import not_utf8, read_stretches, values_of
+from tpulm.corpus.documents import UNDECODABLE, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
-from tpulm.corpus.records import find_fault
+from tpulm.corpus.readers.jsonl import parse_lines, show
+from tpulm.corpus.readers.lines import ByteStream, Compression, find_codec, read_lines
+from tpulm.corpus.readers.parquet import not_utf8, read_stretches, values_of
+from tpulm.corpus.readers.tables import read_rows
 from tpulm.corpus.sources import FORMATS, suffixes
-from tpulm.corpus.tables import read_rows
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.storage.paths import printable
 

@@ -12,7 +12,6 @@ from tpulm.storage.arrays import COMMIT, committed_steps, orbax_folder, tensorst
 from tpulm.storage.causes import explain, storage_error
 from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
-    FileInfo,
     check_writable,
     copy_files,
     create_if_absent,
@@ -23,6 +22,8 @@ from tpulm.storage.files import (
     make_folder,
     move_folder,
     open_read,
+    parse_json,
+    parse_toml,
     publish,
     read_bytes,
     read_given_object,
@@ -39,12 +40,18 @@ from tpulm.storage.files import (
     write_json,
 )
 from tpulm.storage.lease import held, holder
-from tpulm.storage.mirror import Mirror
-from tpulm.storage.parsing import parse_json, parse_toml
-from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path, is_remote
-from tpulm.storage.ranges import Ranges, open_ranges
-from tpulm.storage.scratch import remove_leftovers, scratch_folder
-from tpulm.storage.staging import abandon, built_aside, local_copy
+from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, as_path, is_remote
+from tpulm.storage.staging import (
+    Mirror,
+    Ranges,
+    abandon,
+    built_aside,
+    local_copy,
+    open_ranges,
+    remove_leftovers,
+    scratch_folder,
+    stream_aside,
+)
 
 __all__ = [
     "COMMIT",
@@ -90,6 +97,7 @@ __all__ = [
     "scratch_folder",
     "sha256",
     "storage_error",
+    "stream_aside",
     "tensorstore_location",
     "walk",
     "write_atomic",

@@ -3,28 +3,172 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpulm.errors import StorageError
-from tpulm.storage import cloud
-from tpulm.storage.paths import is_remote
-from tpulm.storage.system_causes import known_cause
+from tpulm.errors import MissingExtra, StorageError, StorageRefused, StorageUnavailable, installing
+from tpulm.storage.paths import REMOTE, bucket_and_name, is_remote
 
 
 @contextlib.contextmanager
 def explain(operation: str, path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what fails inside the block, here or in Cloud Storage, into a StorageError: "cannot {operation} {path}: {cause}"."""
-    if is_remote(path):
-        with cloud.explained(operation, path):
+    if not is_remote(path):
+        try:
             yield
+        except OSError as error:
+            raise storage_error(operation, path, error) from error
         return
+    with needing_extra():
+        from google.api_core import exceptions
+        from google.auth import exceptions as auth
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+
     try:
         yield
-    except OSError as error:
-        raise storage_error(operation, path, error) from error
+    except exceptions.RetryError as error:
+        raise _cloud_error(operation, path, error.cause or error, persistent=True) from error
+    except (exceptions.GoogleAPIError, auth.GoogleAuthError, InvalidResponse, DataCorruption, OSError) as error:
+        raise _cloud_error(operation, path, error) from error
 
 
 def storage_error(operation: str, path: str | os.PathLike[str], error: OSError) -> StorageError:
-    cause = known_cause(error) or error.strerror or str(error)
+    cause = _known_cause(error) or error.strerror or str(error)
     return StorageError(f"cannot {operation} {os.fspath(path)}: {cause}")
+
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Client
+
+_CAUSES = {
+    errno.ENOSPC: "the disk is full; free some space, then run the same command again",
+    errno.EDQUOT: "your disk quota is used up; free some space, then run the same command again",
+    errno.EROFS: "the file system is read-only; choose another folder with --workdir",
+    errno.EACCES: "permission denied; choose a folder you may write to, or change its owner",
+    errno.EPERM: "permission denied; choose a folder you may write to, or change its owner",
+    errno.ENOENT: "no such file or folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "it is a folder, not a file",
+    errno.EFBIG: "the file would exceed a size limit (ulimit -f)",
+    errno.EMFILE: "too many open files (ulimit -n)",
+    errno.EIO: "the device reported an input/output error",
+}
+
+
+def _known_cause(error: BaseException) -> str | None:
+    """None where the error is none of the operating system, or its own words say enough."""
+    return _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
+
+
+LOGIN = (
+    "there are no credentials for Google Cloud. On your machine run 'gcloud auth application-default login', on a VM give it a "
+    "service account, elsewhere set GOOGLE_APPLICATION_CREDENTIALS to a credentials file"
+)
+
+
+def no_login() -> str:
+    """Why there are no credentials, and how to get some."""
+    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if file and not Path(file).is_file():
+        return f"GOOGLE_APPLICATION_CREDENTIALS names {file}, which is not there; correct it, or unset it to use gcloud's login"
+    return LOGIN
+
+
+@contextlib.contextmanager
+def needing_extra() -> Iterator[None]:
+    """Around imports of what comes with the extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(f"paths that begin with {REMOTE} need a package more: {installing('gcs')}") from error
+
+
+@functools.cache
+def client() -> Client:
+    """One for each process; in a process that was forked or spawned, its own."""
+    with needing_extra():
+        from google.cloud import storage
+    # Lest the library ask for each bucket's location, in a thread of its own, for traces that nobody collects.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+    with explain("log in for", REMOTE):
+        return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
+
+
+def identity() -> str:
+    """Whom Cloud Storage sees."""
+    credentials = client()._credentials
+    for name in ("service_account_email", "signer_email", "account"):
+        value = getattr(credentials, name, None)
+        if isinstance(value, str) and value:
+            return "the VM's default service account" if value == "default" else value
+    return "anonymous" if type(credentials).__name__ == "AnonymousCredentials" else "your own login"
+
+
+def _cloud_error(
+    operation: str, path: str | os.PathLike[str], error: BaseException, *, persistent: bool = False
+) -> StorageError:
+    from google.api_core import exceptions
+    from google.auth import exceptions as auth
+
+    bucket, _ = bucket_and_name(path)
+    message = words(error)
+    kind: type[StorageError] = StorageError
+    if isinstance(error, auth.DefaultCredentialsError):
+        kind, cause = StorageRefused, no_login()
+    elif isinstance(error, auth.RefreshError):
+        kind, cause = (StorageUnavailable, message) if passes(error) else (StorageRefused, expired(message))
+    elif isinstance(error, (exceptions.Unauthorized, exceptions.Forbidden)):
+        kind = StorageRefused
+        cause = (
+            f"the project of the bucket has no billing account ({message})"
+            if "billing" in message.lower()
+            else f"no permission for {identity()} ({message}); grant it the role roles/storage.objectAdmin on gs://{bucket}, "
+            "or log in as somebody else"
+        )
+    elif isinstance(error, exceptions.NotFound):
+        cause = (
+            f"there is no bucket {bucket}, or it is in a project that {identity()} may not see; make it with "
+            f"'gcloud storage buckets create gs://{bucket} --location=REGION', or correct its name"
+            if "bucket does not exist" in message
+            else "no such object"
+        )
+    elif isinstance(error, exceptions.PreconditionFailed):
+        cause = "another process wrote it meanwhile"
+    elif (known := _known_cause(error)) is not None:  # of a local file on its way to or from there
+        cause = known
+    elif persistent or isinstance(error, (exceptions.ServerError, exceptions.TooManyRequests, OSError)):
+        kind = StorageUnavailable
+        cause = (
+            f"Cloud Storage did not answer as it should for too long ({message}); run the same command again: it continues "
+            "where it stopped"
+        )
+    else:
+        cause = message
+    return kind(f"cannot {operation} {os.fspath(path)}: {cause}")
+
+
+def passes(error: BaseException) -> bool:
+    """Whether a token that could not be had may come by itself: a VM's metadata server answers 500 and 503 now and then."""
+    return bool(getattr(error, "retryable", False)) or "metadata.google.internal" in str(error)
+
+
+def expired(why: str) -> str:
+    return f"the login has expired or was revoked ({why}); {LOGIN.partition('. ')[2]}"
+
+
+def words(error: BaseException) -> str:
+    """The server's own words, in one line. Errors of uploads and downloads have them in the answer alone."""
+    text = str(getattr(error, "message", "") or error)
+    response = getattr(error, "response", None)
+    with contextlib.suppress(Exception):  # an answer whose end never came
+        text = response.text or text  # type: ignore[union-attr]
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = json.loads(text)["error"]["message"]
+    if text.lstrip().startswith("<"):  # a page of whatever is in between
+        text = f"HTTP status {getattr(response, 'status_code', 'unknown')}"
+    return (text.strip() or type(error).__name__).splitlines()[0]

@@ -14,13 +14,13 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from tpulm.storage.cloud_causes import explain, needing_extra
-from tpulm.storage.paths import REMOTE, bucket_and_name
+from tpulm.storage.causes import client, explain
+from tpulm.storage.paths import FileInfo, bucket_and_name
 
 if TYPE_CHECKING:
-    from google.cloud.storage import Blob, Bucket, Client
+    from google.cloud.storage import Blob, Bucket
 
 DEADLINE_SECONDS = float(os.environ.get("TPULM_STORAGE_DEADLINE_SECONDS", "300"))
 _TIMEOUT_SECONDS = (20.0, 60.0)  # to connect, and between two bytes of an answer
@@ -29,35 +29,8 @@ _READ_CHUNK_BYTES = 8 << 20
 _WRITER = "tpulm-writer"  # metadata of an object that was written under a condition
 
 
-class ObjectInfo(NamedTuple):
-    size: int  # bytes
-    generation: int  # microseconds since 1970, and what a conditional write compares
-    crc32c: str  # base64, as Cloud Storage gives it
-
-
-@functools.cache
-def client() -> Client:
-    """One for each process; in a process that was forked or spawned, its own."""
-    with needing_extra():
-        from google.cloud import storage
-    # Lest the library ask for each bucket's location, in a thread of its own, for traces that nobody collects.
-    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-    with explain("log in for", REMOTE, identity=lambda: "nobody"):
-        return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
-
-
-def identity() -> str:
-    """Whom Cloud Storage sees."""
-    credentials = client()._credentials
-    for name in ("service_account_email", "signer_email", "account"):
-        value = getattr(credentials, name, None)
-        if isinstance(value, str) and value:
-            return "the VM's default service account" if value == "default" else value
-    return "anonymous" if type(credentials).__name__ == "AnonymousCredentials" else "your own login"
-
-
 def read(path: PurePath) -> bytes:
-    with explained("read", path):
+    with explain("read", path):
         return _blob(path).download_as_bytes(**_patience())
 
 
@@ -65,32 +38,33 @@ def read_range(path: PurePath, start: int, stop: int) -> bytes:
     """Bytes [start, stop)."""
     if start >= stop:
         return b""
-    with explained("read", path):
+    with explain("read", path):
         return _blob(path).download_as_bytes(start=start, end=stop - 1, **_patience())
 
 
 def open_read(path: PurePath) -> BinaryIO:
     """For reading as bytes: buffered, seekable, and of one generation to the end."""
-    with explained("read", path):
+    with explain("read", path):
         blob = _blob(path)
         blob.reload(**_patience())
         return cast("BinaryIO", blob.open("rb", chunk_size=_READ_CHUNK_BYTES, **_patience()))
 
 
 def write(path: PurePath, data: bytes) -> None:
-    with explained("write", path):
+    with explain("write", path):
         _blob(path).upload_from_string(data, **_patience())
 
 
 def create(path: PurePath, data: bytes) -> bool:
     """Whether this call created the object."""
-    with explained("create", path):
+    with explain("create", path):
         return _write_if(path, data, generation=0) is not None
 
 
 def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
-    with explained("read", path):
-        while (found := info(path)) is not None:
+    """The version is the object's generation: microseconds since 1970, and what a conditional write compares."""
+    with explain("read", path):
+        while (found := _find(path)) is not None:
             bucket, name = bucket_and_name(path)
             blob = _bucket(bucket).blob(name, generation=found.generation)
             try:
@@ -101,30 +75,35 @@ def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
 
 
 def replace_version(path: PurePath, data: bytes, version: str) -> str | None:
-    with explained("write", path):
+    with explain("write", path):
         return _write_if(path, data, generation=int(version))
 
 
-def info(path: PurePath) -> ObjectInfo | None:
+def info(path: PurePath) -> FileInfo | None:
     """Of an object; None where there is none (a folder is none)."""
+    found = _find(path)
+    return None if found is None else _info(found)
+
+
+def _find(path: PurePath) -> Blob | None:
     bucket, name = bucket_and_name(path)
     if not name:
         return None
     blob = _bucket(bucket).blob(name)
-    with explained("look at", path):
+    with explain("look at", path):
         try:
             blob.reload(**_patience())
         except _not_found() as error:
             if "bucket does not exist" in str(error):
                 raise
             return None
-    return _info(blob)
+    return blob
 
 
 def is_folder(path: PurePath) -> bool:
     """Whether any object lies below."""
     bucket, prefix = _below(path)
-    with explained("look at", path):
+    with explain("look at", path):
         found = client().list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
         return next(iter(found), None) is not None or not prefix
 
@@ -132,17 +111,17 @@ def is_folder(path: PurePath) -> bool:
 def list_folder(path: PurePath) -> list[PurePath]:
     """The objects and folders directly below, by name."""
     bucket, prefix = _below(path)
-    with explained("list", path):
+    with explain("list", path):
         found: Any = client().list_blobs(bucket, prefix=prefix, delimiter="/", **_patience())
         names = {blob.name.removeprefix(prefix) for blob in found}
         names |= {folder.removeprefix(prefix).rstrip("/") for folder in found.prefixes}
     return [path / name for name in sorted(names) if name]
 
 
-def walk(path: PurePath, beginning: str = "") -> dict[str, ObjectInfo]:
+def walk(path: PurePath, beginning: str = "") -> dict[str, FileInfo]:
     """All objects below whose names relative to the folder begin so, by those names, sorted."""
     bucket, prefix = _below(path)
-    with explained("list", path):
+    with explain("list", path):
         blobs = list(client().list_blobs(bucket, prefix=prefix + beginning, **_patience()))
     return {blob.name.removeprefix(prefix): _info(blob) for blob in blobs if not blob.name.endswith("/")}
 
@@ -152,7 +131,7 @@ def remove(path: PurePath) -> None:
     bucket, name = bucket_and_name(path)
     if not name:
         return
-    with explained("list", path):
+    with explain("list", path):
         names = [name, *(blob.name for blob in client().list_blobs(bucket, prefix=f"{name}/", **_patience()))]
     each(lambda name: _delete(_bucket(bucket).blob(name), path), names)
 
@@ -168,12 +147,12 @@ def upload(source: Path, target: PurePath, *, last: str) -> None:
     for path in final:
         upload_file(path, target / last)
     written = {path.relative_to(source).as_posix() for path in files}
-    each(remove_object, [target / name for name in walk(target) if name not in written])
+    each(remove_file, [target / name for name in walk(target) if name not in written])
 
 
 def download(source: PurePath, target: Path) -> None:
     """One object into a local file."""
-    with explained("read", source):
+    with explain("read", source):
         _blob(source).download_to_filename(str(target), **_patience())
 
 
@@ -186,27 +165,27 @@ def move_folder(source: PurePath, target: PurePath, *, first: str) -> None:
 
 
 def _move_one(source: PurePath, target: PurePath) -> None:
-    with explained("move", source):
+    with explain("move", source):
         old, new = _blob(source), _blob(target)
         token = None
         while True:
             token, _, _ = new.rewrite(old, token=token, **_patience())
             if token is None:
                 break
-    remove_object(source)
+    remove_file(source)
 
 
-def remove_object(path: PurePath) -> None:
+def remove_file(path: PurePath) -> None:
     _delete(_blob(path), path)
 
 
 def _delete(blob: Blob, path: PurePath) -> None:
-    with explained("delete", path), contextlib.suppress(_not_found()):
+    with explain("delete", path), contextlib.suppress(_not_found()):
         blob.delete(**_patience())
 
 
 def upload_file(source: Path, target: PurePath) -> None:
-    with explained("write", target):
+    with explain("write", target):
         _blob(target).upload_from_filename(str(source), **_patience())
 
 
@@ -234,8 +213,8 @@ def _not_found() -> type[Exception]:
     return NotFound
 
 
-def _info(blob: Blob) -> ObjectInfo:
-    return ObjectInfo(int(blob.size or 0), int(blob.generation or 0), blob.crc32c or "")
+def _info(blob: Blob) -> FileInfo:
+    return FileInfo(int(blob.size or 0), 1000 * int(blob.generation or 0), blob.crc32c or "")
 
 
 def each(function: Any, items: Sequence[Any]) -> None:
@@ -271,10 +250,6 @@ def _patience() -> dict[str, Any]:
 
     retry = DEFAULT_RETRY.with_delay(initial=0.5, maximum=20.0, multiplier=2.0).with_timeout(DEADLINE_SECONDS)
     return {"retry": retry, "timeout": _TIMEOUT_SECONDS}
-
-
-def explained(operation: str, path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[None]:
-    return explain(operation, os.fspath(path), identity=identity)
 
 
 def forget_clients() -> None:

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
+import math
 import os
+import re
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Final
 
 from tpulm.errors import DataError, StorageError
 from tpulm.storage import cloud, local
 from tpulm.storage.causes import explain
-from tpulm.storage.parsing import parse_json
-from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
+from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, as_path
 
 AnyPath = str | os.PathLike[str]
-
-
-class FileInfo(NamedTuple):
-    size: int  # bytes
-    modified_ns: int  # since 1970
-    crc32c: str = ""  # base64; only Cloud Storage knows it without reading
 
 
 def make_folder(path: AnyPath) -> PurePath:
     """The folder, created with its parents where absent. In Cloud Storage a folder is only a beginning of names."""
     folder = as_path(path)
     if isinstance(folder, Path):
-        with explain("create the folder", folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        local.make_folder(folder)
     return folder
 
 
@@ -44,44 +38,33 @@ def check_writable(path: AnyPath) -> PurePath:
             probe.unlink()
     else:
         cloud.write(probe, b"tpulm")
-        cloud.remove_object(probe)
+        cloud.remove_file(probe)
     return folder
 
 
 def write_atomic(path: AnyPath, data: bytes | str) -> None:
     """Replace `path` by `data`, wholly or not at all; durable when this returns."""
     target, payload = as_path(path), _payload(data)
-    if isinstance(target, Path):
-        with explain("write", target):
-            local.write(target, payload)
-    else:
-        cloud.write(target, payload)
+    return local.write(target, payload) if isinstance(target, Path) else cloud.write(target, payload)
 
 
 def create_if_absent(path: AnyPath, data: bytes | str) -> bool:
     """Create `path` with `data` unless it exists. True for the one writer that created it, False for all others."""
     target, payload = as_path(path), _payload(data)
-    if isinstance(target, Path):
-        with explain("create", target):
-            return local.create(target, payload)
-    return cloud.create(target, payload)
+    return local.create(target, payload) if isinstance(target, Path) else cloud.create(target, payload)
 
 
 def read_versioned(path: AnyPath) -> tuple[bytes, str] | None:
     """The bytes and the version they are of, for `replace_version`; None where there is nothing."""
     source = as_path(path)
-    if isinstance(source, Path):
-        with explain("read", source):
-            return local.read_versioned(source)
-    return cloud.read_versioned(source)
+    return local.read_versioned(source) if isinstance(source, Path) else cloud.read_versioned(source)
 
 
 def replace_version(path: AnyPath, data: bytes | str, version: str) -> str | None:
     """Replace `path` if it still is that version: the new version, or None, and nothing written, where it is another."""
     target, payload = as_path(path), _payload(data)
     if isinstance(target, Path):
-        with explain("write", target):
-            return local.replace_version(target, payload, version)
+        return local.replace_version(target, payload, version)
     return cloud.replace_version(target, payload, version)
 
 
@@ -93,14 +76,12 @@ def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
     """
     source, target = Path(temporary), as_path(path)
     if isinstance(target, Path):
-        with explain("write", target):
-            local.publish(source, target)
+        local.publish(source, target)
     else:
         with explain("read", source):
             source.lstat()  # or nothing would be taken for an empty folder, and replace what is there
         cloud.upload(source, target, last=last)
-        with explain("delete", source):
-            local.remove(source)
+        local.remove(source)
 
 
 def copy_files(source: AnyPath, target: AnyPath, *, last: str = "") -> None:
@@ -115,18 +96,14 @@ def move_folder(source: AnyPath, target: AnyPath, *, first: str = "") -> None:
     """Give a folder another name, in the same place of storage. In Cloud Storage the object called `first` goes first."""
     old, new = as_path(source), as_path(target)
     if isinstance(old, Path) and isinstance(new, Path):
-        with explain("move", old):
-            local.publish(old, new)
+        local.publish(old, new, operation="move")
     else:
         cloud.move_folder(old, new, first=first)
 
 
 def read_bytes(path: AnyPath) -> bytes:
     source = as_path(path)
-    if isinstance(source, Path):
-        with explain("read", source):
-            return source.read_bytes()
-    return cloud.read(source)
+    return local.read(source) if isinstance(source, Path) else cloud.read(source)
 
 
 def read_text(path: AnyPath) -> str:
@@ -140,10 +117,7 @@ def read_text(path: AnyPath) -> str:
 def open_read(path: AnyPath) -> BinaryIO:
     """The object opened for reading as bytes (buffered, seekable); what reading raises is for `explain`."""
     source = as_path(path)
-    if isinstance(source, Path):
-        with explain("read", source):
-            return source.open("rb")
-    return cloud.open_read(source)
+    return local.open_read(source) if isinstance(source, Path) else cloud.open_read(source)
 
 
 def write_json(path: AnyPath, value: Any) -> None:
@@ -187,26 +161,13 @@ def exists(path: AnyPath) -> bool:
 
 def is_folder(path: AnyPath) -> bool:
     source = as_path(path)
-    if isinstance(source, Path):
-        with explain("look at", source):
-            return source.is_dir()
-    return cloud.is_folder(source)
+    return local.is_folder(source) if isinstance(source, Path) else cloud.is_folder(source)
 
 
 def info(path: AnyPath) -> FileInfo | None:
     """Of a file; None where there is none, or a folder."""
     source = as_path(path)
-    if isinstance(source, Path):
-        with explain("look at", source):
-            try:
-                status = source.stat()
-            except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
-                    return None
-                raise
-            return None if source.is_dir() else FileInfo(status.st_size, status.st_mtime_ns)
-    found = cloud.info(source)
-    return None if found is None else _of_object(found)
+    return local.info(source) if isinstance(source, Path) else cloud.info(source)
 
 
 def same_file(path: AnyPath, other: AnyPath) -> bool:
@@ -221,13 +182,7 @@ def same_file(path: AnyPath, other: AnyPath) -> bool:
 def list_folder(path: AnyPath) -> list[PurePath]:
     """What lies directly in the folder, in the order of the names; nothing where there is no folder."""
     folder = as_path(path)
-    if isinstance(folder, Path):
-        with explain("list", folder):
-            try:
-                return sorted(folder.iterdir())
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-    return cloud.list_folder(folder)
+    return local.list_folder(folder) if isinstance(folder, Path) else cloud.list_folder(folder)
 
 
 def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
@@ -236,26 +191,13 @@ def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
     Only those whose names begin with `beginning` are looked for there.
     """
     folder = as_path(path)
-    if isinstance(folder, Path):
-        found: dict[str, FileInfo] = {}
-        with explain("list", folder):
-            for file in sorted(folder.rglob("*")):
-                if file.is_file() and file.relative_to(folder).as_posix().startswith(beginning):
-                    status = file.stat()
-                    found[file.relative_to(folder).as_posix()] = FileInfo(status.st_size, status.st_mtime_ns)
-        return found
-    objects = cloud.walk(folder, beginning)
-    return {name: _of_object(item) for name, item in objects.items()}
+    return local.walk(folder, beginning) if isinstance(folder, Path) else cloud.walk(folder, beginning)
 
 
 def remove(path: AnyPath) -> None:
     """Delete a file or a whole folder; absent is fine."""
     target = as_path(path)
-    if isinstance(target, Path):
-        with explain("delete", target):
-            local.remove(target)
-    else:
-        cloud.remove(target)
+    return local.remove(target) if isinstance(target, Path) else cloud.remove(target)
 
 
 def remove_files(folder: AnyPath, names: Sequence[str], *, done: Callable[[str], None] = lambda name: None) -> None:
@@ -263,14 +205,13 @@ def remove_files(folder: AnyPath, names: Sequence[str], *, done: Callable[[str],
 
     Those that are absent are fine. An error ends it before what has not begun.
     """
-    target = as_path(folder)
 
     def delete(name: str) -> None:
+        target = as_path(folder) / name
         if isinstance(target, Path):
-            with explain("delete", target / name):
-                (target / name).unlink(missing_ok=True)
+            local.remove_file(target)
         else:
-            cloud.remove_object(target / name)
+            cloud.remove_file(target)
         done(name)
 
     cloud.each(delete, names)
@@ -282,9 +223,57 @@ def sha256(path: AnyPath) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def _of_object(found: cloud.ObjectInfo) -> FileInfo:
-    return FileInfo(found.size, 1000 * found.generation, found.crc32c)
-
-
 def _payload(data: bytes | str) -> bytes:
     return data.encode("utf-8") if isinstance(data, str) else data
+
+
+_DEEPEST: Final = 100  # brackets within brackets; what walks through the values is recursive
+_TOO_DEEP: Final = f"brackets are nested more than {_DEEPEST} deep"
+_LONG_KEY: Final = re.compile(rf"""(?m)(?:^|[{{,\[])[ \t]*(?:[\w"'-]+[ \t]*\.[ \t]*){{{_DEEPEST}}}""")  # each part takes longer
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
+    """The value. With `strict` all its numbers are finite and all its strings have UTF-8, so that it can be written again."""
+    try:
+        decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+        value = json.loads(decoded) if not strict else json.loads(decoded, parse_constant=_not_finite, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start:,}") from error
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    if decoded.count("[") + decoded.count("{") > _DEEPEST:
+        _check_depth(value)
+    if strict and _SURROGATE.search(decoded) and (half := re.search("[\ud800-\udfff]", json.dumps(value, ensure_ascii=False))):
+        raise ValueError(f"half of a surrogate pair (\\u{ord(half[0]):04x}), which has no UTF-8")
+    return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    if _LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {_DEEPEST} parts")
+    try:
+        value = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        values = [item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [item for item in values if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _not_finite(text)
+
+
+def _not_finite(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")

@@ -23,7 +23,7 @@ from tpulm import interrupt
 from tpulm.errors import InUse, StorageError
 from tpulm.storage import files
 from tpulm.storage.causes import explain
-from tpulm.storage.parsing import parse_json
+from tpulm.storage.files import parse_json
 
 LEASE = ".lease.json"
 _LEASE_SECONDS = 60.0

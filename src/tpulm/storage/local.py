@@ -1,4 +1,4 @@
-"""Files of this machine. What goes wrong is raised as OSError by the operating system; `files` explains it."""
+"""Files of this machine: the same functions as `cloud` has for objects."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import glob
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import BinaryIO
 
-from tpulm.storage.paths import TEMPORARY_SUFFIX
+from tpulm.storage.causes import explain
+from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo
 
 
 def temporary_name(target: Path) -> Path:
@@ -24,16 +26,29 @@ def temporaries_of(target: Path) -> list[Path]:
     return list(target.parent.glob(f".{glob.escape(target.name)}.*{TEMPORARY_SUFFIX}"))
 
 
+def make_folder(folder: Path) -> None:
+    with explain("create the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def read(path: Path) -> bytes:
+    with explain("read", path):
+        return path.read_bytes()
+
+
+def open_read(path: Path) -> BinaryIO:
+    with explain("read", path):
+        return path.open("rb")
+
+
 def write(target: Path, data: bytes) -> None:
-    temporary = _write_temporary(target, data)
-    with _removed_on_error(temporary):
+    with explain("write", target), _written(target, data) as temporary:
         temporary.replace(target)
         _sync_folder(target.parent)
 
 
 def create(target: Path, data: bytes) -> bool:
-    temporary = _write_temporary(target, data)
-    with _removed_on_error(temporary):
+    with explain("create", target), _written(target, data) as temporary:
         try:
             os.link(temporary, target)
         except FileExistsError:
@@ -45,50 +60,92 @@ def create(target: Path, data: bytes) -> bool:
 
 
 def read_versioned(path: Path) -> tuple[bytes, str] | None:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(), _version(os.fstat(stream.fileno()))
-    except FileNotFoundError:
-        return None
+    with explain("read", path):
+        try:
+            with path.open("rb") as stream:
+                return stream.read(), _version(os.fstat(stream.fileno()))
+        except FileNotFoundError:
+            return None
 
 
 def replace_version(path: Path, data: bytes, version: str) -> str | None:
-    with _alone(path):
+    with explain("write", path), _alone(path):
         try:
             if _version(path.stat()) != version:
                 return None
         except FileNotFoundError:
             return None
-        temporary = _write_temporary(path, data)
-        with _removed_on_error(temporary):
+        with _written(path, data) as temporary:
             new = _version(temporary.stat())
             temporary.replace(path)
             _sync_folder(path.parent)
         return new
 
 
-def publish(source: Path, target: Path) -> None:
+def publish(source: Path, target: Path, *, operation: str = "write") -> None:
     """Move a file or folder to its final name in one step. An old folder is moved aside first: whoever looks, or is killed,
     meanwhile never finds half of it under its name."""
-    aside = temporary_name(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replaced = target.is_dir()
-    if replaced:
-        target.replace(aside)
-    try:
-        source.replace(target)
-    except OSError:
+    with explain(operation, source if operation == "move" else target):
+        aside = temporary_name(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replaced = target.is_dir()
         if replaced:
-            aside.replace(target)
-        raise
-    _sync_folder(target.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+            target.replace(aside)
+        try:
+            source.replace(target)
+        except OSError:
+            if replaced:
+                aside.replace(target)
+            raise
+        _sync_folder(target.parent)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def info(path: Path) -> FileInfo | None:
+    with explain("look at", path):
+        try:
+            status = path.stat()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                return None
+            raise
+        return None if path.is_dir() else FileInfo(status.st_size, status.st_mtime_ns)
+
+
+def is_folder(path: Path) -> bool:
+    with explain("look at", path):
+        return path.is_dir()
+
+
+def list_folder(folder: Path) -> list[PurePath]:
+    with explain("list", folder):
+        try:
+            return [*sorted(folder.iterdir())]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+def walk(folder: Path, beginning: str) -> dict[str, FileInfo]:
+    found: dict[str, FileInfo] = {}
+    with explain("list", folder):
+        for file in sorted(folder.rglob("*")):
+            name = file.relative_to(folder).as_posix()
+            if file.is_file() and name.startswith(beginning):
+                status = file.stat()
+                found[name] = FileInfo(status.st_size, status.st_mtime_ns)
+    return found
 
 
 def remove(target: Path) -> None:
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    else:
+    with explain("delete", target):
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+
+def remove_file(target: Path) -> None:
+    with explain("delete", target):
         target.unlink(missing_ok=True)
 
 
@@ -106,21 +163,17 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _write_temporary(target: Path, data: bytes) -> Path:
+@contextlib.contextmanager
+def _written(target: Path, data: bytes) -> Iterator[Path]:
+    """A file beside the target with these bytes, durable; removed if the block fails."""
     temporary = temporary_name(target)
-    with _removed_on_error(temporary):
+    try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-    return temporary
-
-
-@contextlib.contextmanager
-def _removed_on_error(temporary: Path) -> Iterator[None]:
-    try:
-        yield
+        yield temporary
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from tpulm.errors import ConfigError
 
 REMOTE = "gs://"
 _BUCKET = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 TEMPORARY_SUFFIX = ".tpulm-tmp"
+
+
+class FileInfo(NamedTuple):
+    size: int  # bytes
+    modified_ns: int  # since 1970
+    crc32c: str = ""  # base64; only Cloud Storage knows it without reading
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import mmap
 import os
+import shutil
+import tempfile
+import threading
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import TracebackType
+from typing import BinaryIO
 
 from tpulm.errors import StorageError
 from tpulm.storage import cloud, files, local
 from tpulm.storage.causes import explain
-from tpulm.storage.paths import as_path
-from tpulm.storage.scratch import scratch_folder
+from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
 
 _unfinished: set[Path] = set()
 
@@ -47,6 +53,15 @@ def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Pat
         _unfinished.discard(temporary)
 
 
+@contextlib.contextmanager
+def stream_aside(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """The same of one file, opened for writing; durable when the block has ended."""
+    with built_aside(path) as temporary, explain("write", temporary), temporary.open("wb") as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def abandon() -> None:
     """Remove what `built_aside` has under way on this machine: for a process that ends without unwinding."""
     for temporary in list(_unfinished):
@@ -65,3 +80,132 @@ def local_copy(path: str | os.PathLike[str]) -> Iterator[Path]:
         copy = folder / source.name
         cloud.download(source, copy)
         yield copy
+
+
+_PREFIX = "tpulm-"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A new folder for the length of a block. What killed processes left is removed first."""
+    with contextlib.ExitStack() as stack:
+        place = Path(tempfile.gettempdir())
+        remove_leftovers()
+        with explain("write to", place):
+            folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=TEMPORARY_SUFFIX, dir=place))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # NFS locks no folders, and then nobody removes it but this process
+            stack.enter_context(_locked(folder))
+        yield folder
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of processes that are certainly dead: neither here, nor where this place is shared."""
+    with contextlib.suppress(OSError):
+        for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{TEMPORARY_SUFFIX}"):
+            process = folder.name.removeprefix(_PREFIX).partition("-")[0]
+            if process.isdigit() and not _is_alive(int(process)):
+                with contextlib.suppress(OSError), _locked(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError where it is another user's, no folder, or locked by a process (in another container, say)."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(opened).st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to another user")
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+_INTERVAL_SECONDS = 30.0
+
+
+class Mirror:
+    """Files that grow, in Cloud Storage: written here and sent there as a whole, now and then and when asked.
+
+    `folder` is where to write: the work folder itself if it is on this machine, else a copy of what this process adds to it.
+
+    `sync` returns when all that was written (and flushed) is there; the same happens by itself every half a minute and at the
+    end of the block. What this process did not write is left alone.
+    """
+
+    def __init__(self, target: PurePath):
+        self._target = target
+        self._sent: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        if isinstance(target, Path):
+            self.folder = target
+            return
+        self._scratch = contextlib.ExitStack()
+        self.folder = self._scratch.enter_context(scratch_folder())
+        self._thread = threading.Thread(target=self._now_and_then, name="mirror", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Mirror:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._thread is None:
+            return
+        self._ended.set()
+        try:
+            self.sync()
+        except StorageError:
+            if error is None:  # an error on its way says more than this one
+                raise
+        finally:
+            self._scratch.close()
+
+    def sync(self) -> None:
+        if self._thread is None:
+            return
+        with self._lock:
+            for path in sorted(self.folder.rglob("*")):
+                if not path.is_file():
+                    continue
+                name, size = path.relative_to(self.folder).as_posix(), path.stat().st_size
+                if self._sent.get(name) != size:
+                    cloud.upload_file(path, self._target / name)
+                    self._sent[name] = size
+
+    def _now_and_then(self) -> None:
+        while not self._ended.wait(_INTERVAL_SECONDS):
+            with contextlib.suppress(StorageError):  # the next time, or `sync`, which says so
+                self.sync()
+
+
+class Ranges:
+    """A file read here and there: mapped into memory on this machine, by range requests in Cloud Storage."""
+
+    def __init__(self, path: PurePath):
+        self._path = path
+        self._view: memoryview | None = None
+        if isinstance(path, Path):
+            with explain("read", path), path.open("rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                self._view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+
+    def read(self, start: int, stop: int) -> memoryview | bytes:
+        """Bytes [start, stop); on this machine a view of the file, which costs nothing until it is looked at."""
+        return cloud.read_range(self._path, start, stop) if self._view is None else self._view[start:stop]
+
+
+def open_ranges(path: str | os.PathLike[str]) -> Ranges:
+    return Ranges(as_path(path))

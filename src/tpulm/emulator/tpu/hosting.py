@@ -89,7 +89,7 @@ class Machines:
     def _new_folder(self, name: str) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"tpulm-{os.getpid()}-", suffix=".tmp"))
-            self._lock = os.open(self._folder, os.O_RDONLY)  # named and locked as `tpulm.storage.scratch` wants it, which
+            self._lock = os.open(self._folder, os.O_RDONLY)  # named and locked as `tpulm.storage.staging` wants it, which
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # removes it should the guardians be killed as well
         return self._folder / f"{name}-{uuid.uuid4().hex[:6]}"
 

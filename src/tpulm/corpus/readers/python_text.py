@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tpulm import storage
-from tpulm.corpus.faults import Faults
-from tpulm.corpus.records import Batch, Batcher
+from tpulm.corpus.documents import Batch, Batcher, Faults
 from tpulm.errors import DataError
 
 # Not the library's own documentation: installed packages, tests, programs, generated tables.

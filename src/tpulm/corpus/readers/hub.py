@@ -11,14 +11,20 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from tpulm import storage
 from tpulm.config import SourceConfig
-from tpulm.corpus.hub_faults import explained, unavailable
-from tpulm.errors import ConfigError, MissingExtra, installing, suggest
+from tpulm.corpus.documents import Batch, Batcher, Faults
+from tpulm.corpus.readers.lines import ByteStream, InputFile
+from tpulm.corpus.readers.parquet import add_texts, check_column
+from tpulm.errors import ConfigError, DataError, MissingExtra, TpulmError, Unavailable, installing, suggest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 _ON_THE_HUB: Final = re.compile(r"hf://datasets/[^@]+@[^/]+/")
 _ANSWER_SECONDS: Final = 10.0
@@ -26,14 +32,9 @@ _ANSWER_SECONDS: Final = 10.0
 # client's own, half a minute of them.
 _RETRIES: Final = 3
 _PATHS_A_REQUEST: Final = 500
-
-
-class DataFile(NamedTuple):
-    path: str  # on this machine, or "hub:NAME/…"
-    within: str  # its name in the dataset
-    bytes: int  # 0 where the Hub does not say
-    modified_ns: int
-    commit: str  # of the Hub; "" for a folder
+_ROWS: Final = 1000  # at once
+_NETWORK: Final = ("httpx", "httpcore", "requests", "urllib3", "aiohttp", "socket", "ssl")  # packages whose errors may pass
+_PAGE: Final = "https://huggingface.co/datasets"
 
 
 def is_folder(path: str) -> bool:
@@ -41,7 +42,7 @@ def is_folder(path: str) -> bool:
     return path.removeprefix("hub:").startswith((".", "/", "~"))
 
 
-def find_data_files(source: SourceConfig, *, download: bool) -> list[DataFile]:
+def find_data_files(source: SourceConfig, index: int, *, download: bool) -> list[InputFile]:
     """The files of the source's split, in the dataset's order; `download` brings them here if it is not to be streamed.
 
     Raises ConfigError for what the dataset does not have or is no dataset, Unavailable where the Hub does not answer, and
@@ -49,10 +50,17 @@ def find_data_files(source: SourceConfig, *, download: bool) -> list[DataFile]:
     """
     library()
     commit = "" if is_folder(source.path) else _commit(source)
-    builder = open_builder(source, commit)
+    builder = _open_builder(source, commit)
     names = names_of(builder, source)
     if not commit:
-        return [_on_this_machine(name, source) for name in names]
+        folder = _folder(source) or Path()
+        found: list[InputFile] = []
+        for name in names:
+            info = storage.info(folder / name)
+            if info is None:
+                raise ConfigError(f"{source.path} names {name}, which is not a file of this machine; download it and name that")
+            found.append(InputFile(str(folder / name), name, index, "hub", None, "utf-8", info.size, info.modified_ns))
+        return found
     try:
         sizes = _sizes(source, names, commit)
         if download and not source.streaming:
@@ -60,10 +68,10 @@ def find_data_files(source: SourceConfig, *, download: bool) -> list[DataFile]:
     except Exception as error:
         raise explained(source, error) from error
     place = f"hub:{_name(source)}"
-    return [DataFile(f"{place}/{name}", name, sizes.get(name, 0), 0, commit) for name in names]
+    return [InputFile(f"{place}/{name}", name, index, "hub", None, "utf-8", sizes.get(name, 0), 0, commit) for name in names]
 
 
-def open_builder(source: SourceConfig, commit: str) -> Any:
+def _open_builder(source: SourceConfig, commit: str) -> Any:
     """The library's own view of the dataset, at a commit."""
     folder = _folder(source)
     if folder is not None and (folder / "state.json").is_file():
@@ -76,7 +84,9 @@ def open_builder(source: SourceConfig, commit: str) -> Any:
             return library().load_dataset_builder(str(folder), source.config)
         builder = _builder_on_the_hub(_name(source), source.config, commit)
         if not isinstance(builder.config.data_files, Mapping):  # one of the library's cache, where the Hub refused
-            _check_access(source)
+            from huggingface_hub import HfApi
+
+            HfApi().auth_check(_name(source), repo_type="dataset")
         return builder
     except Exception as error:
         if isinstance(error, ValueError) and (message := _wrong_config(source, commit)):
@@ -84,13 +94,7 @@ def open_builder(source: SourceConfig, commit: str) -> Any:
         raise explained(source, error) from error
 
 
-def _check_access(source: SourceConfig) -> None:
-    from huggingface_hub import HfApi
-
-    HfApi().auth_check(_name(source), repo_type="dataset")
-
-
-def split_of(builder: Any, source: SourceConfig) -> str:
+def _split_of(builder: Any, source: SourceConfig) -> str:
     """The name of the split. Raises ConfigError where there is none of it."""
     files = builder.config.data_files
     if not isinstance(files, Mapping):
@@ -107,7 +111,7 @@ def split_of(builder: Any, source: SourceConfig) -> str:
 
 def names_of(builder: Any, source: SourceConfig) -> list[str]:
     """The split's data files in the dataset's order, by their names in it."""
-    urls = [str(url) for url in builder.config.data_files[split_of(builder, source)]]
+    urls = [str(url) for url in builder.config.data_files[_split_of(builder, source)]]
     folder = _folder(source)
     return [os.path.relpath(url, folder) if folder is not None else _ON_THE_HUB.sub("", url) for url in urls]
 
@@ -132,15 +136,6 @@ def _wrong_config(source: SourceConfig, commit: str) -> str | None:
     if source.config is None and len(known) > 1:
         return f"{source.path} has several configurations; set config to one of {', '.join(known)}"
     return None
-
-
-def _on_this_machine(name: str, source: SourceConfig) -> DataFile:
-    folder = _folder(source)
-    assert folder is not None
-    found = storage.info(folder / name)
-    if found is None:
-        raise ConfigError(f"{source.path} names {name}, which is not a file of this machine; download it and name that")
-    return DataFile(str(folder / name), name, found.size, found.modified_ns, "")
 
 
 def _commit(source: SourceConfig) -> str:
@@ -204,3 +199,116 @@ def library() -> Any:
     for name in ("STREAMING_READ_MAX_RETRIES", "STREAMING_OPEN_MAX_RETRIES"):
         setattr(importlib.import_module("datasets.config"), name, _RETRIES)
     return datasets
+
+
+def unavailable(source: SourceConfig, why: str) -> Unavailable:
+    name = source.path.removeprefix("hub:")
+    return Unavailable(
+        f"{source.path} cannot be read from the Hugging Face Hub: {why}. Without a network, bring the dataset here from "
+        f"where there is one and name the folder:\n  hf download {name} --repo-type dataset --local-dir FOLDER\n"
+        '  sources = [{path = "hub:FOLDER"}], FOLDER beginning with ./ or /'
+    )
+
+
+def explained(source: SourceConfig, error: BaseException) -> TpulmError:
+    """The error to raise instead of one of the libraries'."""
+    if isinstance(error, TpulmError):
+        return error
+    name = source.path.removeprefix("hub:")
+    kinds = {kind.__name__ for one in _causes(error) for kind in type(one).__mro__}
+    text = next(iter(str(error).strip().splitlines()), "")[:300]
+    if "GatedRepoError" in kinds or "gated dataset" in text:
+        return ConfigError(
+            f"{source.path} is gated: accept its terms on {_PAGE}/{name}, then let this machine in with 'hf auth login' or a "
+            "token in HF_TOKEN"
+        )
+    if "RevisionNotFoundError" in kinds:
+        return ConfigError(f"{source.path} has no revision '{source.revision}'; {_PAGE}/{name}/commits/main lists them")
+    if {"RepositoryNotFoundError", "DatasetNotFoundError", "HFValidationError"} & kinds:
+        return ConfigError(
+            f"the Hugging Face Hub has no dataset '{name}', or shows it to its owners alone: look for it at {_PAGE}; if it is "
+            "private, 'hf auth login' or a token in HF_TOKEN lets this machine in"
+        )
+    if "scripts are no longer supported" in str(error) or "trust_remote_code" in str(error):
+        return ConfigError(
+            f"{source.path} is a program that makes a dataset, which is not run. The Hub has often converted such a dataset: "
+            f'try revision = "refs/convert/parquet"; {_PAGE}/{name} shows its files'
+        )
+    if _is_network(error):
+        return unavailable(source, f"it does not answer ({type(error).__name__}: {text})")
+    if {"EmptyDatasetError", "DataFilesNotFoundError", "FileNotFoundError"} & kinds:
+        return ConfigError(
+            f"{source.path} holds no files of text or tables that can be read ({text}); a dataset is of .parquet, .jsonl, "
+            ".csv or .txt files"
+        )
+    return DataError(f"{type(error).__name__}: {text}", location=source.path)
+
+
+def _is_network(error: BaseException) -> bool:
+    """Whether it may go well at another time: no network, no answer, or a server's own failure."""
+    return any(
+        isinstance(one, (ConnectionError, TimeoutError))
+        or any(kind.__module__.startswith(_NETWORK) for kind in type(one).__mro__)
+        for one in _causes(error)
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    for _ in range(10):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def read_hub(
+    file: InputFile, source: SourceConfig, stream: ByteStream, faults: Faults, advance: Callable[[float], None]
+) -> Iterator[Batch]:
+    """Raises DataError for a file without the column, and Unavailable where the Hub does not answer any more."""
+    builder = _open_builder(source, file.sha256)
+    if not file.sha256:
+        stream.exhaust()
+    left = file.bytes if file.sha256 else 0  # progress is told by the text that comes out, in bytes of the file
+    batcher = Batcher(faults, place=lambda row: f"row {row}")
+    path: list[str] = []
+    row = 0
+    for table in _tables(builder, file, source, faults):
+        path = path or check_column(table.schema, source.text_field, faults)
+        yield from add_texts(table.column(path[0]), path[1:], row, source.text_field, batcher, faults)
+        row += table.num_rows
+        advance(min(table.nbytes, left))
+        left -= min(table.nbytes, left)
+    advance(left)
+    yield from batcher.flush()
+
+
+def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults) -> Iterator[pa.Table]:
+    number = 0
+    try:
+        dataset = _part(builder, file, source)
+        for table in () if dataset is None else dataset.with_format("arrow").iter(batch_size=_ROWS):
+            number += table.num_rows
+            yield table
+    except Exception as error:  # of parsers, of Arrow and of the network
+        if file.sha256 and _is_network(error):
+            raise Unavailable(
+                f"{source.path}: the Hugging Face Hub stopped answering while {file.within} was read ({error}); run the same "
+                "command again when it does, files that were read to their end need not be read again"
+            ) from error
+        if file.sha256:
+            raise explained(source, error) from error
+        cause = error.__cause__ or error
+        faults.add("broken_file", f"it cannot be read ({type(cause).__name__}: {cause}).", f"after row {number}")
+
+
+def _part(builder: Any, file: InputFile, source: SourceConfig) -> Any:
+    """What of the split belongs to the file: all parts in order are the split; None where nothing does."""
+    split, names = _split_of(builder, source), names_of(builder, source)
+    index, count = names.index(file.within), len(names)
+    if not source.streaming:
+        builder.download_and_prepare()  # done before, by whoever found the files
+        return builder.as_dataset(split).shard(count, index, contiguous=True)
+    dataset = builder.as_streaming_dataset(split)
+    parts = min(count, dataset.num_shards)  # a file each, unless the library sees it otherwise
+    return dataset.shard(parts, index, contiguous=True) if index < parts else None

@@ -10,9 +10,8 @@ import csv
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults, Wording
-from tpulm.corpus.lines import Lines
-from tpulm.corpus.records import Batch, Batcher
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults, Wording
+from tpulm.corpus.readers.lines import Lines
 from tpulm.errors import DataError, shorten, suggest
 
 _MOST_CELLS: Final = 100_000  # of a row

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from tpulm.corpus.faults import Faults, Reason
-from tpulm.corpus.lines import Lines
-from tpulm.corpus.records import Batch, Batcher
+from tpulm.corpus.documents import Batch, Batcher, Faults, Reason
+from tpulm.corpus.readers.lines import Lines
 from tpulm.errors import shorten, suggest
 from tpulm.storage import parse_json
 

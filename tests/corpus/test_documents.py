@@ -1,5 +1,3 @@
-"""Samples of what was removed: a few of each kind, the same however the work is divided, and shown with their counts."""
-
 from __future__ import annotations
 
 import json
@@ -12,7 +10,26 @@ from typer.testing import CliRunner
 from tpulm import corpus, dataset, preparation
 from tpulm.cli.app import app
 from tpulm.config import RunConfig
-from tpulm.corpus.samples import Samples, merged
+from tpulm.corpus.documents import Faults, Samples, merge_samples
+from tpulm.errors import DataError, shorten
+
+
+def test_a_fault_stops_or_is_counted():
+    faults = Faults("stop", "a.txt")
+    with pytest.raises(
+        DataError, match=r'^a\.txt, line 3: it is wrong\. With on_error = "skip" such records are left out and counted\.$'
+    ):
+        faults.add("not_json", "it is wrong.", "line 3")
+    faults = Faults("skip", "a.txt")
+    faults.add("not_json", "it is wrong.", "line 3")
+    assert faults.skipped == {"not_json": 1}
+
+
+def test_long_values_are_shortened():
+    assert shorten("x" * 100, 5) == "'xxxxx'…"
+    assert shorten("short") == "'short'"
+    assert shorten("short", quoted=False) == "short"
+
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 
@@ -27,8 +44,8 @@ def test_a_few_of_each_and_short():
 
 def test_of_many_pieces_the_first_of_each_come_first():
     pieces = [{"a": ["1", "2"], "b": ["x"]}, {"a": ["3"]}, {"a": ["1", "4"]}]
-    assert merged(pieces) == {"a": ("1", "3", "2", "4"), "b": ("x",)}
-    assert len(merged({"a": [str(number)]} for number in range(100))["a"]) == 20
+    assert merge_samples(pieces) == {"a": ("1", "3", "2", "4"), "b": ("x",)}
+    assert len(merge_samples({"a": [str(number)]} for number in range(100))["a"]) == 20
 
 
 @pytest.fixture

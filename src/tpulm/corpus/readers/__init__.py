@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tpulm.config import SourceConfig
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.codec import find_codec
-from tpulm.corpus.faults import Faults
-from tpulm.corpus.hub_reader import read_hub
-from tpulm.corpus.jsonl import read_jsonl
-from tpulm.corpus.lines import read_lines
-from tpulm.corpus.parquet import read_parquet
-from tpulm.corpus.python_text import list_python_files, read_python_text
-from tpulm.corpus.records import Batch
-from tpulm.corpus.sources import InputFile
-from tpulm.corpus.tables import read_table
-from tpulm.corpus.text import read_text
-from tpulm.corpus.tfds_reader import read_tfds
-from tpulm.corpus.wikipedia import read_wikipedia
+from tpulm.corpus.documents import Batch, Faults
+from tpulm.corpus.readers.hub import read_hub
+from tpulm.corpus.readers.jsonl import read_jsonl
+from tpulm.corpus.readers.lines import ByteStream, InputFile, read_lines
+from tpulm.corpus.readers.parquet import read_parquet
+from tpulm.corpus.readers.python_text import list_python_files, read_python_text
+from tpulm.corpus.readers.tables import read_table
+from tpulm.corpus.readers.text import read_text
+from tpulm.corpus.readers.tfds import read_tfds
+from tpulm.corpus.readers.wikipedia import read_wikipedia
 
 
 def _nothing(amount: float) -> None:
     pass
-
-
-def open_file(file: InputFile, faults: Faults, advance: Callable[[float], None] = _nothing) -> ByteStream:
-    return ByteStream(file.path, file.compression, faults, advance, offset=file.offset, length=file.length)
 
 
 def read_documents(
@@ -43,7 +35,7 @@ def read_documents(
         return read_tfds(stream, source, faults)
     if file.format == "hub":
         return read_hub(file, source, stream, faults, advance)
-    lines = read_lines(stream, find_codec(file.encoding), faults)
+    lines = read_lines(stream, file.encoding, faults)
     match file.format:
         case "text":
             return read_text(lines, source.documents, stream, faults)

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults
-from tpulm.corpus.lines import Lines
-from tpulm.corpus.records import Batch, Batcher
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults
+from tpulm.corpus.readers.lines import ByteStream, Lines
 
 # One or more lines that hold nothing but blanks; a form feed or U+2028 does not end a line.
 _BLANK_LINES: Final = re.compile(r"^(?:[^\S\n]*+\n)++", re.MULTILINE)
@@ -19,13 +17,9 @@ def read_text(
     stretches: Iterable[Lines], documents: Literal["line", "paragraph", "file"], stream: ByteStream, faults: Faults
 ) -> Iterator[Batch]:
     """`stretches` are of `stream`; a last document that broken compression has cut off is left out."""
-    match documents:
-        case "line":
-            return _each_line(stretches, faults)
-        case "paragraph":
-            return _each_paragraph(stretches, stream, faults)
-        case "file":
-            return _whole_file(stretches, stream, faults)
+    if documents == "line":
+        return _each_line(stretches, faults)
+    return _long_documents(stretches, _BLANK_LINES if documents == "paragraph" else None, stream, faults)
 
 
 def _each_line(stretches: Iterable[Lines], faults: Faults) -> Iterator[Batch]:
@@ -39,28 +33,21 @@ def _each_line(stretches: Iterable[Lines], faults: Faults) -> Iterator[Batch]:
         yield from batcher.flush()
 
 
-def _each_paragraph(stretches: Iterable[Lines], stream: ByteStream, faults: Faults) -> Iterator[Batch]:
-    batcher = Batcher(faults)
-    open_paragraph = _OpenDocument(faults)
-    for lines in stretches:
-        position, number = 0, lines.first
-        for gap in _BLANK_LINES.finditer(lines.text):
-            open_paragraph.extend(lines.text[position : gap.start()], number)
-            open_paragraph.close(batcher)
-            number += lines.text.count("\n", position, gap.end())
-            position = gap.end()
-        open_paragraph.extend(lines.text[position:], number)
-        yield from batcher.full()
-    if not stream.torn:
-        open_paragraph.close(batcher)
-    yield from batcher.flush()
-
-
-def _whole_file(stretches: Iterable[Lines], stream: ByteStream, faults: Faults) -> Iterator[Batch]:
+def _long_documents(
+    stretches: Iterable[Lines], gaps: re.Pattern[str] | None, stream: ByteStream, faults: Faults
+) -> Iterator[Batch]:
+    """What stands between the gaps; without any, the whole file."""
     batcher = Batcher(faults)
     document = _OpenDocument(faults)
     for lines in stretches:
-        document.extend(lines.text, lines.first)
+        position, number = 0, lines.first
+        for gap in gaps.finditer(lines.text) if gaps else ():
+            document.extend(lines.text[position : gap.start()], number)
+            document.close(batcher)
+            number += lines.text.count("\n", position, gap.end())
+            position = gap.end()
+        document.extend(lines.text[position:], number)
+        yield from batcher.full()
     if not stream.torn:
         document.close(batcher)
     yield from batcher.flush()

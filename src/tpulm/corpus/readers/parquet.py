@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from tpulm import storage
-from tpulm.corpus.bytestream import ByteStream
-from tpulm.corpus.faults import MAX_DOCUMENT_BYTES, Faults
-from tpulm.corpus.records import Batch, Batcher
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults
+from tpulm.corpus.readers.lines import ByteStream
 from tpulm.errors import DataError, suggest
 
 if TYPE_CHECKING:

@@ -1,0 +1,192 @@
+"""Documents as readers hand them on, a megabyte at a time, and input that cannot be used: an error, or left out and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, zip_longest
+from typing import Final, Literal, NamedTuple
+
+from tpulm.errors import DataError, shorten
+
+# Why a document, or the rest of a file, is not in the corpus. The first group is faults of the input and stops the run unless
+# on_error = "skip", the next one of labelled examples alone; then pages of a wiki that are no articles; the last is what the
+# cleaning settings ask for.
+Reason = Literal[
+    "undecodable", "nul_character", "not_unicode", "too_large", "not_json", "no_field", "not_text", "malformed_row",
+    "broken_file",
+    "no_label",
+    "redirect", "other_namespace", "no_wikitext",
+    "empty", "too_short", "too_long", "other_language", "sampled_out",
+]  # fmt: skip
+
+UNDECODABLE: Final = "\udc80"  # stands for a byte that did not decode; no codec yields it by itself
+
+# One document, one line, one field: more than this is taken for a mistake (a file without line ends), and bounds memory.
+MAX_DOCUMENT_BYTES: Final = 8 << 20
+
+
+class Wording(NamedTuple):
+    """What messages call the settings of whoever reads; {} is a value."""
+
+    skip: str = 'on_error = "skip"'
+    format: str = "set format = '{}'"
+    encoding: str = "set encoding = '{}'"
+    some_encoding: str = "set encoding if that is what it is"
+
+
+CORPUS: Final = Wording()
+
+
+class Faults:
+    """Counts what one piece of the corpus leaves out; in "stop" mode a fault of the input raises DataError instead."""
+
+    def __init__(self, on_error: Literal["stop", "skip"], name: str = "", wording: Wording = CORPUS):
+        self.wording = wording
+        self.on_error: Literal["stop", "skip"] = on_error
+        self.name = name  # the file being read; "" where a place says more than a number
+        self.skipped: Counter[str] = Counter()
+        self.samples = Samples()
+
+    @property
+    def stops(self) -> bool:
+        return self.on_error == "stop"
+
+    def add(self, reason: Reason, message: str, place: str) -> None:
+        """One unusable record at `place` ("line 7"). Raises DataError in "stop" mode."""
+        if self.stops:
+            left_out = (
+                "the readable part of such files is used"
+                if reason == "broken_file"
+                else "such records are left out and counted"
+            )
+            raise DataError(
+                f"{message} With {self.wording.skip} {left_out}.", location=f"{self.name}, {place}" if self.name else place
+            )
+        self.leave_out(reason, f"{self.name}, {place}: {message}")
+
+    def leave_out(self, reason: Reason, sample: str) -> None:
+        """One record that is none of the corpus's documents, and no fault: counted."""
+        self.skipped[reason] += 1
+        self.samples.keep(reason, [sample])
+
+
+_OF_A_PIECE: Final = 3  # of each reason
+_OF_ALL: Final = 20
+_CHARACTERS: Final = 200
+
+Removed = dict[str, tuple[str, ...]]  # samples by reason
+
+
+class Samples:
+    """Keeps the first few of each reason."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[str]] = {}
+
+    def wants(self, reason: str) -> bool:
+        return len(self._kept.get(reason, ())) < _OF_A_PIECE
+
+    def add(self, reason: str, texts: Iterable[str]) -> None:
+        """Texts of the corpus, of which the beginning is kept."""
+        self.keep(reason, (shorten(" ".join(text[: 2 * _CHARACTERS].split()), _CHARACTERS, quoted=False) for text in texts))
+
+    def keep(self, reason: str, shown: Iterable[str]) -> None:
+        """What is to be shown as it is."""
+        kept = self._kept.setdefault(reason, [])
+        kept.extend(islice(shown, _OF_A_PIECE - len(kept)))
+
+    def removed(self) -> Removed:
+        return {reason: tuple(texts) for reason, texts in sorted(self._kept.items()) if texts}
+
+
+def merge_samples(parts: Iterable[Mapping[str, Iterable[str]]]) -> Removed:
+    """Of all pieces: the first of each, then the second of each, …, without repetitions."""
+    by_reason: dict[str, list[Iterable[str]]] = {}
+    for part in parts:
+        for reason, texts in part.items():
+            by_reason.setdefault(reason, []).append(texts)
+    return {
+        reason: tuple(dict.fromkeys(text for text in chain(*zip_longest(*lists)) if text is not None))[:_OF_ALL]
+        for reason, lists in sorted(by_reason.items())
+    }
+
+
+BATCH_BYTES: Final = 1 << 20
+
+
+class Batch(NamedTuple):
+    """At least one document. Documents hold neither the separator nor NUL, and encode as UTF-8."""
+
+    text: str
+    separator: str  # "\n" or "\0"
+
+    def documents(self) -> list[str]:
+        return self.text.split(self.separator)
+
+
+class Batcher:
+    """Gathers single documents into batches, refusing those that hold NUL or are not Unicode."""
+
+    def __init__(self, faults: Faults, place: Callable[[int], str] = "line {}".format):
+        self._faults = faults
+        self._place = place
+        self._documents: list[str] = []
+        self._numbers: list[int] = []
+        self._characters = 0
+
+    def add(self, document: str, number: int) -> None:
+        self._documents.append(document)
+        self._numbers.append(number)
+        self._characters += len(document)
+
+    def full(self) -> Iterator[Batch]:
+        """The documents so far as a batch, if they are enough for one."""
+        return self.flush() if self._characters >= BATCH_BYTES or len(self._documents) >= BATCH_BYTES // 8 else iter(())
+
+    def flush(self) -> Iterator[Batch]:
+        """The documents so far as a batch, if there are any."""
+        documents, numbers = self._documents, self._numbers
+        self._documents, self._numbers, self._characters = [], [], 0
+        text = "\0".join(documents)
+        if text.count("\0") != len(documents) - 1 or not _is_unicode(text):
+            documents = list(self._usable(documents, numbers))
+            text = "\0".join(documents)
+        if documents:
+            yield Batch(text, "\0")
+
+    def _usable(self, documents: Sequence[str], numbers: Sequence[int]) -> Iterator[str]:
+        for document, number in zip(documents, numbers, strict=True):
+            fault = find_fault(document)
+            if fault is None:
+                yield document
+            else:
+                self._faults.add(*fault, self._place(number))
+
+
+def find_fault(document: str) -> tuple[Reason, str] | None:
+    """Why a text cannot be used, with a message, or None."""
+    if UNDECODABLE in document:
+        return "undecodable", "bytes that do not decode."
+    if "\0" in document:
+        return "nul_character", NUL_MESSAGE
+    if not _is_unicode(document):
+        bad = next(character for character in document if "\ud800" <= character <= "\udfff")
+        return (
+            "not_unicode",
+            f"half of a surrogate pair (\\u{ord(bad):04x}) in {shorten(document.strip(bad))}: it has no UTF-8.",
+        )
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+NUL_MESSAGE: Final = "a NUL character: this is not plain text, or its encoding is another one (utf-16?)."

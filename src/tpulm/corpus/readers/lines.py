@@ -1,0 +1,355 @@
+"""A file as decoded stretches of whole lines, read once and hashed as it is read.
+
+Memory is bounded whatever a file expands to: by the size of a piece, and by the window that its compression may ask for.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import hashlib
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from encodings.aliases import aliases
+from typing import Any, Final, Literal, NamedTuple
+
+import zstandard
+
+from tpulm import storage
+from tpulm.corpus.documents import BATCH_BYTES, MAX_DOCUMENT_BYTES, NUL_MESSAGE, UNDECODABLE, Faults, Wording
+from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.storage.paths import printable
+
+Compression = Literal["gzip", "bzip2", "xz", "zstd"]
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", "tfds", "hub"]
+
+_RAW_BYTES: Final = 64 << 10  # read at once
+_PIECE_BYTES: Final = 1 << 20  # uncompressed, handed on at once
+_ZSTD_BYTES: Final = 1 << 10  # decoded at once: python-zstandard has no limit on the output, and four bytes can be 128 KiB
+_WINDOW_BYTES: Final = 128 << 20  # zstd --long=27 and xz -9 need no more
+_MAKE: dict[Compression, Callable[[], Any]] = {
+    "gzip": lambda: zlib.decompressobj(wbits=31),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor(memlimit=_WINDOW_BYTES),
+    "zstd": lambda: zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj(),
+}
+_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError)
+
+
+class InputFile(NamedTuple):
+    """One file to read, and how."""
+
+    path: str  # "" for the text that ships with Python; "hub:…" for a file of the Hub
+    within: str  # its name within the folder or glob of its source: what is written down of where it lies
+    source: int  # index in the configuration
+    format: Format
+    compression: Compression | None
+    encoding: str  # Python's name for it
+    bytes: int
+    modified_ns: int
+    # What it is known by beforehand, instead of a hash of what is read: of Python's text, or the commit of the Hub it is of.
+    sha256: str = ""
+    # A large dump of Wikipedia is read in several stretches, each a file of its own here:
+    offset: int = 0  # where it begins
+    length: int | None = None  # None: up to the end
+
+    @property
+    def name(self) -> str:
+        where = f" (from byte {self.offset:,})" if self.offset else ""
+        return f"{printable(self.path)}{where}" or "the text that ships with Python"
+
+
+class ByteStream:
+    """Reads one file once, or the `length` bytes of it from `offset`. `read_bytes` and `sha256()` are of what was read, raw."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        compression: Compression | None,
+        faults: Faults,
+        advance: Callable[[float], None] = lambda amount: None,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+    ):
+        self.path = os.fspath(path)
+        self.compression: Compression | None = compression
+        self.offset = offset
+        self.read_bytes = 0
+        self.at_end = False  # of the file: all was read, and nothing follows
+        self.torn = False  # the compressed data ended early: the last record is incomplete
+        self._length = length
+        self._faults = faults
+        self._advance = advance
+        self._hash = hashlib.sha256()
+
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Uncompressed bytes, up to a megabyte at a time. Broken data raise DataError; in "skip" mode the stream ends there."""
+        return self._raw() if self.compression is None else self._decompressed(self.compression)
+
+    def exhaust(self) -> None:
+        """Hash the whole file, for readers that open it themselves."""
+        for _ in self._raw():
+            pass
+
+    def _raw(self) -> Iterator[bytes]:
+        with storage.open_read(self.path) as stream:
+            with storage.explain("read", self.path):
+                stream.seek(self.offset)
+            while True:
+                left = _RAW_BYTES if self._length is None else min(_RAW_BYTES, self._length - self.read_bytes)
+                with storage.explain("read", self.path):
+                    data = stream.read(left)
+                    self.at_end = not data and (left > 0 or not stream.read(1))
+                if not data:
+                    return
+                self.read_bytes += len(data)
+                self._hash.update(data)
+                self._advance(len(data))
+                yield data
+
+    def _decompressed(self, compression: Compression) -> Iterator[bytes]:
+        raw = self._raw()
+        decoder: Any = None
+        streams = written = 0
+        for piece in raw:
+            data = memoryview(piece)
+            while data:
+                if decoder is None:
+                    if streams:  # files may be padded with zeros to a block size
+                        data = memoryview(bytes(data).lstrip(b"\0"))
+                    if not data:
+                        break
+                    decoder, streams = _MAKE[compression](), streams + 1
+                at_once = _ZSTD_BYTES if compression == "zstd" else len(data)
+                try:
+                    for text in _bounded(decoder, compression, data[:at_once]):
+                        written += len(text)
+                        yield text
+                except _ERRORS as error:
+                    self._break(_reason(error), written)
+                    for _ in raw:  # the hash is of the whole file
+                        pass
+                    return
+                data = data[at_once:]
+                if decoder.eof:
+                    data, decoder = memoryview(decoder.unused_data + data), None
+        if decoder is not None or not streams:
+            self._break("ends too early", written)
+
+    def _break(self, what: str, written: int) -> None:
+        self._faults.add(
+            "broken_file",
+            f"the {self.compression} data {what}; {written} bytes of text could be read. Copy or compress the file again.",
+            f"after byte {written} of the text",
+        )
+        self.torn = True
+
+
+def open_file(file: InputFile, faults: Faults, advance: Callable[[float], None] = lambda amount: None) -> ByteStream:
+    return ByteStream(file.path, file.compression, faults, advance, offset=file.offset, length=file.length)
+
+
+def _bounded(decoder: Any, compression: Compression, data: bytes | memoryview) -> Iterator[bytes]:
+    """What the decoder makes of all of `data`, a piece at a time."""
+    if compression == "zstd":
+        text = decoder.decompress(data)
+        yield from (text[start : start + _PIECE_BYTES] for start in range(0, len(text), _PIECE_BYTES))
+        return
+    while True:
+        text = decoder.decompress(data, _PIECE_BYTES)
+        if text:
+            yield text
+        if decoder.eof or len(text) < _PIECE_BYTES:
+            return
+        data = decoder.unconsumed_tail if compression == "gzip" else b""  # the others keep what they have not read
+
+
+def _reason(error: Exception) -> str:
+    if "memory" in str(error).lower():
+        return f"needs a window of more than {_WINDOW_BYTES >> 20} MiB, which neither zstd --long=27 nor xz -9 makes"
+    return f"is broken ({error})"
+
+
+_NOT_ENCODINGS = {
+    "undefined",
+    "idna",
+    "punycode",
+    "unicode-escape",
+    "raw-unicode-escape",
+    "unicode_escape",
+    "raw_unicode_escape",
+}
+_SUPERSETS = {"euc_kr": "cp949", "shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "ascii": "utf-8"}
+_CANDIDATES = ("utf-8", "cp949", "cp932", "euc_jp", "gb18030", "big5hkscs")
+_SIGNATURES = {
+    b"\x1f\x8b": "It looks like gzip data: give the file a name that ends in .gz.",
+    b"BZh": "It looks like bzip2 data: give the file a name that ends in .bz2.",
+    b"\xfd7zXZ": "It looks like xz data: give the file a name that ends in .xz.",
+    b"\x28\xb5\x2f\xfd": "It looks like Zstandard data: give the file a name that ends in .zst.",
+    b"PK\x03\x04": "It looks like a zip archive: unpack it first.",
+    b"PAR1": "It looks like a Parquet file: {format}.",
+    b"\xff\xfe": "It starts with the mark of UTF-16: {encoding}.",
+    b"\xfe\xff": "It starts with the mark of UTF-16: {encoding}.",
+}
+
+
+def find_codec(encoding: str) -> str:
+    """Python's canonical name of an encoding. Raises ConfigError, with the nearest name, for one that it does not have."""
+    try:
+        info = codecs.lookup(encoding)
+    except (LookupError, ValueError) as error:
+        names = {*aliases, *aliases.values()}
+        near = suggest(encoding.lower(), sorted({name.replace("_", "-") for name in names} | names))
+        raise ConfigError(
+            f"corpus.sources: encoding '{encoding}' is not known.{near} Common ones: utf-8, cp949 (Korean), cp932 (Japanese), "
+            "gb18030 (Chinese), latin-1."
+        ) from error
+    if not getattr(info, "_is_text_encoding", True) or info.name in _NOT_ENCODINGS:
+        raise ConfigError(f"corpus.sources: encoding '{encoding}' is not a character encoding; text usually has 'utf-8'")
+    return "utf-8" if info.name == "utf-8-sig" else info.name
+
+
+class Lines(NamedTuple):
+    """Whole lines; "\\n" ends each, except perhaps the last line of the file. Nothing else ends a line."""
+
+    text: str
+    first: int  # number of the first line, from 1
+    suspect: bool  # NUL or undecodable bytes are in it
+
+    def joined(self) -> str:
+        """The lines with "\\n" between them: "\\r\\n" is a line end too, and the last one is taken off."""
+        text = self.text.replace("\r\n", "\n") if "\r" in self.text else self.text
+        return text.removesuffix("\n")
+
+    def split(self) -> list[str]:
+        return self.joined().split("\n")
+
+
+def read_lines(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[Lines]:
+    """The file in stretches of about `BATCH_BYTES`. A last line that was cut off by broken compression is left out."""
+    tail: list[str] = []  # the beginning of a line
+    tail_bytes = 0
+    line = 1  # of the tail
+    dropping = False  # inside a line that is too long
+    for text in _decoded(stream, encoding, faults):
+        start = 0
+        if dropping:
+            start = text.find("\n") + 1
+            if not start:
+                continue
+            line, dropping = line + 1, False
+        cut = text.rfind("\n") + 1
+        if cut > start:
+            whole = "".join((*tail, text[start:cut]))
+            yield _checked(whole, line, faults)
+            line += whole.count("\n")
+            tail, tail_bytes = [], 0
+        tail.append(text[cut:])
+        tail_bytes += len(tail[-1].encode("utf-8", "surrogatepass"))
+        if tail_bytes > MAX_DOCUMENT_BYTES:
+            faults.add("too_large", _TOO_LARGE, f"line {line}")
+            tail, tail_bytes, dropping = [], 0, True
+    if tail_bytes and not stream.torn:
+        yield _checked("".join(tail), line, faults)
+
+
+def _checked(text: str, line: int, faults: Faults) -> Lines:
+    nul = text.find("\0")
+    if nul >= 0 and faults.stops:
+        number = line + text.count("\n", 0, nul)
+        faults.add("nul_character", NUL_MESSAGE, f"line {number}")
+    return Lines(text, line, nul >= 0 or UNDECODABLE in text)
+
+
+def _decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]:
+    """The text, without a byte-order mark at its start, about `BATCH_BYTES` of the file at a time.
+
+    In "stop" mode undecodable bytes raise DataError with their place; in "skip" mode each becomes `UNDECODABLE`.
+    """
+    make = codecs.getincrementaldecoder(encoding)
+    decoder = make("strict" if faults.stops else "tpulm.mark")
+    fed, line, begun = 0, 1, False
+    for data, final in _gathered(stream.pieces()):
+        before = decoder.getstate()
+        try:
+            text = decoder.decode(data, final)
+        except UnicodeDecodeError as error:
+            held = len(error.object) - len(data)  # bytes of a character that began in the data before
+            again = make("ignore")
+            again.setstate(before)
+            line += again.decode(data[: max(0, error.start - held)]).count("\n")
+            offset = fed - held + error.start
+            faults.add("undecodable", _undecodable(error, encoding, faults.wording, offset), f"line {line}, byte {offset}")
+            raise
+        except UnicodeError as error:
+            raise DataError(
+                f"{error}; name the byte order (encoding = '{encoding}-le' or '{encoding}-be'), or check the encoding.",
+                location=faults.name,
+            ) from error
+        fed += len(data)
+        line += text.count("\n")
+        if text:
+            yield text if begun else text.removeprefix("\ufeff")
+            begun = True
+
+
+def _gathered(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """About `BATCH_BYTES` at a time, and whether they are the last."""
+    held: list[bytes] = []
+    held_bytes = 0
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += len(piece)
+        if held_bytes >= BATCH_BYTES:
+            yield b"".join(held), False
+            held, held_bytes = [], 0
+    yield b"".join(held), True
+
+
+_TOO_LARGE = (
+    f"a line longer than {MAX_DOCUMENT_BYTES >> 20} MiB: is this really one record a line? A document that long is of no use; "
+    "put line ends between its paragraphs."
+)
+
+
+def _undecodable(error: UnicodeDecodeError, encoding: str, wording: Wording, offset: int) -> str:
+    """What is wrong with the bytes at `offset` in the file, and what could be done about it."""
+    data = error.object
+    message = f"the bytes '{data[error.start : min(error.end, error.start + 16)].hex(' ')}' are not {encoding}."
+    begins = offset == error.start and not encoding.startswith(("utf-16", "utf-32"))  # `data` are the beginning of the file
+    for signature, advice in _SIGNATURES.items():
+        if begins and data.startswith(signature):
+            return f"{message} " + advice.format(
+                format=wording.format.format("parquet"), encoding=wording.encoding.format("utf-16")
+            )
+    wider = _SUPERSETS.get(encoding)
+    candidates = dict.fromkeys((wider, *_CANDIDATES) if wider else _CANDIDATES)
+    fitting = [name for name in candidates if name != encoding and _decodes(data, name)]
+    if wider in fitting:
+        return f"{message} They are {wider}, which contains {encoding}: {wording.encoding.format(wider)}."
+    if fitting:
+        return f"{message} The text around them would decode as {' or '.join(fitting[:3])}: {wording.some_encoding}."
+    return message
+
+
+def _decodes(data: bytes, name: str) -> bool:
+    try:
+        codecs.getincrementaldecoder(name)().decode(data)  # which may end within a character
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return UNDECODABLE * (error.end - error.start), error.end
+
+
+codecs.register_error("tpulm.mark", _mark)

@@ -1,0 +1,375 @@
+"""Datasets of TensorFlow Datasets, "tfds:NAME[/CONFIG][:VERSION]": where one is prepared, and the files of its splits.
+
+A dataset lies in data_dir/NAME[/CONFIG]/VERSION, as ArrayRecord shards beside JSON that describes them. Nothing here, and
+nothing that reads them, needs TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import os
+import re
+import socket
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePath
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from tpulm import storage
+from tpulm.config import SourceConfig
+from tpulm.corpus.documents import BATCH_BYTES, Batch, Batcher, Faults
+from tpulm.corpus.paths import name_within
+from tpulm.corpus.readers.lines import ByteStream, InputFile
+from tpulm.errors import ConfigError, DataError, MissingExtra, installing, some_of, suggest
+from tpulm.storage import is_remote
+
+_NAME: Final = re.compile(r"(?P<name>[a-z]\w*)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
+DESCRIPTION: Final = "dataset_info.json"
+_MOST_RECORDS: Final = 1024  # decoded at once
+_EXPANSION: Final = 4  # of records over the compressed shard, a guess
+_WIKI40B_HEADS: Final = re.compile(r"\s*_START_(?:ARTICLE|SECTION|PARAGRAPH)_\s*")
+
+
+class NotPrepared(ConfigError):
+    """The dataset is not there; the message says where it was looked for."""
+
+
+class DatasetName(NamedTuple):
+    name: str
+    config: str | None
+    version: str | None
+
+    def __str__(self) -> str:
+        return self.name + (f"/{self.config}" if self.config else "") + (f":{self.version}" if self.version else "")
+
+
+def parse(path: str) -> DatasetName:
+    """ "tfds:wiki40b/ja" -> ("wiki40b", "ja", None). Raises ConfigError."""
+    found = _NAME.fullmatch(path.removeprefix("tfds:"))
+    if found is None:
+        raise ConfigError(
+            f"'{path}' is no name of a dataset; write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME/CONFIG:1.0.0, as in "
+            "'tfds:wiki40b/ja'"
+        )
+    return DatasetName(found["name"], found["config"], found["version"])
+
+
+def _data_dir_of(source: SourceConfig) -> PurePath:
+    """Where its datasets are prepared; by default TensorFlow Datasets' own place, $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    return storage.as_path(source.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+
+
+def find_shards(source: SourceConfig, index: int, *, prepare: bool) -> list[InputFile]:
+    """The files that hold the source's split, in order; with `prepare` the dataset is prepared where it is not yet.
+
+    Raises ConfigError where that cannot be done, and for what is no dataset, split or ArrayRecord; and MissingExtra.
+    """
+    data_dir = _data_dir_of(source)
+    try:
+        folder = _find_folder(parse(source.path), data_dir)
+    except NotPrepared:
+        if not prepare:
+            raise
+        _prepare_dataset(source)
+        folder = _find_folder(parse(source.path), data_dir)
+    with described(folder) as builder:
+        kind = str(getattr(builder.info.file_format, "value", builder.info.file_format))
+        if kind != "array_record":
+            raise ConfigError(
+                f"{source.path} lies in {folder} as {kind}, which is read with TensorFlow alone; prepare it as ArrayRecord, "
+                f"where TensorFlow is installed, and name that folder with data_dir:\n  {command(source, folder=None)}"
+            )
+        names = [PurePath(part.filename).name for part in _parts_of(builder, source)]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"split '{source.split}' of {source.path} names the same shards twice; make a source of each part")
+    found: list[InputFile] = []
+    for name in names:
+        info = storage.info(folder / name)
+        if info is None:
+            raise ConfigError(f"{folder} is not whole: it has no {name}; delete the folder, and prepare the dataset again")
+        path = str(folder / name)
+        within = name_within(path, str(data_dir))
+        found.append(InputFile(path, within, index, "tfds", None, "utf-8", info.size, info.modified_ns))
+    return found
+
+
+def command(source: SourceConfig, *, folder: PurePath | None) -> str:
+    """What prepares the dataset elsewhere."""
+    return f"tfds build {source.path.removeprefix('tfds:')} --file_format=array_record --data_dir={folder or 'FOLDER'}"
+
+
+def _find_folder(name: DatasetName, data_dir: PurePath) -> PurePath:
+    """The folder of the version that is meant; of several the newest."""
+    place = data_dir / name.name
+    if name.config:
+        place /= name.config
+    below = [path.name for path in storage.list_folder(place)] if storage.is_folder(place) else []
+    versions = sorted((item for item in below if _VERSION.fullmatch(item)), key=_as_numbers)
+    if not versions and name.config is None and (configs := _configs(place, below)):
+        default = storage.read_json(place / ".config" / "metadata.json").get("defaultConfigName")
+        chosen = default if default in configs else configs[0] if len(configs) == 1 else None
+        if chosen is None:
+            raise ConfigError(
+                f"tfds:{name} has several configurations in {data_dir}: choose one of {', '.join(configs)}, as in "
+                f"'tfds:{name.name}/{configs[0]}'"
+            )
+        return _find_folder(name._replace(config=chosen), data_dir)
+    if name.version in versions:
+        versions = [name.version]
+    elif name.version is not None or not versions:
+        known = f" {place} has {some_of(versions, 5)}." if versions else ""
+        near = storage.list_folder(place.parent) if not versions and storage.is_folder(place.parent) else []
+        hint = suggest(place.name, [path.name for path in near if not path.name.startswith(".")])
+        raise NotPrepared(f"tfds:{name} is not prepared in {data_dir}.{known}{hint}")
+    folder = place / versions[-1]
+    if not storage.exists(folder / DESCRIPTION):
+        raise NotPrepared(f"tfds:{name} is not whole: {folder} has no {DESCRIPTION}; delete the folder and prepare it again")
+    return folder
+
+
+def _configs(place: PurePath, names: list[str]) -> list[str]:
+    """The configurations of a dataset that has some."""
+    if not storage.exists(place / ".config" / "metadata.json"):
+        return []
+    return sorted(name for name in names if not name.startswith(".") and storage.is_folder(place / name))
+
+
+def _as_numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
+@contextlib.contextmanager
+def described(folder: PurePath) -> Iterator[Any]:
+    """TensorFlow Datasets' own view of a prepared dataset: `info` with splits and features."""
+    tfds = library()
+    with contextlib.ExitStack() as stack:
+        here = folder
+        if not isinstance(folder, Path):  # its descriptions alone, with this package's patience and credentials
+            here = stack.enter_context(_descriptions(folder))
+        try:
+            with deprecations_ignored():
+                builder = tfds.builder_from_directory(str(here))
+        except Exception as error:
+            raise ConfigError(
+                f"{folder} is no dataset that TensorFlow Datasets can read ({type(error).__name__}: {error}); delete it and "
+                "prepare it again"
+            ) from error
+        yield builder
+
+
+@contextlib.contextmanager
+def deprecations_ignored() -> Iterator[None]:
+    """The library uses old names of protobuf's, which is not the user's concern."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@contextlib.contextmanager
+def _descriptions(folder: PurePath) -> Iterator[Path]:
+    with storage.scratch_folder() as temporary:
+        for path in storage.list_folder(folder):
+            if path.suffix == ".json":
+                (temporary / path.name).write_bytes(storage.read_bytes(path))
+        yield temporary
+
+
+def _parts_of(builder: Any, source: SourceConfig) -> list[Any]:
+    """Which records of which shards the source's split is: objects with `filename`, `skip` and `take`."""
+    names = list(builder.info.splits)
+    split = source.split or "train"
+    try:
+        with deprecations_ignored():
+            return list(builder.info.splits[split].file_instructions)
+    except Exception as error:  # of several types, by what is wrong with it
+        near = suggest(split, names)
+        raise ConfigError(
+            f"{source.path} has no split '{split}'.{near} The splits: {', '.join(names)}; 'train[:10%]', 'train[1000:]' and "
+            "'train+test' name parts of them and sums."
+        ) from error
+
+
+def library() -> Any:
+    """The package tensorflow_datasets. Raises MissingExtra."""
+    os.environ.setdefault("EPATH_USE_TF", "false")
+    try:
+        import array_record.python.array_record_module  # noqa: F401
+        import tensorflow_datasets
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"datasets of TensorFlow Datasets need {error.name}: {installing('tfds')}") from error
+    return tensorflow_datasets
+
+
+def _prepare_dataset(source: SourceConfig) -> None:
+    """Download the dataset and write its shards into its data_dir. Raises ConfigError with what to do instead."""
+    tfds = library()
+    name, folder = parse(source.path), _data_dir_of(source)
+    tfds.disable_progress_bar()
+    try:
+        with _silence():
+            builder = tfds.builder(str(name), data_dir=str(folder), file_format="array_record")
+            _check_generator(type(builder).__module__)
+            _check_network(builder.url_infos or ())
+            builder.download_and_prepare()
+    except Exception as error:  # downloads, generators of 200 datasets and what they import raise all kinds
+        raise ConfigError(
+            f"{source.path} is not prepared in {folder}, and cannot be here: {_cause(error)}\n"
+            "Prepare it on a machine with a network and TensorFlow, in a folder or bucket that this one reads, and name that "
+            f"with data_dir:\n  {command(source, folder=folder if is_remote(folder) else None)}"
+        ) from error
+
+
+def _check_generator(module: str) -> None:
+    """Raise ModuleNotFoundError for one that uses TensorFlow, before anything is downloaded, where that is not installed."""
+    if hasattr(sys.modules[module], "tf") and importlib.util.find_spec("tensorflow") is None:
+        raise ModuleNotFoundError("its generator imports it", name="tensorflow")
+
+
+def _check_network(urls: Iterable[str]) -> None:
+    """Raise ConnectionError where nothing that is to be downloaded can be: the library itself tries for minutes."""
+    if getproxies():  # which may know addresses that this machine does not
+        return
+    hosts = {host for url in urls if (host := urlsplit(url).hostname)}
+    for host in hosts:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError:
+            continue
+        return
+    if hosts:
+        raise ConnectionError(f"no address is known of {', '.join(sorted(hosts)[:3])}")
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Without the library's own account, and that of requests it repeats."""
+    retries = logging.getLogger("urllib3.connectionpool")
+    level = retries.level
+    retries.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), deprecations_ignored():
+            yield
+    finally:
+        retries.setLevel(level)
+
+
+def _cause(error: BaseException) -> str:
+    """In a line; the library wraps what happened in other errors, and lists its 200 datasets after an unknown name."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, ModuleNotFoundError):
+        if error.name == "tensorflow":
+            return "this dataset's generator needs TensorFlow."
+        return f"preparing needs the package {error.name}; try 'pip install {error.name}'."
+    kind = type(error).__name__
+    if kind == "DatasetNotFoundError":
+        return "TensorFlow Datasets has no generator of that name that works without TensorFlow."
+    if "Connection" in kind or "Timeout" in kind:
+        return f"its source does not answer ({kind}); is there a network?"
+    lines = str(error).strip().splitlines() or [""]
+    return f"{kind}: {lines[0][:300]}"
+
+
+def read_tfds(stream: ByteStream, source: SourceConfig, faults: Faults) -> Iterator[Batch]:
+    """Raises DataError for a dataset without the feature, or whose feature is no single string, whatever `on_error` says."""
+    folder = storage.as_path(stream.path).parent
+    name = PurePath(stream.path).name
+    stream.exhaust()
+    with described(folder) as builder:
+        (part,) = (part for part in _parts_of(builder, source) if PurePath(part.filename).name == name)
+        parse, path = _parser(builder.info.features, source.text_field, faults)
+        is_wiki40b = builder.info.name == "wiki40b"
+    batcher = Batcher(faults, place=lambda record: f"record {record}")
+    for number, record in _records(stream, part.skip, part.skip + part.take, faults):
+        try:
+            value: Any = parse(record)
+            for step in path:
+                value = value[step]
+            text = value.decode()
+        except UnicodeDecodeError as error:
+            faults.add(
+                "undecodable", f"'{source.text_field}' is not UTF-8 (byte {error.start} of the text).", f"record {number}"
+            )
+            continue
+        except Exception as error:  # of protobuf, or of the library's checks
+            faults.add("broken_file", f"not an example as described ({error}). Prepare it again.", f"record {number}")
+            continue
+        batcher.add(plain_wiki40b(text) if is_wiki40b else text, number)
+        yield from batcher.full()
+    yield from batcher.flush()
+
+
+def plain_wiki40b(text: str) -> str:
+    """Without Wiki-40B's markers: titles, section heads and paragraphs (which `_NEWLINE_` parts) become lines."""
+    return _WIKI40B_HEADS.sub("\n", text).replace("_NEWLINE_", "\n").strip()
+
+
+def _records(stream: ByteStream, first: int, last: int, faults: Faults) -> Iterator[tuple[int, bytes]]:
+    """The records of a stretch with their numbers in the shard."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    number = first
+    # A copy, so that a bucket that does not answer is never taken for a broken file.
+    with storage.local_copy(stream.path) as here:
+        reader = None
+        try:
+            reader = ArrayRecordReader(str(here), options="readahead_buffer_size:0", file_reader_buffer_size=32 << 10)
+            count = reader.num_records()
+            if count < last:
+                raise ValueError(f"it has {count} records, not {last}")
+            size = max(1, stream.read_bytes * _EXPANSION // max(1, count))
+            at_once = min(_MOST_RECORDS, max(1, 4 * BATCH_BYTES // size))
+            while number < last:
+                for record in reader.read(number, min(number + at_once, last)):
+                    yield number, record
+                    number += 1
+        except (ValueError, RuntimeError, IndexError, OSError) as error:
+            faults.add(
+                "broken_file", f"not a whole ArrayRecord file ({error}). Copy or prepare it again.", f"after record {number}"
+            )
+        finally:
+            if reader is not None:
+                with contextlib.suppress(RuntimeError):  # said above, and again by a broken file's reader
+                    reader.close()
+
+
+def _parser(features: Any, text_field: str, faults: Faults) -> tuple[Any, list[str]]:
+    """What decodes the one feature of a record, and the way down to it in what comes out."""
+    import numpy as np
+    from tensorflow_datasets.core.example_parser import ExampleParserNp
+
+    described = features.get_serialized_info()
+    path = [text_field] if text_field in described else text_field.split(".")
+    spec: Any = described
+    for name in path:
+        if not isinstance(spec, dict) or name not in spec:
+            names = list(_names(described))
+            raise DataError(
+                f"there is no feature '{text_field}'.{suggest(text_field, names)} The features: {', '.join(names)}. "
+                "Set text_field.",
+                location=faults.name,
+            )
+        spec = spec[name]
+    kind = getattr(spec, "np_dtype", None)
+    if isinstance(spec, dict) or spec.shape or kind not in (np.object_, np.str_, np.bytes_, object, str, bytes):
+        what = "features of its own" if isinstance(spec, dict) else "a list" if spec.shape else str(np.dtype(kind))
+        raise DataError(f"feature '{text_field}' holds {what}, not a text; set text_field.", location=faults.name)
+    wanted: Any = spec
+    for name in reversed(path):
+        wanted = {name: wanted}
+    return ExampleParserNp(wanted).parse_example, path
+
+
+def _names(features: Any, prefix: str = "") -> Iterator[str]:
+    for name, value in features.items():
+        if isinstance(value, dict):
+            yield from _names(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name

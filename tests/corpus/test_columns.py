@@ -1,0 +1,217 @@
+"""Formats with named columns: JSON lines, csv and tsv, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tpulm import storage
+from tpulm.config import SourceConfig
+from tpulm.corpus import documents, read_texts
+from tpulm.corpus.readers import lines, tables
+from tpulm.corpus.readers.lines import ByteStream
+from tpulm.emulator import Emulator
+from tpulm.errors import DataError, StorageError
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))), st.booleans())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_texts_come_back_as_they_are(read: Callable, monkeypatch: pytest.MonkeyPatch, texts: list[str], ascii_only: bool):
+    monkeypatch.setattr(documents, "BATCH_BYTES", 64)
+    content = "\r\n".join(json.dumps({"id": 1, "text": text}, ensure_ascii=ascii_only) for text in texts)
+    assert read("a.jsonl", content).documents == texts
+
+
+def test_dots_descend_unless_a_key_has_them(read: Callable):
+    content = '{"a": {"b": {"c": "deep"}}}\n{"a.b.c": "flat", "a": 1}\n'
+    assert read("a.jsonl", content, text_field="a.b.c").documents == ["deep", "flat"]
+
+
+def test_blank_lines_are_counted(read: Callable):
+    found = read("a.jsonl", '\n{"text": "x"}\n  \n')
+    assert (found.documents, found.skipped) == (["x"], {"empty": 2})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "message"),
+    [
+        ('{"txt": "x", "id": 3}', "no_field", r"the record has no 'text'. Did you mean 'txt'\? Its keys: txt, id"),
+        ("{}", "no_field", "has no 'text'. Its keys: none"),
+        ('["text"]', "no_field", r"the record is \[\"text\"\], not an object"),
+        ('{"text": null}', "not_text", "'text' is null, not a string"),
+        ('{"text": ["a", "b"]}', "not_text", r"'text' is \[\"a\", \"b\"\], not a string"),
+        ('{"text": "cut', "not_json", r"is not JSON \(Unterminated string"),
+        ("plain text", "not_json", "'plain text' is not JSON"),
+        ('[{"text": "x"},', "not_json", "one object a line"),
+        ("[" * 100_000, "not_json", "one object a line"),
+        ('{"text": ' + "[" * 5_000 + "]" * 5_000 + "}", "not_json", "nested more than 100 deep"),
+        ('{"text": ' + "[" * 950 + "]" * 950 + "}", "not_json", "nested more than 100 deep"),
+        (r'{"text": "half \ud83d of a pair"}', "not_unicode", r"\\ud83d"),
+        (r'{"text": "a \u0000 b"}', "nul_character", "NUL"),
+    ],
+)
+def test_a_bad_line_is_an_error_with_its_number_or_skipped(read: Callable, line: str, reason: str, message: str):
+    content = f'{{"text": "good"}}\n{line}\n{{"text": "also good"}}\n'
+    with pytest.raises(DataError, match=message) as failure:
+        read("a.jsonl", content)
+    assert failure.value.location == "a.jsonl, line 2"
+    assert len(str(failure.value)) < 400
+    found = read("a.jsonl", content, on_error="skip")
+    assert (found.documents, found.skipped) == (["good", "also good"], {reason: 1})
+
+
+def test_a_missing_inner_key_names_the_place(read: Callable):
+    with pytest.raises(DataError, match=r"'a' has no 'b'\. Its keys: x"):
+        read("a.jsonl", '{"a": {"x": 1}}', text_field="a.b")
+    with pytest.raises(DataError, match="'a' is 1, not an object with the key 'b'"):
+        read("a.jsonl", '{"a": 1}', text_field="a.b")
+
+
+CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
+
+@given(st.lists(st.tuples(CELLS, CELLS)))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_csv_texts_come_back_as_they_are(read: Callable, monkeypatch: pytest.MonkeyPatch, rows: list[tuple[str, str]]):
+    monkeypatch.setattr(lines, "BATCH_BYTES", 16)
+    table = io.StringIO(newline="")
+    csv.writer(table, quoting=csv.QUOTE_ALL).writerows([("id", "text"), *rows])
+    assert read("a.csv", table.getvalue()).documents == [text for _, text in rows]
+
+
+def test_quotes_are_plain_characters_in_tsv(read: Callable):
+    content = 'id\ttext\tlabel\r\n1\t"said" he\t0\r\n2\t"open\t1\n'
+    assert read("a.tsv", content).documents == ['"said" he', '"open']
+
+
+def test_a_long_field_is_no_problem(read: Callable):
+    text = "word " * 100_000
+    assert read("a.csv", f'text\n"{text}"\n').documents == [text]
+
+
+def test_a_quote_that_never_closes_is_an_error_not_a_memory_hog(read: Callable, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tables, "MAX_DOCUMENT_BYTES", 500)
+    with pytest.raises(DataError, match="line 3: row larger than field limit"):
+        read("a.csv", 'id,text\n1,fine\n2,"open\n' + "3,more\n" * 1000)
+    found = read("a.csv", 'id,text\n1,fine\n2,"open\n', on_error="skip")
+    assert (found.documents, found.skipped) == (["fine"], {"malformed_row": 1})
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1,two,three", "3 fields .* but the header has 2"),
+        ("1", "1 fields .* but the header has 2"),
+        ('1,"closed" and more', "quotes within a quoted field are doubled"),
+    ],
+)
+def test_a_ragged_or_malformed_row(read: Callable, row: str, message: str):
+    content = f"id,text\n0,first\n{row}\n2,last\n"
+    with pytest.raises(DataError, match=message) as failure:
+        read("a.csv", content)
+    assert failure.value.location == "a.csv, line 3"
+    found = read("a.csv", content, on_error="skip")
+    assert (found.documents, found.skipped) == (["first", "last"], {"malformed_row": 1})
+
+
+def test_a_bad_byte_takes_its_row_along(read: Callable):
+    found = read("a.csv", b"id,text\n0,first\n1,b\xffd\n2,last\n", on_error="skip")
+    assert (found.documents, found.skipped) == (["first", "last"], {"undecodable": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "id,txt\n1,x\n", r"has no column 'text'. Did you mean 'txt'\? Its columns: 'id', 'txt'"),
+        ("a.csv", "id;text\n1;x\n", "separated by semicolons"),
+        ("a.csv", "id\ttext\n1\tx\n", "set format = 'tsv'"),
+        ("a.tsv", "id,text\n1,x\n", "set format = 'csv'"),
+        ("a.csv", "text,text\n1,x\n", "2 columns named 'text'"),
+    ],
+)
+def test_a_header_without_the_column_is_always_an_error(read: Callable, name: str, content: str, message: str):
+    for on_error in ("stop", "skip"):
+        with pytest.raises(DataError, match=message):
+            read(name, content, on_error=on_error)
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "text\n"])
+def test_a_table_without_rows(read: Callable, content: str):
+    assert read("a.csv", content).documents == []
+
+
+def test_blank_lines_between_rows_are_counted(read: Callable):
+    assert read("a.csv", "id,text\n\n1,x\n\n").skipped == {"empty": 2}
+    assert read("a.tsv", "id\ttext\n\n1\tx\n\n").skipped == {"empty": 2}
+
+
+def parquet(tmp_path: Path, **columns: object) -> bytes:
+    path = tmp_path / "made"
+    pq.write_table(pa.table(columns), path, row_group_size=700)
+    return path.read_bytes()
+
+
+def test_a_document_a_row_over_row_groups(read: Callable, tmp_path: Path):
+    texts = [f"document {number}\nof two lines" for number in range(3000)]
+    assert read("a.parquet", parquet(tmp_path, id=list(range(3000)), text=texts)).documents == texts
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()])
+def test_other_kinds_of_string(read: Callable, tmp_path: Path, kind: pa.DataType):
+    assert read("a.parquet", parquet(tmp_path, text=pa.array(["x", "y", "x"]).cast(kind))).documents == ["x", "y", "x"]
+
+
+def test_dots_descend_into_structs(read: Callable, tmp_path: Path):
+    content = parquet(tmp_path, a=[{"b": "one", "c": 1}, {"b": "two", "c": 2}])
+    assert read("a.parquet", content, text_field="a.b").documents == ["one", "two"]
+    content = parquet(tmp_path, **{"a.b": ["flat"]})
+    assert read("b.parquet", content, text_field="a.b").documents == ["flat"]
+
+
+def test_null_and_invalid_rows(read: Callable, tmp_path: Path):
+    invalid = pa.Array.from_buffers(pa.string(), 2, [*pa.array(["abcd", "ef"]).buffers()[:2], pa.py_buffer(b"ab\xffdef")])
+    for texts, reason, message in (
+        ([None, "x"], "not_text", "row 0: 'text' is null"),
+        (invalid, "undecodable", "row 0: .* not UTF-8"),
+    ):
+        content = parquet(tmp_path, text=texts)
+        with pytest.raises(DataError, match=message):
+            read("a.parquet", content)
+        found = read("a.parquet", content, on_error="skip")
+        assert len(found.documents) == 1 and found.skipped == {reason: 1}
+
+
+def test_a_missing_or_wrong_column(read: Callable, tmp_path: Path):
+    content = parquet(tmp_path, txt=["x"], number=[1])
+    with pytest.raises(DataError, match=r"no column 'text'. Did you mean 'txt'\? The columns: txt, number"):
+        read("a.parquet", content, on_error="skip")
+    with pytest.raises(DataError, match="holds int64, not strings"):
+        read("a.parquet", content, text_field="number")
+
+
+def test_a_broken_file(read: Callable, tmp_path: Path):
+    content = parquet(tmp_path, text=[f"{number}" * 50 for number in range(1000)])
+    named = content[:-2000] + content[-2000:].replace(b"text", b"t\xff\xfet")  # the footer is at the end
+    for broken in (content[:-100], b"not parquet at all", content[:100] + bytes(5000) + content[5100:], named):
+        with pytest.raises(DataError, match="not a whole Parquet file"):
+            read("a.parquet", broken)
+        assert read("a.parquet", broken, on_error="skip").skipped == {"broken_file": 1}
+
+
+def test_a_bucket_that_does_not_answer_is_no_broken_file(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    storage.write_atomic("gs://runs/a.parquet", parquet(tmp_path, text=["one", "two"]))
+    source = SourceConfig(path="gs://runs/a.parquet", on_error="skip")
+    assert list(read_texts([source])) == [["one", "two"]]
+    monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.2)
+    monkeypatch.setattr(ByteStream, "exhaust", lambda stream: gcs.faults.set(error_rate=1.0, match="a.parquet"))
+    with pytest.raises(StorageError, match=r"cannot read gs://runs/a\.parquet: Cloud Storage did not answer"):
+        list(read_texts([source]))
