@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpulm.plan.scopes import part
+from tpulm.plan.hlo import part
 
 
 @pytest.mark.parametrize(
