@@ -280,7 +280,7 @@ class _Run:
         """The phase's program, with the weights that the run starts from."""
         program, path = self._program(phase), self.config.train.start_from
         if path is not None and phase.first_step == 0 and not self._newest_step():
-            from tpulm.convert.start import beginning_of
+            from tpulm.convert.continuing import beginning_of
 
             tokenizer, spec = self.data.tokenizer, program.objective.spec
             with_moments = self.config.train.start_optimizer

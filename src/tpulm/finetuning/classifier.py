@@ -11,8 +11,8 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
-from tpulm.convert.answers import Answers
-from tpulm.convert.classifiers import begin_classifier, random_classifier
+from tpulm.convert.config_json import Answers
+from tpulm.convert.continuing import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.corpus.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
