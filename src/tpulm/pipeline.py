@@ -25,8 +25,8 @@ from tpulm.workfolder import begin, is_imported, open_run, read_result, working_
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     import numpy as np
 
-    from tpulm.convert.card_facts import CardFacts
     from tpulm.convert.huggingface import LoadedModel
+    from tpulm.convert.model_card import CardFacts
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import TrainResult
     from tpulm.train.program import Program
