@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import safetensors.numpy
-from safetensors import SafetensorError
 
 from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.config.starting import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head, Model
-from tpulm.convert.huggingface import CONFIG, LoadedModel, load_model, model_folder, vocabulary_settings
+from tpulm.convert.huggingface import CONFIG, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier
@@ -91,11 +89,7 @@ def starting_moments(path: str | PurePath, spec: Any) -> Moments:
     file = folder / OPTIMIZER_FILE
     if not storage.exists(file):
         raise ConfigError(f"train.start_optimizer: {folder} has no {OPTIMIZER_FILE}; set it to false for a fresh optimiser")
-    try:
-        with storage.local_copy(file) as local, storage.explain("read", file):
-            arrays = safetensors.numpy.load_file(local)
-    except SafetensorError as error:
-        raise DataError(f"not a whole safetensors file ({error}); import the model again", location=str(file)) from error
+    arrays = read_tensors(file, remedy="import the model again")
     broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     broken += [name for name, array in arrays.items() if name.startswith("adam_v/") and (array < 0).any()]
     if broken:

@@ -196,7 +196,7 @@ def load_weights(folder: PurePath) -> Weights:
     """What config.json and model.safetensors of a folder hold. Raises DataError when they contradict each other."""
     values, origin = storage.read_given_object(folder / CONFIG), str(folder / WEIGHTS)
     described = from_config_json(values, origin=str(folder / CONFIG))
-    config, found = described.config, _read_tensors(folder / WEIGHTS)
+    config, found = described.config, read_tensors(folder / WEIGHTS)
     if values["model_type"] in FOREIGN_TYPES:
         kept = untie(found, values["model_type"], tied=config.tied_output, origin=origin)
     else:
@@ -259,12 +259,13 @@ def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
     return int(length) if isinstance(length, int | float) and LEAST_LENGTH <= length <= max_positions else None
 
 
-def _read_tensors(path: PurePath) -> dict[str, np.ndarray]:
+def read_tensors(path: PurePath, *, remedy: str = "copy or export it again") -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file. Raises DataError, with the remedy, where it is damaged."""
     try:
         with storage.local_copy(path) as file, storage.explain("read", path):
             return safetensors.numpy.load_file(file)
     except SafetensorError as error:
-        raise DataError(f"not a whole safetensors file ({error}); copy or export it again", location=str(path)) from error
+        raise DataError(f"not a whole safetensors file ({error}); {remedy}", location=str(path)) from error
 
 
 def _check_finite(params: Model) -> None:
