@@ -178,12 +178,15 @@ TF1_EXTRAS: tuple[tuple[str | None, str], ...] = (
 
 
 def names(config: ModelConfig, head: Head) -> Table:
-    """Hugging Face's of one BERT or half of an ELECTRA; every parameter of ours is in it once."""
+    """Hugging Face's of one BERT or half of an ELECTRA; every parameter of ours is in it once.
+
+    A head that the architecture does not have gets the masked one's names, so that what contradicts them is listed.
+    """
     if config.architecture == "electra":
         body = (row._replace(theirs=row.theirs.replace("bert.", "electra.", 1)) for row in (*_BODY, *_NORMS["post"]))
         projection = _PROJECTION if config.embedding_size not in (None, config.hidden_size) else ()
-        return (*body, *projection, *_ELECTRA_HEADS[head])
-    return (*_BODY, *_NORMS[config.norm_position], *_BERT_HEADS[head])
+        return (*body, *projection, *_ELECTRA_HEADS.get(head, _ELECTRA_HEADS["masked"]))
+    return (*_BODY, *_NORMS[config.norm_position], *_BERT_HEADS.get(head, _MASKED_HEAD))
 
 
 def foreign_names(model_type: str, spec: Any) -> Table:
