@@ -9,8 +9,8 @@ from typing import Any
 
 from tpulm import dataset
 from tpulm.config import RunConfig
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, ImportFacts, Scores
 from tpulm.convert.curve import Point
+from tpulm.convert.model_card import CardFacts, CorpusFacts, DatasetFacts, ImportFacts, Scores
 from tpulm.tokenization import Tokenization
 from tpulm.train.metrics import read_metrics
 from tpulm.workfolder import is_imported, read_result

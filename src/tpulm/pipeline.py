@@ -25,8 +25,8 @@ from tpulm.workfolder import begin, is_imported, open_run, read_result, working_
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     import numpy as np
 
-    from tpulm.convert.card_facts import CardFacts
     from tpulm.convert.huggingface import LoadedModel
+    from tpulm.convert.model_card import CardFacts
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import TrainResult
     from tpulm.train.program import Program
@@ -280,7 +280,7 @@ class _Run:
         """The phase's program, with the weights that the run starts from."""
         program, path = self._program(phase), self.config.train.start_from
         if path is not None and phase.first_step == 0 and not self._newest_step():
-            from tpulm.convert.start import beginning_of
+            from tpulm.convert.continuing import beginning_of
 
             tokenizer, spec = self.data.tokenizer, program.objective.spec
             with_moments = self.config.train.start_optimizer

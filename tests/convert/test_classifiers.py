@@ -10,7 +10,7 @@ import pytest
 
 import tpulm
 from encoders import build_encoder, reviews
-from tpulm.convert.answers import Answers, from_json, to_json
+from tpulm.convert.config_json import Answers, answers_from_json, answers_to_json
 from tpulm.convert.importing import import_model
 from tpulm.errors import DataError
 from tpulm.nn.params import named_leaves
@@ -20,7 +20,9 @@ from tpulm.nn.params import named_leaves
 @pytest.mark.parametrize("names", [("neg", "pos"), ("a", "b", "c"), ()])
 def test_answers_come_back(model_type: str, names: tuple[str, ...]) -> None:
     answers = Answers(names)
-    assert from_json({"model_type": model_type, **to_json(answers, model_type)}, origin="config.json") == answers
+    assert (
+        answers_from_json({"model_type": model_type, **answers_to_json(answers, model_type)}, origin="config.json") == answers
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_answers_come_back(model_type: str, names: tuple[str, ...]) -> None:
     ],
 )
 def test_configurations_of_others(values: dict[str, Any], expected: tuple[str, ...]) -> None:
-    assert from_json(values, origin="config.json").names == expected
+    assert answers_from_json(values, origin="config.json").names == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_configurations_of_others(values: dict[str, Any], expected: tuple[str, .
 )
 def test_what_is_not_supported_is_said(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        from_json(values, origin="config.json")
+        answers_from_json(values, origin="config.json")
 
 
 def test_an_imported_classifier_is_the_same(tmp_path: Path) -> None:

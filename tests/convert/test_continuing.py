@@ -16,10 +16,9 @@ import safetensors.numpy
 import bundles
 from tpulm import config, tokenization
 from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
-from tpulm.convert.continuing import starting_point
+from tpulm.convert.continuing import beginning_of, starting_moments, starting_params, starting_point
 from tpulm.convert.huggingface import load_model, save_model, save_parts
 from tpulm.convert.importing import import_model
-from tpulm.convert.start import beginning_of, starting_moments, starting_params
 from tpulm.convert.tensorbundle import open_bundle
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder, electra

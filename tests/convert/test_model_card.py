@@ -12,11 +12,22 @@ import pytest
 import yaml
 
 from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig, load
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts, Scores
 from tpulm.convert.curve import Point
 from tpulm.convert.heads import Head
-from tpulm.convert.model_card import num_parameters, render, settings, write_card
-from tpulm.convert.names import names, to_theirs
+from tpulm.convert.model_card import (
+    CardFacts,
+    CorpusFacts,
+    DatasetFacts,
+    Example,
+    ImportFacts,
+    Scores,
+    num_parameters,
+    render,
+    settings,
+    write_card,
+)
+from tpulm.convert.names import names
+from tpulm.convert.tensors import to_theirs
 from tpulm.models.bert import spec
 from tpulm.nn.params import map_specs
 

@@ -10,7 +10,8 @@ import pytest
 
 from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head
-from tpulm.convert.names import from_theirs, head_in, names, tidy, to_theirs
+from tpulm.convert.names import head_in, names, tidy
+from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import DataError
 from tpulm.models.bert import spec
 from tpulm.nn.params import map_specs, named_leaves

@@ -12,8 +12,7 @@ import pytest
 
 import bundles
 from tpulm import storage
-from tpulm.convert.checkpoint_path import find_checkpoint
-from tpulm.convert.tensorbundle import Bundle, open_bundle
+from tpulm.convert.tensorbundle import Bundle, find_checkpoint, open_bundle
 from tpulm.errors import ConfigError, DataError
 
 TENSORS = {

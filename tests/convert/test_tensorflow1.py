@@ -17,9 +17,8 @@ import safetensors.numpy
 import bundles
 from tpulm.config import ModelConfig
 from tpulm.convert import LoadedModel, load_model
-from tpulm.convert.checkpoint_path import find_checkpoint
 from tpulm.convert.importing import import_model
-from tpulm.convert.tensorbundle import open_bundle
+from tpulm.convert.tensorbundle import find_checkpoint, open_bundle
 from tpulm.convert.tensorflow1 import Given, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import electra

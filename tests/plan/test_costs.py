@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from programs import AHEAD, LOOP
 
-from tpulm.plan import buffers, costs, hlo
+from tpulm.plan import analysis, costs, hlo
 
 PRODUCT = 2 * 256 * 64 * 128
 SLICE = 256 * 128 * 2  # bytes of what the loop keeps in a round
@@ -41,8 +41,8 @@ def test_cycles_are_told_by_part_of_the_model(counted: costs.Costs):
 
 
 def test_what_a_loop_keeps_is_told_by_where_it_is_computed():
-    (kept, *_) = buffers.largest(hlo.parse(LOOP), 5)
-    assert kept == buffers.Buffer("bf16[12,256,128]", 12 * SLICE, "forward: layers/feed_forward", stacked=True)
+    (kept, *_) = analysis.largest(hlo.parse(LOOP), 5)
+    assert kept == analysis.Buffer("bf16[12,256,128]", 12 * SLICE, "forward: layers/feed_forward", stacked=True)
 
 
 def test_a_loop_without_a_readable_bound_counts_once_and_is_told():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.predict.sampling import choose, row_keys
+from tpulm.predict.generate import choose, row_keys
 
 DRAWS = 4000
 LOGITS = np.log([0.02, 0.4, 0.03, 0.25, 0.1, 0.15, 0.05]).astype(np.float32)

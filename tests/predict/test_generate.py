@@ -18,8 +18,7 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones
 from tpulm.predict import Sampling, generate, stream
-from tpulm.predict.generate import collect
-from tpulm.predict.writer import Writer
+from tpulm.predict.generate import Writer, collect
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "old", "cat", "fox", "sees", "a", "house", "and", "is", "seen", "by", "it", ".", ",", "##s"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
     from tpulm.config import RunConfig
     from tpulm.plan import DoesNotFit, Fitting, PhasePlan, Plan
-    from tpulm.plan.buffers import Buffer
+    from tpulm.plan.analysis import Buffer
 
 _SHOWN_PARTS, _SHOWN_BUFFERS = 10, 8
 _LEFT_OUT = (

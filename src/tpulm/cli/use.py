@@ -74,8 +74,7 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """What a causal language model writes after each prompt: tpulm generate W "吾輩は猫である。" --max-tokens 200"""
-    from tpulm.predict.generate import collect, stream
-    from tpulm.predict.sampling import Sampling
+    from tpulm.predict.generate import Sampling, collect, stream
 
     prompts = prompts or [""]
     pieces = stream(load(model), prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed))

@@ -1,9 +1,8 @@
 """Our models in other people's formats, and theirs in ours."""
 
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, Scores
 from tpulm.convert.curve import Point
 from tpulm.convert.huggingface import LoadedModel, load_model, save_model
-from tpulm.convert.model_card import write_card
+from tpulm.convert.model_card import CardFacts, CorpusFacts, DatasetFacts, Example, Scores, write_card
 
 __all__ = [
     "CardFacts",

@@ -1,4 +1,7 @@
-"""Hugging Face's config.json of an encoder, and our `ModelConfig` from it."""
+"""Hugging Face's config.json: our `ModelConfig` and the labels of a classifier, to and from it.
+
+Neither Llama nor EuroBERT has a place for the dropout between layers: a model read back has none.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,9 @@ from pydantic import ValidationError
 from tpulm.config import ModelConfig
 from tpulm.config.layouts import LAYOUTS, layout_of
 from tpulm.convert.heads import Head
-from tpulm.errors import DataError, brief, suggest
+from tpulm.errors import ConfigError, DataError, brief, suggest
+from tpulm.tokenization.special import SpecialTokens
 
-# Pre-norm is the layout of Megatron's BERT: the same tensors with the norms elsewhere.
-MODEL_TYPES = {("bert", "post"): "bert", ("bert", "pre"): "megatron-bert", ("electra", "post"): "electra"}
-_CLASSES = {"bert": "Bert", "megatron-bert": "MegatronBert", "electra": "Electra"}
-_HEADS = {
-    "masked": "ForMaskedLM",
-    "next_sentence": "ForPreTraining",
-    "detection": "ForPreTraining",
-    "classification": "ForSequenceClassification",
-}
 # Theirs for ours; the first of several is what we write.
 ACTIVATIONS = {
     "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
@@ -28,26 +23,108 @@ ACTIVATIONS = {
     "relu": ("relu",),
     "silu": ("silu", "swish"),
 }
-# Our setting: their key.
-_FIELDS = {
+_CLASS_SUFFIXES = {
+    "masked": "ForMaskedLM",
+    "next_sentence": "ForPreTraining",
+    "detection": "ForPreTraining",
+    "classification": "ForSequenceClassification",
+    "causal": "ForCausalLM",
+}
+
+
+class _Format(NamedTuple):
+    """The config.json of one `model_type`."""
+
+    fields: Mapping[str, str]  # our setting: their key
+    required: Mapping[str, Any]  # what these keys must say, where they stand at all, for the model to be one of ours
+    defaults: Mapping[str, Any] = {}  # what a missing key means
+    activation: str = "hidden_act"  # their key
+
+
+_SIZES = {
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
     "num_heads": "num_attention_heads",
     "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "token_types": "type_vocab_size",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "norm_epsilon": "layer_norm_eps",
-    "initializer_range": "initializer_range",
 }
-# What these keys must say, where they stand at all, for the model to be one of ours.
-_REQUIRED = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
+_BERT = _Format(
+    fields={
+        **_SIZES,
+        "max_positions": "max_position_embeddings",
+        "token_types": "type_vocab_size",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "norm_epsilon": "layer_norm_eps",
+        "initializer_range": "initializer_range",
+    },
+    required={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+)
+_GPT2 = _Format(
+    fields={
+        "num_layers": "n_layer",
+        "hidden_size": "n_embd",
+        "num_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_positions": "n_positions",
+        "dropout": "resid_pdrop",
+        "attention_dropout": "attn_pdrop",
+        "norm_epsilon": "layer_norm_epsilon",
+        "initializer_range": "initializer_range",
+        "tied_output": "tie_word_embeddings",
+    },
+    required={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False,
+        "add_cross_attention": False,
+    },
+    defaults={
+        "n_inner": None,
+        "resid_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": True,
+        "activation_function": "gelu_new",
+    },
+    activation="activation_function",
+)
+_LLAMA = _Format(
+    fields={
+        **_SIZES,
+        "attention_dropout": "attention_dropout",
+        "norm_epsilon": "rms_norm_eps",
+        "biases": "mlp_bias",
+        "tied_output": "tie_word_embeddings",
+        "max_positions": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+    },
+    required={"pretraining_tp": 1, "rope_scaling": None},
+    defaults={
+        "attention_dropout": 0.0,
+        "rms_norm_eps": 1e-6,
+        "mlp_bias": False,
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.02,
+        "hidden_act": "silu",
+    },
+)
+_FORMATS = {
+    "bert": _BERT,
+    "megatron-bert": _BERT,  # pre-norm: the same tensors with the norms elsewhere
+    "electra": _BERT._replace(fields={**_BERT.fields, "embedding_size": "embedding_size"}),
+    "eurobert": _LLAMA._replace(defaults={**_LLAMA.defaults, "rms_norm_eps": 1e-5}),
+    "gpt2": _GPT2,
+    "llama": _LLAMA,
 }
+# Models of others whose tokenizer tpulm may not know; the first is an encoder.
+FOREIGN_TYPES = ("eurobert", "gpt2", "llama")
 
 
 class Described(NamedTuple):
@@ -57,51 +134,84 @@ class Described(NamedTuple):
     vocab_size: int
 
 
-def to_config_json(config: ModelConfig, head: Head, *, vocab_size: int, pad_token_id: int) -> dict[str, Any]:
-    """The mapping of config.json. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
-    model_type = MODEL_TYPES[config.architecture, config.norm_position]
-    electra = {"embedding_size": config.embedding_size or config.hidden_size} if model_type == "electra" else {}
-    return {
-        "architectures": [_CLASSES[model_type] + _HEADS[head]],
-        "model_type": model_type,
-        **electra,
-        "vocab_size": vocab_size,
-        "pad_token_id": pad_token_id,
-        "hidden_act": ACTIVATIONS[config.activation][0],
-        "position_embedding_type": "absolute",
-        "tie_word_embeddings": True,
-        "dtype": "float32",
-        **{theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()},
+def model_type_of(config: ModelConfig, head: Head) -> str:
+    """Raises ConfigError when no class of transformers has the model's settings."""
+    try:
+        return layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
+    except ValueError as error:
+        raise ConfigError(f"this model cannot be exported: {error}") from error
+
+
+def class_name(model_type: str, head: Head) -> str:
+    """The class of transformers. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
+    name = next(layout.class_name for layout in LAYOUTS if layout.model_type == model_type)
+    prefix, found, _ = name.partition("For")
+    return prefix + _CLASS_SUFFIXES[head] if found else name  # GPT2LMHeadModel
+
+
+def to_config_json(
+    config: ModelConfig, head: Head, *, vocab_size: int, pad_token_id: int, special: SpecialTokens | None = None
+) -> dict[str, Any]:
+    """The mapping of config.json.
+
+    `special` is needed for EuroBERT and causal models. A causal model's [SEP] is both the token that ends a text, where
+    `generate` stops, and the one a text begins with.
+    """
+    model_type = model_type_of(config, head)
+    form = _FORMATS[model_type]
+    own = {theirs: getattr(config, ours) for ours, theirs in form.fields.items() if ours != "embedding_size"}
+    activation = {form.activation: ACTIVATIONS[config.activation][0]}
+    values = {"architectures": [class_name(model_type, head)], "model_type": model_type}
+    if model_type == "electra":
+        values["embedding_size"] = config.embedding_size or config.hidden_size
+    values |= {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
+    if model_type not in FOREIGN_TYPES:
+        fixed = {"position_embedding_type": "absolute", "tie_word_embeddings": True, "dtype": "float32"}
+        return values | activation | fixed | own
+    assert special is not None
+    values |= {"bos_token_id": special.cls if model_type == "eurobert" else special.sep, "eos_token_id": special.sep}
+    values |= activation | {"dtype": "float32"} | own
+    if model_type == "gpt2":
+        return values | {"embd_pdrop": config.dropout}
+    values |= {
+        "attention_bias": config.biases,
+        "num_key_value_heads": config.num_heads,
+        "head_dim": config.hidden_size // config.num_heads,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_theta},
     }
+    return values | ({"mask_token_id": special.mask} if model_type == "eurobert" else {})
 
 
 def from_config_json(values: Any, *, origin: str) -> Described:
     """Raises DataError naming the key, the value found and what is supported."""
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
-    model_type = get(values, "model_type", origin)
-    kind = next((ours for ours, theirs in MODEL_TYPES.items() if theirs == model_type), None)
-    if kind is None:
+    model_type = _get(values, "model_type", origin)
+    layout = next((layout for layout in LAYOUTS if layout.model_type == model_type), None)
+    if layout is None:
         known = ", ".join(repr(layout.model_type) for layout in LAYOUTS)
         raise DataError(f"model_type {brief(model_type)} is not supported; known: {known}", location=origin)
-    for key, expected in _REQUIRED.items():
+    form = _FORMATS[layout.model_type]
+    values = {**form.defaults, **values}
+    for key, expected in form.required.items():
         if values.get(key, expected) != expected:
             raise DataError(f"{key} is {brief(values[key])}; only {expected!r} is supported", location=origin)
-    fields = {ours: get(values, theirs, origin) for ours, theirs in _FIELDS.items()}
-    architecture, norm_position = kind
-    fields |= {"architecture": architecture, "norm_position": norm_position}
-    if architecture == "electra":
-        fields["embedding_size"] = get(values, "embedding_size", origin)
-    fields |= {"activation": activation_of(values, "hidden_act", origin)}
-    return Described(validated(fields, _FIELDS, origin), vocabulary_size(values, origin))
+    fields = {name: value for name, value in layout.needs.items() if name != "next_sentence"}
+    fields |= {ours: _get(values, theirs, origin) for ours, theirs in form.fields.items()}
+    if model_type == "gpt2" and fields["intermediate_size"] is None and type(fields["hidden_size"]) is int:
+        fields["intermediate_size"] = 4 * fields["hidden_size"]
+    if "biases" in form.fields:
+        fields |= {"dropout": 0.0, "rotary_theta": _rotary_theta(values, origin)}
+    fields["activation"] = _activation(values, form.activation, origin)
+    config = _validated(fields, form.fields, origin)
+    if "biases" in form.fields:
+        _check_heads(values, config, origin)
+    return Described(config, _vocab_size(values, origin))
 
 
-# What every config.json of theirs needs, this one's and decoder_json.py's.
-
-
-def activation_of(values: Mapping[str, Any], key: str, origin: str) -> str:
+def _activation(values: Mapping[str, Any], key: str, origin: str) -> str:
     """Our name of the activation that stands under `key`."""
-    theirs = get(values, key, origin)
+    theirs = _get(values, key, origin)
     ours = next((ours for ours, names in ACTIVATIONS.items() if theirs in names), None)
     if ours is None:
         known = [name for names in ACTIVATIONS.values() for name in names]
@@ -109,14 +219,14 @@ def activation_of(values: Mapping[str, Any], key: str, origin: str) -> str:
     return ours
 
 
-def vocabulary_size(values: Mapping[str, Any], origin: str) -> int:
-    size = get(values, "vocab_size", origin)
+def _vocab_size(values: Mapping[str, Any], origin: str) -> int:
+    size = _get(values, "vocab_size", origin)
     if type(size) is not int or size < 1:
         raise DataError(f"vocab_size must be a positive whole number, not {brief(size)}", location=origin)
     return size
 
 
-def validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:
+def _validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:
     """`keys` are theirs for ours, for the message."""
     try:
         config = ModelConfig.model_validate(fields)
@@ -128,7 +238,7 @@ def validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -
     return config
 
 
-def get(values: Mapping[str, Any], key: str, origin: str) -> Any:
+def _get(values: Mapping[str, Any], key: str, origin: str) -> Any:
     if key not in values:
         raise DataError(f"the key '{key}' is missing.{suggest(key, values)}", location=origin)
     return values[key]
@@ -141,3 +251,88 @@ def _explain(error: ValidationError, keys: Mapping[str, str]) -> str:
         return f"{keys.get(ours, ours)} is {brief(item['input'])}: {message}" if ours else message
 
     return "; ".join(line(item) for item in error.errors(include_url=False))
+
+
+def _rotary_theta(values: Mapping[str, Any], origin: str) -> float:
+    rope = values.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise DataError(f"rope_parameters is {brief(rope)}, not an object", location=origin)
+    if rope.get("rope_type", "default") != "default":
+        raise DataError(f"rope_type {brief(rope['rope_type'])} is not supported; only 'default' is", location=origin)
+    return rope.get("rope_theta", values.get("rope_theta", 10_000.0))
+
+
+def _check_heads(values: Mapping[str, Any], config: ModelConfig, origin: str) -> None:
+    heads, size = config.num_heads, config.hidden_size
+    if values.get("num_key_value_heads") not in (None, heads):
+        raise DataError(
+            f"num_key_value_heads is {brief(values['num_key_value_heads'])}; only num_attention_heads ({heads}) is supported",
+            location=origin,
+        )
+    if values.get("head_dim") not in (None, size // heads):
+        raise DataError(
+            f"head_dim is {brief(values['head_dim'])}; only hidden_size / num_attention_heads is supported", location=origin
+        )
+    if values["attention_bias"] != values["mlp_bias"]:
+        raise DataError("attention_bias and mlp_bias differ; only both or neither are supported", location=origin)
+
+
+# -- the labels of a classifier --
+
+
+class Answers(NamedTuple):
+    """The names of the classes in the order of the outputs; none of a regression, whose one output is the number itself."""
+
+    names: tuple[str, ...]
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.names
+
+    @property
+    def num_classes(self) -> int | None:
+        """C, or None of a regression."""
+        return len(self.names) or None
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.names) or 1
+
+
+def answers_to_json(answers: Answers, model_type: str) -> dict[str, Any]:
+    """What config.json of a classifier has beside the encoder's own keys."""
+    names = answers.names or ("LABEL_0",)
+    values: dict[str, Any] = {
+        "problem_type": "regression" if answers.is_regression else "single_label_classification",
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+    if model_type == "eurobert":
+        values["classifier_pooling"] = "bos"
+    return values
+
+
+def answers_from_json(values: Mapping[str, Any], *, origin: str) -> Answers:
+    """Raises DataError for labels that are no names of 0 to C - 1, and for a task or a pooling that is not ours."""
+    problem = values.get("problem_type")
+    if problem not in (None, "regression", "single_label_classification"):
+        raise DataError(
+            f"problem_type {brief(problem)} is not supported; a text has one label or one number here",
+            location=origin,
+        )
+    if values.get("model_type") == "eurobert" and values.get("classifier_pooling", "late") != "bos":
+        raise DataError("classifier_pooling must be 'bos'; others are not supported", location=origin)
+    named = values.get("id2label")
+    if named is None:  # transformers leaves two unnamed labels out
+        named = {"0": "LABEL_0", "1": "LABEL_1"} if problem != "regression" else {"0": "LABEL_0"}
+    try:
+        by_number = {int(number): str(name) for number, name in named.items()}
+    except (AttributeError, ValueError, TypeError) as error:
+        raise DataError(f"id2label must map numbers to names, not {brief(named)}", location=origin) from error
+    if sorted(by_number) != list(range(len(by_number))) or not by_number:
+        raise DataError(f"id2label must number its labels 0, 1, 2, …, not {brief(sorted(by_number))}", location=origin)
+    if len(by_number) == 1 or problem == "regression":
+        if len(by_number) > 1:
+            raise DataError(f"a regression has one output, not {len(by_number)}", location=origin)
+        return Answers(())
+    return Answers(tuple(by_number[number] for number in range(len(by_number))))

@@ -15,15 +15,19 @@ from safetensors import SafetensorError
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.config.finetune import LEAST_LENGTH
-from tpulm.config.layouts import layout_of
-from tpulm.convert import answers as labels
-from tpulm.convert import decoder_json
-from tpulm.convert.answers import Answers
-from tpulm.convert.config_json import from_config_json, to_config_json
-from tpulm.convert.decoder_names import fuse, table_of, untie
+from tpulm.convert.config_json import (
+    FOREIGN_TYPES,
+    Answers,
+    answers_from_json,
+    answers_to_json,
+    from_config_json,
+    model_type_of,
+    to_config_json,
+)
 from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import Name, from_theirs, head_in, names, tidy, to_theirs
+from tpulm.convert.names import Name, foreign_names, fuse, head_in, names, tidy, untie
+from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.models.electra import Electra, generator_config, halves
@@ -93,17 +97,14 @@ def save_model(
     """
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
     head = head_of(params)
-    model_type = _model_type(config, head)
+    model_type = model_type_of(config, head)
     weights = encode_weights(params, config, vocab_size=vocab_size)
     with storage.built_aside(target, last=CONFIG) as temporary:
         _copy_tokenizer(tokenizer_folder, temporary, config, max_length)
-        if model_type in decoder_json.MODEL_TYPES:
-            special = tokenization.load(tokenizer_folder).special
-            description = decoder_json.to_json(config, model_type, vocab_size=vocab_size, special=special)
-        else:
-            description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id)
+        special = tokenization.load(tokenizer_folder).special if model_type in FOREIGN_TYPES else None
+        description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
         if answers is not None:
-            description |= labels.to_json(answers, model_type)
+            description |= answers_to_json(answers, model_type)
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, weights)
         if card is not None:
@@ -130,7 +131,7 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
 def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int) -> bytes:
     """The bytes of model.safetensors. Raises TpulmError for a parameter that is not finite, ConfigError as `save_model`."""
     head = head_of(params)
-    model_type = _model_type(config, head)
+    model_type = model_type_of(config, head)
     params = jax.device_get(params)
     _check_finite(params)
     tree = spec_of(config, head, vocab_size=vocab_size, num_outputs=_num_outputs(params))
@@ -155,19 +156,12 @@ def save_parts(
     return folder
 
 
-def _model_type(config: ModelConfig, head: Head) -> str:
-    try:
-        return layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
-    except ValueError as error:
-        raise ConfigError(f"this model cannot be exported: {error}") from error
-
-
 def _num_outputs(params: Model) -> int:
     return params.classification_head.output.kernel.shape[1] if isinstance(params, SequenceClassifier) else 0
 
 
 def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple[Name, ...]:
-    return table_of(model_type, tree) if model_type in decoder_json.MODEL_TYPES else names(config, head)
+    return foreign_names(model_type, tree) if model_type in FOREIGN_TYPES else names(config, head)
 
 
 def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> LoadedModel:
@@ -201,16 +195,14 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
 def load_weights(folder: PurePath) -> Weights:
     """What config.json and model.safetensors of a folder hold. Raises DataError when they contradict each other."""
     values, origin = storage.read_given_object(folder / CONFIG), str(folder / WEIGHTS)
-    if values.get("model_type") in decoder_json.MODEL_TYPES:
-        described = decoder_json.from_json(values, origin=str(folder / CONFIG))
-        tied = described.config.tied_output
-        kept = untie(_read_tensors(folder / WEIGHTS), values["model_type"], tied=tied, origin=origin)
+    described = from_config_json(values, origin=str(folder / CONFIG))
+    config, found = described.config, read_tensors(folder / WEIGHTS)
+    if values["model_type"] in FOREIGN_TYPES:
+        kept = untie(found, values["model_type"], tied=config.tied_output, origin=origin)
     else:
-        described = from_config_json(values, origin=str(folder / CONFIG))
-        kept = tidy(_read_tensors(folder / WEIGHTS), origin=origin)
-    config = described.config
+        kept = tidy(found, origin=origin)
     head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
-    answers = labels.from_json(values, origin=str(folder / CONFIG)) if head == "classification" else None
+    answers = answers_from_json(values, origin=str(folder / CONFIG)) if head == "classification" else None
     outputs = answers.num_outputs if answers is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = _table(values["model_type"], tree, config, head)
@@ -267,12 +259,13 @@ def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
     return int(length) if isinstance(length, int | float) and LEAST_LENGTH <= length <= max_positions else None
 
 
-def _read_tensors(path: PurePath) -> dict[str, np.ndarray]:
+def read_tensors(path: PurePath, *, remedy: str = "copy or export it again") -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file. Raises DataError, with the remedy, where it is damaged."""
     try:
         with storage.local_copy(path) as file, storage.explain("read", path):
             return safetensors.numpy.load_file(file)
     except SafetensorError as error:
-        raise DataError(f"not a whole safetensors file ({error}); copy or export it again", location=str(path)) from error
+        raise DataError(f"not a whole safetensors file ({error}); {remedy}", location=str(path)) from error
 
 
 def _check_finite(params: Model) -> None:

@@ -18,8 +18,7 @@ from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.config.layouts import LAYOUTS
 from tpulm.config.starting import OPTIMIZER_FILE
-from tpulm.convert import decoder_json
-from tpulm.convert.checkpoint_path import find_checkpoint
+from tpulm.convert.config_json import FOREIGN_TYPES
 from tpulm.convert.heads import Model, head_of
 from tpulm.convert.huggingface import (
     CONFIG,
@@ -32,6 +31,7 @@ from tpulm.convert.huggingface import (
     load_weights,
     save_loaded,
 )
+from tpulm.convert.tensorbundle import find_checkpoint
 from tpulm.convert.tensorflow1 import Given, Kind, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
@@ -174,9 +174,9 @@ def _unusable_tokenizer(folder: PurePath) -> str | None:
     """Why tpulm cannot use the tokenizer of a model that is built as Llama is, or of a GPT-2; None where it can."""
     values = storage.read_given_object(folder / CONFIG) if storage.exists(folder / CONFIG) else None
     model_type = values.get("model_type") if isinstance(values, dict) else None
-    if model_type not in decoder_json.MODEL_TYPES:
+    if model_type not in FOREIGN_TYPES:
         return None
-    if model_type not in decoder_json.ENCODERS and any(storage.exists(folder / name) for name in TOKENIZERS):
+    if model_type != "eurobert" and any(storage.exists(folder / name) for name in TOKENIZERS):
         return None  # what is wrong with it is an error
     if any(storage.exists(folder / name) for name in TOKENIZERS[:2]):
         try:

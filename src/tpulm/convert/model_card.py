@@ -1,24 +1,27 @@
 """The README.md of an exported model, with the front matter that the Hugging Face hub reads, and the picture of its loss.
 
-Every figure comes from `CardFacts`; a section whose facts are absent is left out.
+Every figure comes from `CardFacts`; the text is templates/model_card.md.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal, NamedTuple
+
+from huggingface_hub import ModelCardData
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
-from tpulm.convert.card_facts import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts
-from tpulm.convert.card_words import architecture, morphemes, origin, words_of
 from tpulm.convert.curve import Line, Point, draw
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
 from tpulm.models.bert import padded_vocab_size
+from tpulm.models.electra import generator_config
 from tpulm.nn.params import named_leaves
 from tpulm.readable import duration
 from tpulm.tokenization import UNKNOWN_WARNING
@@ -28,6 +31,167 @@ CURVE = "curve.svg"
 CURVE_ROWS = 12  # of the table
 LONGEST_TITLE = 36  # letters of a name that fit above the picture, beside its legend
 Row = tuple[str, str]
+_Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the head, the rows
+
+# What a card states. What is None or empty was not measured or is not known, and the card does not mention it.
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """Counts of documents as they were read; characters are those of the documents kept, after cleaning."""
+
+    documents: int  # read
+    skipped: Mapping[str, int] = field(default_factory=dict)  # reason: documents
+    duplicates: int | None = None
+    training_documents: int | None = None
+    holdout_documents: int | None = None
+    characters: int | None = None
+
+
+@dataclass(frozen=True)
+class ImportFacts:
+    """Of a dataset that was not made from text here, but from somebody's records."""
+
+    records: int  # read
+    duplicates: int  # rows left out
+    origin: str  # "bert" or "electra": whose script wrote them
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """Counts of the prepared training rows; tokens are without padding."""
+
+    rows: int
+    tokens: int
+    holdout_rows: int | None = None
+    padding_fraction: float | None = None
+    unknown_fraction: float | None = None
+    tokens_per_character: float | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of held-out text, as `train.evaluate` defines them; loss in nats."""
+
+    step: int
+    loss: float
+    accuracy: float
+    baseline_accuracy: float
+    bits_per_character: float | None = None
+    unigram_entropy: float | None = None
+    perplexity: float | None = None
+    next_sentence_accuracy: float | None = None
+    detection_accuracy: float | None = None
+    detection_auc: float | None = None
+    detection_recall: float | None = None
+    replaced_fraction: float | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text with the mask token in it, and what the model answered: tokens with probabilities, best first."""
+
+    text: str
+    answers: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    name: str
+    config: RunConfig
+    vocab_size: int
+    mask_token: str
+    steps: int  # done, not planned
+    description: str = ""
+    language: str | None = None
+    license: str | None = None
+    corpus: CorpusFacts | None = None
+    imported: ImportFacts | None = None
+    dataset: DatasetFacts | None = None
+    training_curve: tuple[Point, ...] = ()  # step, loss of that step's batch or of the steps since the point before
+    holdout_curve: tuple[Point, ...] = ()
+    scores: Scores | None = None
+    examples: tuple[Example, ...] = ()
+    hardware: str | None = None  # such as "8 TPU v3 cores" or "CPU, 2 cores"
+    tokens_per_second: float | None = None
+    training_seconds: float | None = None
+    version: str | None = None  # of tpulm
+    half: Literal["generator", "discriminator"] | None = None  # of ELECTRA
+
+    @property
+    def model(self) -> ModelConfig:
+        """Of the model that the card is about."""
+        return generator_config(self.config.model) if self.half == "generator" else self.config.model
+
+    @property
+    def head(self) -> Head:
+        if self.half is not None:
+            return "detection" if self.half == "discriminator" else "masked"
+        if self.config.model.architecture == "decoder":
+            return "causal"
+        return "next_sentence" if self.config.data.next_sentence else "masked"
+
+
+class Words(NamedTuple):
+    pipeline: str  # transformers' name of the task
+    tags: tuple[str, ...]
+    task: str  # what it was trained by
+    usage: str  # Python; {name} and {text} are put in, quoted
+    text: str  # {mask}: the example where the facts have none
+    classes: str
+    bits: str  # what bits per character mean
+    use: str
+
+
+_MASKED = Words(
+    pipeline="fill-mask",
+    tags=("masked-language-model",),
+    task="masked-language modelling",
+    usage="""from transformers import pipeline
+
+fill = pipeline("fill-mask", model={name})  # the name or path of the folder that holds this file
+for answer in fill({text}):
+    print(f"{{answer['score']:.3f}}  {{answer['sequence']}}")""",
+    text="… {mask} …",
+    classes="`AutoModelForMaskedLM` and `AutoModel` load the weights, `AutoTokenizer` the tokenizer.",
+    bits="masked-token loss / ln 2 × tokens / characters: comparable between vocabularies at one mask fraction",
+    use="It fills gaps and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
+)
+_CAUSAL = Words(
+    pipeline="text-generation",
+    tags=("causal-language-model",),
+    task="causal language modelling",
+    usage="""from transformers import pipeline
+
+write = pipeline("text-generation", model={name})  # the name or path of the folder that holds this file
+print(write({text}, max_new_tokens=50)[0]["generated_text"])""",
+    text="…",
+    classes="`AutoModelForCausalLM` loads the weights, `AutoTokenizer` the tokenizer.",
+    bits="loss / ln 2 × tokens / characters, ends of texts included: the length of the text in the model's code",
+    use="It continues text, and invents what it says. It follows no instructions and has not been tuned on any task.",
+)
+_DETECTION = Words(
+    pipeline="feature-extraction",
+    tags=("replaced-token-detection",),
+    task="replaced-token detection",
+    usage="""from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSequenceClassification
+
+encoder = AutoModel.from_pretrained({name})  # hidden states; the name or path of the folder that holds this file
+judge = AutoModelForPreTraining.from_pretrained({name})  # a logit for each token: above 0, it looks replaced
+classifier = AutoModelForSequenceClassification.from_pretrained({name}, num_labels=2)  # to be fine-tuned""",
+    text="…",
+    classes="`AutoTokenizer` loads the tokenizer.",
+    bits=_MASKED.bits,
+    use="It tells replaced tokens and represents text. For a task such as classification it must be fine-tuned; none has been "
+    "evaluated.",
+)
+_BY_HEAD: dict[Head, Words] = {
+    "masked": _MASKED,
+    "next_sentence": _MASKED._replace(task="masked-language modelling and next-sentence prediction"),
+    "detection": _DETECTION,
+    "causal": _CAUSAL,
+}
 
 
 def write_card(folder: str | PurePath, facts: CardFacts) -> None:
@@ -43,46 +207,47 @@ def write_card(folder: str | PurePath, facts: CardFacts) -> None:
 
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
-    sections = [
-        _front_matter(facts),
-        f"# {facts.name}",
-        facts.description,
-        _introduction(facts),
-        _usage(facts),
-        _examples(facts.examples, facts.mask_token),
-        _training_data(facts),
-        _training(facts),
-        _curve(facts),
-        _scores(facts),
-        _limitations(facts),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def _front_matter(facts: CardFacts) -> str:
-    """YAML; quoted strings are written as JSON, which YAML contains."""
-    words = words_of(facts.head)
-    mask_token = facts.mask_token if words.pipeline == "fill-mask" else None
-    quoted = [("language", facts.language), ("license", facts.license), ("mask_token", mask_token)]
-    lines = ["---", *(f"{key}: {quote(value)}" for key, value in quoted if value)]
-    begun = "pretrained-from-scratch" if facts.config.train.start_from is None else "continued-pretraining"
-    lines += ["library_name: transformers", f"pipeline_tag: {words.pipeline}"]
-    lines += ["tags:", *(f"- {tag}" for tag in (facts.model.architecture, *words.tags, begun, "tpulm"))]
-    if facts.examples:
-        lines += ["widget:", *(f"- text: {quote(example.text)}" for example in facts.examples)]
-    return "\n".join([*lines, "---"])
-
-
-def _introduction(facts: CardFacts) -> str:
-    model = facts.model
-    size = num_parameters(model, facts.head, facts.vocab_size)
-    made_with = "tpulm" + (f" {facts.version}" if facts.version else "")
-    return (
-        f"{architecture(facts)} with {_millions(size)} parameters: {_plural(model.num_layers, 'layer')}, "
-        f"hidden size {model.hidden_size:,}, {_plural(model.num_heads, 'attention head')}, and a vocabulary of "
-        f"{facts.vocab_size:,} tokens. It {origin(facts)} for "
-        f"{_plural(facts.steps, 'step')} with {made_with}."
+    words = _BY_HEAD[facts.head]
+    text = facts.examples[0].text if facts.examples else words.text.format(mask=facts.mask_token)
+    environment = Environment(
+        loader=PackageLoader("tpulm"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
+    environment.filters |= {"code": code, "plural": _plural, "percent": _percent, "number": "{:,}".format}
+    environment.globals["table"] = table
+    return environment.get_template("model_card.md").render(
+        facts=facts,
+        metadata=_metadata(facts, words),
+        words=words,
+        architecture=_architecture(facts),
+        parameters=_millions(num_parameters(facts.model, facts.head, facts.vocab_size)),
+        origin=_origin(facts),
+        usage=words.usage.format(name=quote(facts.name), text=quote(text)),
+        examples=_examples(facts.examples),
+        data=[*_corpus_rows(facts.corpus), *_import_rows(facts.imported), *_dataset_rows(facts.dataset, facts)],
+        training=_training_rows(facts),
+        losses=_losses(facts),
+        scores=_score_rows(facts),
+        unknown=(facts.dataset and facts.dataset.unknown_fraction) or 0.0,
+        unknown_warning=UNKNOWN_WARNING,
+    )
+
+
+def _metadata(facts: CardFacts, words: Words) -> str:
+    """YAML."""
+    begun = "pretrained-from-scratch" if facts.config.train.start_from is None else "continued-pretraining"
+    return ModelCardData(
+        language=facts.language,
+        license=facts.license,
+        mask_token=facts.mask_token if words.pipeline == "fill-mask" else None,
+        library_name="transformers",
+        pipeline_tag=words.pipeline,
+        tags=[facts.model.architecture, *words.tags, begun, "tpulm"],
+        widget=[{"text": example.text} for example in facts.examples] or None,
+    ).to_yaml()
 
 
 def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
@@ -93,16 +258,33 @@ def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
     return sum(math.prod(leaf.shape) for leaf in leaves) - padding * per_token
 
 
-def _usage(facts: CardFacts) -> str:
-    words = words_of(facts.head)
-    text = facts.examples[0].text if facts.examples else words.text.format(mask=facts.mask_token)
-    usage = words.usage.format(name=quote(facts.name), text=quote(text))
-    return f"## How to use\n\n```python\n{usage}\n```\n\n{words.classes}{morphemes(facts)}"
+def _origin(facts: CardFacts) -> str:
+    """What the weights began as, and what they were trained to do."""
+    task, start = _BY_HEAD[facts.head].task, facts.config.train.start_from
+    if facts.config.train.objective.whole_words and facts.head != "causal":
+        task += ", with whole words masked,"
+    if start is None:
+        return f"was pretrained from scratch by {task}"
+    names = [name for name in PurePath(start).parts if name not in ("export", "/")]
+    return f"was trained further, from the weights of {code(names[-1] if names else start)}, by {task}"
 
 
-def _examples(examples: Sequence[Example], mask_token: str) -> str:
+def _architecture(facts: CardFacts) -> str:
+    """What the model is, with the class of transformers that it is built as."""
+    model = facts.model
+    if model.architecture == "decoder":
+        return "A causal Transformer (Hugging Face's " + ("GPT-2)" if model.positions == "learned" else "Llama)")
+    if model.architecture == "electra":
+        what = "discriminator of an ELECTRA, the half to fine-tune," if facts.half == "discriminator" else ""
+        return "The " + (what or "generator of an ELECTRA, the small half that fills masks,")
+    if model.positions == "rotary":
+        return "A pre-norm BERT with rotary positions (Hugging Face's EuroBERT)"
+    return "A BERT" if model.norm_position == "post" else "A pre-norm BERT (Hugging Face's Megatron-BERT)"
+
+
+def _examples(examples: Sequence[Example]) -> _Table | None:
     if not examples:
-        return ""
+        return None
     width = max(len(example.answers) for example in examples)
     rows = [
         (
@@ -112,13 +294,7 @@ def _examples(examples: Sequence[Example], mask_token: str) -> str:
         )
         for example in examples
     ]
-    head = ("Text", *(f"{_ordinal(i)} answer" for i in range(1, width + 1)))
-    return f"What this model answers for {code(mask_token)}, with its probability:\n\n{table(head, rows)}"
-
-
-def _training_data(facts: CardFacts) -> str:
-    rows = [*_corpus_rows(facts.corpus), *_import_rows(facts.imported), *_dataset_rows(facts.dataset, facts)]
-    return f"## Training data\n\n{table(('Count', 'Value'), rows, right=(1,))}" if rows else ""
+    return ("Text", *(f"{_ordinal(i)} answer" for i in range(1, width + 1))), rows
 
 
 def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
@@ -163,7 +339,7 @@ def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
     return rows
 
 
-def _training(facts: CardFacts) -> str:
+def _training_rows(facts: CardFacts) -> list[Row]:
     done = [("steps done", f"{facts.steps:,}")]
     if facts.hardware:
         done.append(("hardware", facts.hardware))
@@ -171,8 +347,7 @@ def _training(facts: CardFacts) -> str:
         done.append(("time", duration(facts.training_seconds)))
     if facts.tokens_per_second is not None:
         done.append(("tokens of text per second", f"{facts.tokens_per_second:,.0f}"))
-    rows = [*done, *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None))]
-    return f"## Training\n\n{table(('Setting', 'Value'), rows)}"
+    return [*done, *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None))]
 
 
 def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
@@ -217,14 +392,12 @@ def _lines(facts: CardFacts) -> list[Line]:
     return [line for line in finite if line.points]
 
 
-def _curve(facts: CardFacts) -> str:
+def _losses(facts: CardFacts) -> _Table | None:
     lines = _lines(facts)
     if not lines:
-        return ""
+        return None
     rows = [(f"{step:,}", *(_value_at(line.points, step) for line in lines)) for step in _steps_shown(lines)]
-    head = ("Step", *(f"{line.label} loss".capitalize() for line in lines))
-    losses = table(head, rows, right=range(len(head)))
-    return f"## Loss\n\n![Loss over the steps of training]({CURVE})\n\n{losses}"
+    return ("Step", *(f"{line.label} loss".capitalize() for line in lines)), rows
 
 
 def _steps_shown(lines: Sequence[Line]) -> list[int]:
@@ -241,10 +414,10 @@ def _value_at(points: Sequence[Point], step: int) -> str:
     return next((f"{point.value:.3f}" for point in points if point.step == step), "")
 
 
-def _scores(facts: CardFacts) -> str:
+def _score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
     scores = facts.scores
     if scores is None:
-        return ""
+        return []
     loss_is = "mean cross-entropy of the predicted tokens, in nats"
     if facts.half is not None:
         objective = facts.config.train.objective
@@ -274,36 +447,10 @@ def _scores(facts: CardFacts) -> str:
     if scores.perplexity is not None:
         rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss: for each token of this vocabulary"))
     if scores.bits_per_character is not None:
-        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", words_of(facts.head).bits))
+        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", _BY_HEAD[facts.head].bits))
     if scores.next_sentence_accuracy is not None:
         rows.append(("next-sentence accuracy", _percent(scores.next_sentence_accuracy), "share of the rows judged rightly"))
-    held_out = f"{scores.rows:,} rows of held-out text" if scores.rows is not None else "held-out text"
-    scored = table(("Score", "Value", "Meaning"), rows, right=(1,))
-    return f"## Held-out scores\n\nOn {held_out}, after step {scores.step:,}:\n\n{scored}"
-
-
-def _limitations(facts: CardFacts) -> str:
-    config = facts.config
-    points = [
-        f"It reads at most {config.model.max_positions:,} tokens at once and was trained on rows of "
-        f"{config.data.sequence_length:,}.",
-        "It has learned from its training texts and repeats their errors, opinions and gaps; these have not been measured.",
-        words_of(facts.head).use,
-    ]
-    if facts.scores is not None:
-        points.append(
-            "Only exact copies of held-out rows were kept out of training: other cuts of the same text flatter the scores."
-            if facts.imported
-            else "Only exact copies of held-out documents were kept out of training: near copies flatter the scores."
-        )
-    unknown = (facts.dataset and facts.dataset.unknown_fraction) or 0.0
-    if unknown >= UNKNOWN_WARNING:
-        points.append(f"Its vocabulary does not fit its training text, of whose tokens {_percent(unknown)} are unknown.")
-    if not facts.imported and config.tokenizer.lowercase and not config.tokenizer.path:
-        points.append("Its tokenizer lower-cases: it does not tell upper case from lower.")
-    if not facts.license:
-        points.append("No licence is stated: it depends on the training texts, of whose licences nothing is recorded here.")
-    return "## Limitations\n\n" + "\n".join(f"- {point}" for point in points)
+    return rows
 
 
 def _plural(count: int, noun: str) -> str:

@@ -1,25 +1,22 @@
-"""Parameters in Hugging Face's words: two-column tables, and the copying that follows them.
+"""Names of parameters in other people's checkpoints: one two-column table for each model, and what else their files hold.
 
-Their linear layers keep weights as [out, in], ours as [in, out] with the heads apart. Axes that our specs name "layers" become
-one of their tensors each, and the rows that pad our vocabulary are cut off on the way out and added on the way in.
+Hugging Face's linear layers keep weights as [out, in], ours as [in, out] with the heads apart. TF1's names follow from Hugging
+Face's by a rule. GPT-2 keeps queries, keys and values in one tensor, whose thirds are written here as "…c_attn.weight[0]", [1]
+and [2].
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 
 from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head
-from tpulm.errors import DataError, some_of, suggest
-from tpulm.nn.params import ParamSpec, is_spec, named_leaves
+from tpulm.errors import DataError
+from tpulm.nn.params import named_leaves
 
-_SHOWN = 20  # names of each kind of problem that an error lists
-NormPosition = Literal["post", "pre"]
 # same: as ours; flat: all axes as one; dense: ours is [in, out…], theirs [out, in]; merge: ours is [in…, out], theirs [out, in]
 # conv, conv merge: the same two where theirs is [in, out]
 Layout = Literal["same", "flat", "dense", "merge", "conv", "conv merge"]
@@ -33,88 +30,112 @@ class Name(NamedTuple):
     layout: Layout = "same"
 
 
-_EMBEDDINGS = (
+Table = tuple[Name, ...]
+
+
+def _linear(ours: str, theirs: str, kernel: Layout = "dense", bias: Layout = "same") -> Table:
+    return Name(f"{ours}/kernel", f"{theirs}.weight", kernel), Name(f"{ours}/bias", f"{theirs}.bias", bias)
+
+
+def _norm(ours: str, theirs: str) -> Table:
+    return Name(f"{ours}/scale", f"{theirs}.weight"), Name(f"{ours}/bias", f"{theirs}.bias")
+
+
+_BERT_LAYER = "bert.encoder.layer.{layer}."
+_BODY = (
     Name("embeddings/tokens", "bert.embeddings.word_embeddings.weight"),
     Name("embeddings/positions", "bert.embeddings.position_embeddings.weight"),
     Name("embeddings/types", "bert.embeddings.token_type_embeddings.weight"),
+    *_linear("layers/attention/query", _BERT_LAYER + "attention.self.query", bias="flat"),
+    *_linear("layers/attention/key", _BERT_LAYER + "attention.self.key", bias="flat"),
+    *_linear("layers/attention/value", _BERT_LAYER + "attention.self.value", bias="flat"),
+    *_linear("layers/attention/output", _BERT_LAYER + "attention.output.dense", "merge"),
+    *_linear("layers/up", _BERT_LAYER + "intermediate.dense"),
+    *_linear("layers/down", _BERT_LAYER + "output.dense"),
 )
-_LAYER = "bert.encoder.layer.{layer}."
-_LAYERS = (
-    Name("layers/attention/query/kernel", _LAYER + "attention.self.query.weight", "dense"),
-    Name("layers/attention/query/bias", _LAYER + "attention.self.query.bias", "flat"),
-    Name("layers/attention/key/kernel", _LAYER + "attention.self.key.weight", "dense"),
-    Name("layers/attention/key/bias", _LAYER + "attention.self.key.bias", "flat"),
-    Name("layers/attention/value/kernel", _LAYER + "attention.self.value.weight", "dense"),
-    Name("layers/attention/value/bias", _LAYER + "attention.self.value.bias", "flat"),
-    Name("layers/attention/output/kernel", _LAYER + "attention.output.dense.weight", "merge"),
-    Name("layers/attention/output/bias", _LAYER + "attention.output.dense.bias"),
-    Name("layers/up/kernel", _LAYER + "intermediate.dense.weight", "dense"),
-    Name("layers/up/bias", _LAYER + "intermediate.dense.bias"),
-    Name("layers/down/kernel", _LAYER + "output.dense.weight", "dense"),
-    Name("layers/down/bias", _LAYER + "output.dense.bias"),
-)
-_NORMS: dict[NormPosition, tuple[Name, ...]] = {
+_NORMS = {
     "post": (  # BertForMaskedLM
-        Name("embeddings/norm/scale", "bert.embeddings.LayerNorm.weight"),
-        Name("embeddings/norm/bias", "bert.embeddings.LayerNorm.bias"),
-        Name("layers/attention_norm/scale", _LAYER + "attention.output.LayerNorm.weight"),
-        Name("layers/attention_norm/bias", _LAYER + "attention.output.LayerNorm.bias"),
-        Name("layers/feed_forward_norm/scale", _LAYER + "output.LayerNorm.weight"),
-        Name("layers/feed_forward_norm/bias", _LAYER + "output.LayerNorm.bias"),
+        *_norm("embeddings/norm", "bert.embeddings.LayerNorm"),
+        *_norm("layers/attention_norm", _BERT_LAYER + "attention.output.LayerNorm"),
+        *_norm("layers/feed_forward_norm", _BERT_LAYER + "output.LayerNorm"),
     ),
     "pre": (  # MegatronBertForMaskedLM
-        Name("layers/attention_norm/scale", _LAYER + "attention.ln.weight"),
-        Name("layers/attention_norm/bias", _LAYER + "attention.ln.bias"),
-        Name("layers/feed_forward_norm/scale", _LAYER + "ln.weight"),
-        Name("layers/feed_forward_norm/bias", _LAYER + "ln.bias"),
-        Name("final_norm/scale", "bert.encoder.ln.weight"),
-        Name("final_norm/bias", "bert.encoder.ln.bias"),
+        *_norm("layers/attention_norm", _BERT_LAYER + "attention.ln"),
+        *_norm("layers/feed_forward_norm", _BERT_LAYER + "ln"),
+        *_norm("final_norm", "bert.encoder.ln"),
     ),
 }
 _MASKED_HEAD = (
-    Name("masked_head/dense/kernel", "cls.predictions.transform.dense.weight", "dense"),
-    Name("masked_head/dense/bias", "cls.predictions.transform.dense.bias"),
-    Name("masked_head/norm/scale", "cls.predictions.transform.LayerNorm.weight"),
-    Name("masked_head/norm/bias", "cls.predictions.transform.LayerNorm.bias"),
+    *_linear("masked_head/dense", "cls.predictions.transform.dense"),
+    *_norm("masked_head/norm", "cls.predictions.transform.LayerNorm"),
     Name("masked_head/output_bias", "cls.predictions.bias"),
 )
-_NEXT_SENTENCE = (
-    Name("next_sentence/pooler/kernel", "bert.pooler.dense.weight", "dense"),
-    Name("next_sentence/pooler/bias", "bert.pooler.dense.bias"),
-    Name("next_sentence/output/kernel", "cls.seq_relationship.weight", "dense"),
-    Name("next_sentence/output/bias", "cls.seq_relationship.bias"),
-)
+_NEXT_SENTENCE = _linear("next_sentence/output", "cls.seq_relationship")
+_BERT_HEADS = {
+    "masked": _MASKED_HEAD,
+    "next_sentence": (*_MASKED_HEAD, *_linear("next_sentence/pooler", "bert.pooler.dense"), *_NEXT_SENTENCE),
+    "classification": (  # BertForSequenceClassification, MegatronBertForSequenceClassification
+        *_linear("classification_head/dense", "bert.pooler.dense"),
+        *_linear("classification_head/output", "classifier"),
+    ),
+}
+_ELECTRA_HEADS = {
+    "masked": (  # ElectraForMaskedLM
+        *_linear("masked_head/dense", "generator_predictions.dense"),
+        *_norm("masked_head/norm", "generator_predictions.LayerNorm"),
+        Name("masked_head/output_bias", "generator_lm_head.bias"),
+    ),
+    "detection": (  # ElectraForPreTraining
+        *_linear("detection_head/dense", "discriminator_predictions.dense"),
+        *_linear("detection_head/output", "discriminator_predictions.dense_prediction"),
+    ),
+    "classification": (  # ElectraForSequenceClassification
+        *_linear("classification_head/dense", "classifier.dense"),
+        *_linear("classification_head/output", "classifier.out_proj"),
+    ),
+}
+_PROJECTION = _linear("projection", "electra.embeddings_project")
 
-_PROJECTION = (
-    Name("projection/kernel", "electra.embeddings_project.weight", "dense"),
-    Name("projection/bias", "electra.embeddings_project.bias"),
+_LLAMA_LAYER = "model.layers.{layer}."
+_LLAMA = (
+    Name("embeddings/tokens", "model.embed_tokens.weight"),
+    *_linear("layers/attention/query", _LLAMA_LAYER + "self_attn.q_proj", bias="flat"),
+    *_linear("layers/attention/key", _LLAMA_LAYER + "self_attn.k_proj", bias="flat"),
+    *_linear("layers/attention/value", _LLAMA_LAYER + "self_attn.v_proj", bias="flat"),
+    *_linear("layers/attention/output", _LLAMA_LAYER + "self_attn.o_proj", "merge"),
+    Name("layers/attention_norm/scale", _LLAMA_LAYER + "input_layernorm.weight"),
+    *_linear("layers/gate", _LLAMA_LAYER + "mlp.gate_proj"),
+    *_linear("layers/up", _LLAMA_LAYER + "mlp.up_proj"),
+    *_linear("layers/down", _LLAMA_LAYER + "mlp.down_proj"),
+    Name("layers/feed_forward_norm/scale", _LLAMA_LAYER + "post_attention_layernorm.weight"),
+    Name("final_norm/scale", "model.norm.weight"),
+    Name("output", "lm_head.weight"),  # LlamaForCausalLM
+    Name("masked_head/output", "lm_head.weight"),  # EuroBertForMaskedLM
+    Name("masked_head/output_bias", "lm_head.bias"),
+    *_linear("classification_head/dense", "dense"),  # EuroBertForSequenceClassification
+    *_linear("classification_head/output", "classifier"),
 )
-_GENERATOR = (  # ElectraForMaskedLM
-    Name("masked_head/dense/kernel", "generator_predictions.dense.weight", "dense"),
-    Name("masked_head/dense/bias", "generator_predictions.dense.bias"),
-    Name("masked_head/norm/scale", "generator_predictions.LayerNorm.weight"),
-    Name("masked_head/norm/bias", "generator_predictions.LayerNorm.bias"),
-    Name("masked_head/output_bias", "generator_lm_head.bias"),
+_GPT2_LAYER = "transformer.h.{layer}."
+_GPT2 = (
+    Name("embeddings/tokens", "transformer.wte.weight"),
+    Name("embeddings/positions", "transformer.wpe.weight"),
+    *(
+        row
+        for third, ours in enumerate(("query", "key", "value"))
+        for row in (
+            Name(f"layers/attention/{ours}/kernel", f"{_GPT2_LAYER}attn.c_attn.weight[{third}]", "conv"),
+            Name(f"layers/attention/{ours}/bias", f"{_GPT2_LAYER}attn.c_attn.bias[{third}]", "flat"),
+        )
+    ),
+    *_linear("layers/attention/output", _GPT2_LAYER + "attn.c_proj", "conv merge"),
+    *_norm("layers/attention_norm", _GPT2_LAYER + "ln_1"),
+    *_linear("layers/up", _GPT2_LAYER + "mlp.c_fc", "same"),
+    *_linear("layers/down", _GPT2_LAYER + "mlp.c_proj", "same"),
+    *_norm("layers/feed_forward_norm", _GPT2_LAYER + "ln_2"),
+    *_norm("final_norm", "transformer.ln_f"),
+    Name("output", "lm_head.weight"),
 )
-_DISCRIMINATOR = (  # ElectraForPreTraining
-    Name("detection_head/dense/kernel", "discriminator_predictions.dense.weight", "dense"),
-    Name("detection_head/dense/bias", "discriminator_predictions.dense.bias"),
-    Name("detection_head/output/kernel", "discriminator_predictions.dense_prediction.weight", "dense"),
-    Name("detection_head/output/bias", "discriminator_predictions.dense_prediction.bias"),
-)
-
-_BERT_CLASSIFIER = (  # BertForSequenceClassification, MegatronBertForSequenceClassification
-    Name("classification_head/dense/kernel", "bert.pooler.dense.weight", "dense"),
-    Name("classification_head/dense/bias", "bert.pooler.dense.bias"),
-    Name("classification_head/output/kernel", "classifier.weight", "dense"),
-    Name("classification_head/output/bias", "classifier.bias"),
-)
-_ELECTRA_CLASSIFIER = (  # ElectraForSequenceClassification
-    Name("classification_head/dense/kernel", "classifier.dense.weight", "dense"),
-    Name("classification_head/dense/bias", "classifier.dense.bias"),
-    Name("classification_head/output/kernel", "classifier.out_proj.weight", "dense"),
-    Name("classification_head/output/bias", "classifier.out_proj.bias"),
-)
+_FOREIGN = {"gpt2": _GPT2, "llama": _LLAMA, "eurobert": _LLAMA}
 
 # Theirs that repeat another tensor: dropped when equal to it, refused otherwise.
 TIED = {
@@ -127,27 +148,82 @@ BUFFERS = ("bert.embeddings.position_ids", "electra.embeddings.position_ids")
 POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
 # How the first conversions, bert-base-uncased among them, name the two vectors of a norm.
 _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+_FOREIGN_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # ends of names that old files have
+_FUSED = (".c_attn.weight", ".c_attn.bias")
+_BARE = ("wte.", "wpe.", "h.", "ln_f.")
+
+# TF1: where the rule does not hold.
+_TF1_NAMES = {
+    "cls.predictions.bias": "cls/predictions/output_bias",
+    "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",  # the one kernel that is [out, in]
+    "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
+    "generator_lm_head.bias": "generator_predictions/output_bias",
+    "discriminator_predictions.dense_prediction.weight": "discriminator_predictions/dense_1/kernel",
+    "discriminator_predictions.dense_prediction.bias": "discriminator_predictions/dense_1/bias",
+}
+_TF1_SUFFIXES = {"LayerNorm/weight": "LayerNorm/gamma", "LayerNorm/bias": "LayerNorm/beta", "_embeddings/weight": "_embeddings"}
+_TF1_LAYOUTS: dict[Layout, Layout] = {"dense": "conv", "merge": "conv merge"}
+TF1_NEXT_SENTENCE = _TF1_NAMES["cls.seq_relationship.weight"]  # without it nothing reads the pooler
+TF1_POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
+# Theirs that are no weights of the model, as patterns; None: dropped on purpose.
+TF1_EXTRAS: tuple[tuple[str | None, str], ...] = (
+    ("step", "global_step"),
+    ("adam_m", "*/adam_m"),  # the optimiser's means of gradients
+    ("adam_v", "*/adam_v"),  # and of their squares
+    (None, "*/Adam"),  # the same two of tf.train.AdamOptimizer, which corrects their bias apart
+    (None, "*/Adam_1"),
+    (None, "beta1_power"),
+    (None, "beta2_power"),
+)
 
 
-def names(config: ModelConfig, head: Head) -> tuple[Name, ...]:
-    """The table for one model; every parameter of ours is in it once."""
+def names(config: ModelConfig, head: Head) -> Table:
+    """Hugging Face's of one BERT or half of an ELECTRA; every parameter of ours is in it once.
+
+    A head that the architecture does not have gets the masked one's names, so that what contradicts them is listed.
+    """
     if config.architecture == "electra":
-        body = (*_EMBEDDINGS, *_LAYERS, *_NORMS["post"])
-        renamed = (row._replace(theirs=row.theirs.replace("bert.", "electra.", 1)) for row in body)
+        body = (row._replace(theirs=row.theirs.replace("bert.", "electra.", 1)) for row in (*_BODY, *_NORMS["post"]))
         projection = _PROJECTION if config.embedding_size not in (None, config.hidden_size) else ()
-        heads = {"detection": _DISCRIMINATOR, "classification": _ELECTRA_CLASSIFIER}.get(head, _GENERATOR)
-        return (*renamed, *projection, *heads)
-    heads = {"next_sentence": (*_MASKED_HEAD, *_NEXT_SENTENCE), "classification": _BERT_CLASSIFIER}.get(head, _MASKED_HEAD)
-    return (*_EMBEDDINGS, *_LAYERS, *_NORMS[config.norm_position], *heads)
+        return (*body, *projection, *_ELECTRA_HEADS.get(head, _ELECTRA_HEADS["masked"]))
+    return (*_BODY, *_NORMS[config.norm_position], *_BERT_HEADS.get(head, _MASKED_HEAD))
+
+
+def foreign_names(model_type: str, spec: Any) -> Table:
+    """Hugging Face's of GPT-2, Llama or EuroBERT: the rows for the parameters that the model has."""
+    ours = named_leaves(spec)
+    return tuple(row for row in _FOREIGN[model_type] if row.ours in ours)
+
+
+def tf1_names(config: ModelConfig, head: Head, *, body: str = "electra", embeddings: str = "electra") -> Table:
+    """Google's of the same; `body` and `embeddings` are the scopes ("electra" or "generator") in which an ELECTRA has these."""
+
+    def row_of(row: Name) -> Name:
+        name = _TF1_NAMES.get(row.theirs) or row.theirs.replace(".", "/").replace("layer/{layer}", "layer_{layer}")
+        for theirs, tf1 in _TF1_SUFFIXES.items():
+            if name.endswith(theirs):
+                name = name.removesuffix(theirs) + tf1
+        if name.endswith("/weight"):
+            name = name.removesuffix("weight") + "kernel"
+        if name.startswith("electra/"):
+            scope = embeddings if name.startswith("electra/embeddings/") else body
+            name = scope + name.removeprefix("electra")
+        return row._replace(theirs=name, layout=_tf1_layout(row, name))
+
+    return tuple(row_of(row) for row in names(config, head))
+
+
+def _tf1_layout(row: Name, name: str) -> Layout:
+    return row.layout if name == TF1_NEXT_SENTENCE else _TF1_LAYOUTS.get(row.layout, row.layout)
 
 
 def head_in(tensors: Mapping[str, Any]) -> Head:
     """The head that their tensors hold."""
     if any(name in tensors for name in ("classifier.weight", "classifier.out_proj.weight")):
         return "classification"
-    if any(row.theirs in tensors for row in _DISCRIMINATOR):
+    if any(row.theirs in tensors for row in _ELECTRA_HEADS["detection"]):
         return "detection"
-    return "next_sentence" if any(row.theirs in tensors for row in _NEXT_SENTENCE[2:]) else "masked"
+    return "next_sentence" if any(row.theirs in tensors for row in _NEXT_SENTENCE) else "masked"
 
 
 class Kept(NamedTuple):
@@ -183,133 +259,36 @@ def _current_name(name: str) -> str:
     return name
 
 
-def to_theirs(params: Any, spec: Any, table: Sequence[Name], *, vocab_size: int) -> dict[str, np.ndarray]:
-    """Their tensors by name, float32, as C-ordered copies; the vocabulary cut to `vocab_size`."""
-    leaves, specs = named_leaves(params), named_leaves(spec)
-    rows = _by_our_name(table, specs)
-    tensors: dict[str, np.ndarray] = {}
-    for ours, leaf_spec in specs.items():
-        name, layout = rows[ours].theirs, rows[ours].layout
-        array = np.asarray(leaves[ours], np.float32)
-        if _is_stacked(leaf_spec):
-            for layer, piece in enumerate(array):
-                tensors[name.format(layer=layer)] = _to_their_layout(piece, layout)
-        else:
-            cut = array[:vocab_size] if _has_vocabulary(leaf_spec) else array
-            tensors[name] = _to_their_layout(cut, layout)
-    return tensors
+def fuse(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Their tensors as they are stored: thirds "name[0]", "name[1]", "name[2]" joined along the last axis."""
+    fused: dict[str, np.ndarray] = {}
+    for name, tensor in tensors.items():
+        if not name.endswith("]"):
+            fused[name] = tensor
+        elif name.endswith("[0]"):
+            whole = name.removesuffix("[0]")
+            fused[whole] = np.concatenate([tensors[f"{whole}[{third}]"] for third in range(3)], axis=-1)
+    return fused
 
 
-def from_theirs(
-    tensors: Mapping[str, Any],
-    spec: Any,
-    table: Sequence[Name],
-    *,
-    vocab_size: int,
-    origin: str,
-    description: str = "config.json",
-) -> Any:
-    """Our tree of float32 arrays. Raises DataError naming what is missing, unknown or of another shape, before any is read.
+def untie(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool, origin: str) -> Kept:
+    """Tensors as the table names them: fused ones cut in three, buffers left out, and where tied the output too.
 
-    A tensor is an array, or has a `shape` and becomes one by `np.asarray`. `description` is what the model's sizes are known
-    from, for the message.
+    Raises DataError where a tied output is another table than the embeddings.
     """
-    specs = named_leaves(spec)
-    rows = _by_our_name(table, specs)
-    layers = max(leaf_spec.shape[0] for leaf_spec in specs.values() if _is_stacked(leaf_spec))
-    if layers > len(tensors):  # or the names alone would fill the memory
-        raise DataError(
-            f"the weights do not fit {description}: it says {layers:,} layers, and there are {len(tensors):,} tensors in all",
-            location=origin,
-        )
-    _check(tensors, _their_shapes(specs, rows, vocab_size=vocab_size), origin=origin, description=description)
-
-    def leaf(ours: str, leaf_spec: ParamSpec) -> np.ndarray:
-        name, layout = rows[ours].theirs, rows[ours].layout
-        shape = leaf_spec.shape
-        if _is_stacked(leaf_spec):
-            layers = (np.asarray(tensors[name.format(layer=layer)]) for layer in range(shape[0]))
-            return np.stack([_to_our_layout(tensor, layout, shape[1:]) for tensor in layers])
-        if _has_vocabulary(leaf_spec):
-            padded = np.zeros(shape, np.float32)
-            padded[:vocab_size] = np.asarray(tensors[name])
-            return padded
-        return _to_our_layout(np.asarray(tensors[name]), layout, shape)
-
-    leaves = {ours: leaf(ours, leaf_spec) for ours, leaf_spec in specs.items()}
-    broken = [rows[ours].theirs for ours, array in leaves.items() if not np.isfinite(array).all()]
-    if broken:
-        raise DataError(f"NaN or infinite numbers in {some_of(broken)}", location=origin)
-    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), list(leaves.values()))
-
-
-def _check(tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], *, origin: str, description: str) -> None:
-    missing = [name for name in expected if name not in tensors]
-    unknown = [name for name in tensors if name not in expected]
-    wrong = [name for name in tensors if name in expected and tuple(tensors[name].shape) != expected[name]]
-    problems = [f"missing: {name} {list(expected[name])}" for name in missing[:_SHOWN]]
-    problems += [f"unknown: {name} {list(tensors[name].shape)}.{suggest(name, expected)}" for name in unknown[:_SHOWN]]
-    problems += [
-        f"shape: {name} is {list(tensors[name].shape)}, {description} says {list(expected[name])}" for name in wrong[:_SHOWN]
-    ]
-    if problems:
-        count = len(missing) + len(unknown) + len(wrong)
-        problems += [f"and {count - len(problems)} more"] if count > len(problems) else []
-        lines = "\n".join(f"  {problem}" for problem in problems)
-        raise DataError(f"the weights do not fit {description} ({count} of {len(expected)} names):\n{lines}", location=origin)
-
-
-def _their_shapes(specs: Mapping[str, ParamSpec], rows: Mapping[str, Name], *, vocab_size: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for ours, leaf_spec in specs.items():
-        name, layout = rows[ours].theirs, rows[ours].layout
-        if _is_stacked(leaf_spec):
-            for layer in range(leaf_spec.shape[0]):
-                shapes[name.format(layer=layer)] = _their_shape(leaf_spec.shape[1:], layout)
-        elif _has_vocabulary(leaf_spec):
-            shapes[name] = (vocab_size, *leaf_spec.shape[1:])
+    if model_type == "gpt2":  # saved as the bare GPT2Model, as the first ones were
+        tensors = {f"transformer.{name}" if name.startswith(_BARE) else name: tensor for name, tensor in tensors.items()}
+    kept: dict[str, np.ndarray] = {}
+    embeddings = _FOREIGN[model_type][0].theirs
+    for name, tensor in tensors.items():
+        if name.endswith(_FOREIGN_BUFFERS):
+            continue
+        if name == "lm_head.weight" and tied:
+            if not np.array_equal(tensor, tensors.get(embeddings, tensor)):
+                raise DataError(f"{name} differs from {embeddings}, but config.json says they are tied", location=origin)
+            kept.setdefault(embeddings, tensor)
+        elif name.endswith(_FUSED) and tensor.shape[-1] % 3 == 0:
+            kept |= {f"{name}[{third}]": part for third, part in enumerate(np.split(tensor, 3, axis=-1))}
         else:
-            shapes[name] = _their_shape(leaf_spec.shape, layout)
-    return shapes
-
-
-def _by_our_name(table: Sequence[Name], specs: Mapping[str, ParamSpec]) -> dict[str, Name]:
-    rows = {row.ours: row for row in table}
-    if rows.keys() != specs.keys():
-        raise ValueError(f"the table of names and the model differ in {sorted(rows.keys() ^ specs.keys())}")
-    return rows
-
-
-def _is_stacked(leaf_spec: ParamSpec) -> bool:
-    return leaf_spec.axes[0] == "layers"
-
-
-def _has_vocabulary(leaf_spec: ParamSpec) -> bool:
-    return leaf_spec.axes[0] == "vocab"
-
-
-def _their_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
-    match layout:
-        case "same":
-            return shape
-        case "flat":
-            return (math.prod(shape),)
-        case "dense":
-            return (math.prod(shape[1:]), shape[0])
-        case "merge":
-            return (shape[-1], math.prod(shape[:-1]))
-        case "conv":
-            return (shape[0], math.prod(shape[1:]))
-        case "conv merge":
-            return (math.prod(shape[:-1]), shape[-1])
-
-
-def _to_their_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
-    shape = _their_shape(array.shape, layout)
-    turned = array.reshape(shape[::-1]).T if layout in ("dense", "merge") else array.reshape(shape)
-    return np.array(turned, order="C")
-
-
-def _to_our_layout(tensor: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    turned = tensor.T if layout in ("dense", "merge") else tensor
-    return np.array(turned, np.float32).reshape(shape)
+            kept[name] = tensor
+    return Kept(kept, ())

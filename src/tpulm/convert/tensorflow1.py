@@ -18,9 +18,9 @@ import numpy as np
 from tpulm.config import ModelConfig
 from tpulm.convert.config_json import Described, from_config_json
 from tpulm.convert.heads import Head, Model, spec_of
-from tpulm.convert.names import Name, from_theirs
+from tpulm.convert.names import TF1_EXTRAS, TF1_NEXT_SENTENCE, TF1_POOLER, Name, tf1_names
 from tpulm.convert.tensorbundle import Bundle, open_bundle
-from tpulm.convert.tensorflow1_names import EXTRAS, NEXT_SENTENCE, POOLER, bert_names, electra_names
+from tpulm.convert.tensors import from_theirs
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
 
@@ -91,13 +91,13 @@ def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None 
             "transformers and save_pretrained() it, which writes model.safetensors",
             location=bundle.index,
         )
-    extras = {name: role for name in bundle for role, pattern in EXTRAS if fnmatchcase(name, pattern)}
+    extras = {name: role for name in bundle for role, pattern in TF1_EXTRAS if fnmatchcase(name, pattern)}
     weights = [name for name in bundle if name not in extras]
     found = _kind_in(weights, bundle)
     if kind not in (None, found):
         raise ConfigError(f"{prefix} holds {found.upper()}, not {kind}: leave --kind out, or name another checkpoint")
     if found == "bert":
-        dropped = [] if NEXT_SENTENCE in weights else [name for name in POOLER if name in weights]
+        dropped = [] if TF1_NEXT_SENTENCE in weights else [name for name in TF1_POOLER if name in weights]
         layouts = {"": _bert(bundle, [name for name in weights if name not in dropped], given)}
     else:
         dropped, layouts = [], _electra(bundle, weights, given)
@@ -128,8 +128,9 @@ def _bert(bundle: Bundle, weights: Sequence[str], given: Given | None) -> _Layou
             f"{bundle.prefix}: no bert_config.json lies beside the checkpoint, and the number of heads stands nowhere else; "
             "name it with --config"
         )
-    head: Head = "next_sentence" if NEXT_SENTENCE in weights else "masked"
-    return _Layout(_described("bert", given.values, given.origin), head, bert_names(head), tuple(weights), ("",))
+    head: Head = "next_sentence" if TF1_NEXT_SENTENCE in weights else "masked"
+    described = _described("bert", given.values, given.origin)
+    return _Layout(described, head, tf1_names(described.config, head), tuple(weights), ("",))
 
 
 def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dict[str, _Layout]:
@@ -153,14 +154,14 @@ def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dic
         "discriminator": _Layout(
             large,
             "detection",
-            electra_names(large.config, "detection", body="electra", embeddings="electra"),
+            tf1_names(large.config, "detection", body="electra", embeddings="electra"),
             tuple(name for name in weights if name not in generators),
             ("",),
         ),
         "generator": _Layout(
             small,
             "masked",
-            electra_names(small.config, "masked", body=body, embeddings=embeddings),
+            tf1_names(small.config, "masked", body=body, embeddings=embeddings),
             (*shared, *generators),
             ("generator/", "generator_predictions/"),
         ),

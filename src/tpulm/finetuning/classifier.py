@@ -11,8 +11,8 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
-from tpulm.convert.answers import Answers
-from tpulm.convert.classifiers import begin_classifier, random_classifier
+from tpulm.convert.config_json import Answers
+from tpulm.convert.continuing import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
@@ -20,7 +20,7 @@ from tpulm.finetuning.scoring import scores_of
 from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
 from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier
-from tpulm.predict.outputs import Outputs, log_probabilities, special_ids
+from tpulm.predict.classify import Outputs, log_probabilities, special_ids
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train import loop

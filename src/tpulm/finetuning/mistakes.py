@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpulm.labelled import Examples
-from tpulm.predict.outputs import log_probabilities
+from tpulm.predict.classify import log_probabilities
 
 
 class Mistake(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 from tpulm.config import FinetuneConfig
 from tpulm.labelled import class_scores, regression_scores
 from tpulm.labelled.rows import Rows
-from tpulm.predict.outputs import log_probabilities
+from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import UNKNOWN_WARNING, SpecialTokens
 
 _NEARLY_ALL = 0.99  # of the answers, when they count as one

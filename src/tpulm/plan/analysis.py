@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,8 @@ from pydantic import TypeAdapter
 from tpulm import storage
 from tpulm.accelerators import Accelerator
 from tpulm.errors import StorageError
-from tpulm.plan import buffers, costs, hlo
+from tpulm.plan import costs, hlo
+from tpulm.plan.hlo import Array, Computation, Instruction, Module, part
 from tpulm.plan.topology import compiler_version, devices_of
 from tpulm.train.compile_cache import cache_folder
 from tpulm.train.program import Program
@@ -27,6 +29,78 @@ if TYPE_CHECKING:
 
     from tpulm.config import Phase, RunConfig
     from tpulm.objectives import SpecialIds
+
+
+_PASSED_ON = frozenset(["bitcast", "reshape", "broadcast", "copy", "convert", "transpose"])
+_VIEWS = frozenset(["parameter", "get-tuple-element", "tuple", "bitcast", "while", "constant"])
+
+
+class Buffer(NamedTuple):
+    shape: str  # "f32[12,32,12,128,128]"
+    bytes: int
+    part: str  # of the model, as `hlo.part` names it
+    stacked: bool  # one slice for each round of a loop: what the forward pass keeps for the backward pass
+
+
+def largest(module: Module, count: int) -> list[Buffer]:
+    """Of those that the program makes itself (parameters and optimiser's state are its arguments), the largest first."""
+    found = [*_stacks(module), *_made(module.entry)]
+    return sorted(found, key=lambda buffer: -buffer.bytes)[:count]
+
+
+def _made(computation: Computation) -> Iterator[Buffer]:
+    for instruction in computation:
+        if instruction.opcode not in _VIEWS and instruction.attribute("custom_call_target") != '"AllocateBuffer"':
+            for array in instruction.shapes:
+                if array.memory_space == 0 and "dynamic_update" not in instruction.scope:
+                    yield Buffer(str(array), array.bytes, part(instruction.scope), stacked=False)
+
+
+def _stacks(module: Module) -> Iterator[Buffer]:
+    """What loops fill slice by slice."""
+    for loop in _loops(module):
+        body = module.computations[loop.attribute("body") or ""]
+        for instruction in body:
+            fused = module.computations.get(instruction.attribute("calls") or "")
+            inner = [instruction] if fused is None else list(fused)
+            for update in inner:
+                if update.opcode == "dynamic-update-slice" and update.shapes[0].memory_space == 0:
+                    yield _stack(update, instruction, fused, body)
+
+
+def _stack(update: Instruction, outer: Instruction, fused: Computation | None, body: Computation) -> Buffer:
+    array: Array = update.shapes[0]
+    if fused is None:
+        scope = _origin(update.operands[1], body)
+    else:
+        scope = _origin(update.operands[1], fused)
+        if not scope or "dynamic_update" in scope:
+            numbers = {parameter.name: int(parameter.literal) for parameter in fused.parameters()}
+            name = _source(update.operands[1], fused)
+            scope = _origin(outer.operands[numbers[name]], body) if name in numbers else outer.scope
+    return Buffer(str(array), array.bytes, part(scope), stacked=True)
+
+
+def _origin(name: str, within: Computation) -> str:
+    instruction = within.instructions.get(_source(name, within))
+    return "" if instruction is None or instruction.opcode == "parameter" else instruction.scope
+
+
+def _source(name: str, within: Computation) -> str:
+    """What is only passed on, reshaped or converted, followed to where it is computed."""
+    instruction = within.instructions.get(name)
+    while instruction is not None and instruction.opcode in _PASSED_ON and instruction.operands:
+        name = instruction.operands[0]
+        instruction = within.instructions.get(name)
+    return name
+
+
+def _loops(module: Module) -> Iterator[Instruction]:
+    for computation in module.computations.values():
+        for instruction in computation:
+            if instruction.opcode == "while":
+                yield instruction
+
 
 _FORMAT = 3  # of the kept analyses: raised with every change of what they hold or how it is counted
 _RESERVED = 2**28  # bytes of HBM that are not the program's: the compiler names 15.75 GiB of 16
@@ -60,7 +134,7 @@ class Analysis:
     unknown_loops: int
     opaque: dict[str, int]  # kernels whose operations cannot be counted, and how often they run
     cycles_by_part: dict[str, float]
-    largest: tuple[buffers.Buffer, ...]
+    largest: tuple[Buffer, ...]
     compile_seconds: float
     compiler: str  # "libtpu 0.0.42, jax 0.10.2"
 
@@ -141,7 +215,7 @@ def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
         unknown_loops=found.unknown_loops,
         opaque=dict(found.opaque),
         cycles_by_part=dict(found.cycles_by_part.most_common(_LISTED)),
-        largest=tuple(buffers.largest(module, _LISTED)),
+        largest=tuple(largest(module, _LISTED)),
         compile_seconds=round(seconds, 1),
         compiler=compiler(),
     )

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tpulm.plan.hlo import Array, Computation, Instruction, Module
-from tpulm.plan.scopes import part
+from tpulm.plan.hlo import Array, Computation, Instruction, Module, part
 
 _FREE = frozenset(
     ["parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "partition-id", "replica-id", "domain"]

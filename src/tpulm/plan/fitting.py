@@ -13,8 +13,7 @@ from tpulm.accelerators import Accelerator
 from tpulm.config import HardwareConfig, RunConfig
 from tpulm.errors import ConfigError
 from tpulm.objectives import SpecialIds
-from tpulm.plan.analysis import DoesNotFit, program_for
-from tpulm.plan.buffers import Buffer
+from tpulm.plan.analysis import Buffer, DoesNotFit, program_for
 from tpulm.plan.estimate import Plan, plan
 from tpulm.progress import SILENT, Progress
 

@@ -17,8 +17,86 @@ from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.decoder import Cache, Decoder, empty_cache, extend, next_token_logits
 from tpulm.nn.transformer import Execution
-from tpulm.predict.sampling import Sampling, choose, row_keys
-from tpulm.predict.writer import Writer
+from tpulm.tokenization import Tokenization
+
+
+class Sampling(NamedTuple):
+    """The law: logits are divided by the temperature; of the tokens the `top_k` likeliest stay, and of those the fewest that
+    together have a probability of at least `top_p`; one of them is drawn. At temperature 0 it is the likeliest of all."""
+
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = 0.95
+    seed: int = 0
+
+    def check(self, vocab_size: int) -> None:
+        """Raises ConfigError for values that leave nothing to choose from, or mean nothing."""
+        if not 0.0 <= self.temperature <= 100.0:
+            raise ConfigError(f"temperature is {self.temperature}; it must lie between 0 (the likeliest token) and 100")
+        if self.top_k is not None and not 1 <= self.top_k <= vocab_size:
+            raise ConfigError(
+                f"top_k is {self.top_k}; it must lie between 1 and the size of the vocabulary, {vocab_size}. Leave it out to "
+                "keep all tokens"
+            )
+        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
+            raise ConfigError(f"top_p is {self.top_p}; it must be more than 0 and at most 1. 1 keeps all tokens")
+
+
+def row_keys(seed: int, rows: Int[Array, " B"], number: Int[Array, ""]) -> Array:
+    """One key for each row: of a text's place among all texts and of the token's number in it, whatever else is computed."""
+    base = jax.random.key(seed, impl="threefry2x32")
+    return jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(base, row), number))(rows)
+
+
+def choose(
+    logits: Float[Array, "B V"],
+    keys: Array,
+    *,
+    temperature: Float[Array, ""],
+    top_p: Float[Array, ""],
+    top_k: int | None,
+    greedy: bool,
+) -> Int[Array, " B"]:
+    """The next token of each row; logits of tokens that do not exist are -1e9."""
+    if greedy:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    scores, tokens = jax.lax.top_k(logits / temperature, top_k or logits.shape[-1])
+    probabilities = jax.nn.softmax(scores, axis=-1)
+    likelier = jnp.cumsum(probabilities, axis=-1) - probabilities  # the probability of all before each
+    scores = jnp.where(likelier < top_p, scores, -jnp.inf)
+    drawn = jax.vmap(jax.random.categorical)(keys, scores)
+    return jnp.take_along_axis(tokens, drawn[:, None], axis=1)[:, 0].astype(jnp.int32)
+
+
+_TORN = "\ufffd"  # what decoding makes of bytes that are not, or not yet, a character
+
+
+class Writer:
+    """What follows a prompt. The pieces that `add` and `end` return make up the text."""
+
+    def __init__(self, tokenization: Tokenization, prompt: Sequence[int]):
+        self._tokenization = tokenization
+        self._ids = list(prompt)
+        self._written = tokenization.decode(self._ids)
+
+    def add(self, token_id: int) -> str:
+        """What can be written now: nothing where the token ends within a character."""
+        self._ids.append(token_id)
+        text = self._tokenization.decode(self._ids).rstrip(_TORN)
+        if not text.startswith(self._written):  # a run of bytes is decoded as a whole: a character begun tears those before it
+            return ""
+        return self._write(text)
+
+    def end(self) -> str:
+        """What was held back, when nothing follows any more."""
+        text = self._tokenization.decode(self._ids)
+        return self._write(text) if text.startswith(self._written) else _TORN
+
+    def _write(self, text: str) -> str:
+        piece = text[len(self._written) :]
+        self._written = text
+        return piece
+
 
 LENGTH_MULTIPLE = 32  # to which prompts and the room for what follows are padded
 BATCH_SIZE = 16  # prompts at once
@@ -58,7 +136,7 @@ def generate(
     top_p: float | None = 0.95,
     seed: int = 0,
 ) -> list[Generation]:
-    """What the model writes after each prompt; `sampling.Sampling` says how tokens are chosen. An empty prompt begins a text.
+    """What the model writes after each prompt; `Sampling` says how tokens are chosen. An empty prompt begins a text.
 
     A prompt's text depends on the seed and its place among the prompts only. Raises DataError for a prompt that fills the
     model's positions, ConfigError for a model that is no causal one and settings that mean nothing.
