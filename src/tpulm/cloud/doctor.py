@@ -328,9 +328,7 @@ def quota(project: Project) -> Finding:
     if not project.settings.accelerator:
         return _no_accelerator()
     kind, spot = project.settings.kind, project.settings.spot
-    stem = kind.quota.format(
-        spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1)
-    )
+    stem = kind.quota.format(spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1))
     of_region, of_zone = (f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone"))
     path = f"v1/projects/{project.id}/locations/global/services/tpu.googleapis.com/quotaInfos"
     pages = project.rest.pages("cloudquotas", path, pageSize=500)
