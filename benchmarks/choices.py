@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import train_step
 from jax import Array
 
-from tpulm.memory import keep_between_steps
 from tpulm.models import bert
 from tpulm.nn import attention, layers, transformer
 from tpulm.nn.dropout import DropoutWords
 from tpulm.objectives import rtd
+from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.program import Program
 
 

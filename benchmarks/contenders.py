@@ -22,7 +22,7 @@ from corpora import in_batches, read
 from tpulm import corpus
 from tpulm.config import CorpusConfig, DataConfig, SourceConfig
 from tpulm.dataset import MODULES, prepare, warm_up
-from tpulm.workers import WorkerPool
+from tpulm.runtime.workers import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def preparation(job: Job) -> dict[str, Any]:
     sources = CorpusConfig(sources=tuple(SourceConfig(path=file) for file in job.files))
     with tempfile.TemporaryDirectory(prefix="tpulm-prepare-") as workdir:
         started_at = time.perf_counter()
-        with WorkerPool(job.workers, modules=MODULES) as pool:  # as in tpulm.preparation, where a tokenizer is given
+        with WorkerPool(job.workers, modules=MODULES) as pool:  # as in tpulm.pipeline.preparation, where a tokenizer is given
             warm_up(pool, job.tokenizer)
             scattered = corpus.scatter(sources, workdir, part_bytes=config.part_bytes, runner=pool)
             scattered_at = time.perf_counter()

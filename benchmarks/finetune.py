@@ -33,9 +33,9 @@ from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.finetuning import Classifier
 from tpulm.labelled import Columns, Examples, read_examples
-from tpulm.memory import keep_between_steps
 from tpulm.models import bert
 from tpulm.nn.params import initialize
+from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.tuning import Labelled
 from tpulm.train.window import steps_of
 

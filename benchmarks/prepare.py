@@ -35,7 +35,7 @@ from contenders import Job, missing_libraries
 from corpora import CORPORA, cut, data_folder, repeated_reviews, trained, uncompressed_bytes
 from memory import PeakMemory
 
-from tpulm.workers import count_cores
+from tpulm.runtime.workers import count_cores
 
 REQUIRED_MEMORY_BYTES, REQUIRED_BYTES_PER_TOKEN, REQUIRED_COST = 1e9, 2.2, 1.2
 SCALES = (0.01, 0.1, 1.0)

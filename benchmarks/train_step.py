@@ -27,9 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
-from tpulm.memory import keep_between_steps
 from tpulm.models.electra import generator_config
 from tpulm.objectives import SpecialIds
+from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.program import Program
 from tpulm.train.step import row_keys
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from corpora import ALGORITHMS, CORPORA, data_folder, read, stitched
 
-from tpulm import preparation
 from tpulm.config import RunConfig
+from tpulm.pipeline import preparation
 from tpulm.progress import PrintedProgress
 
 

@@ -20,7 +20,7 @@ import safetensors.numpy
 from typer.testing import CliRunner
 
 from encoders import build_encoder, reviews
-from test_pipeline import toy_config, write_corpus
+from toy_runs import toy_config, write_corpus
 from tpulm import dataset, pipeline
 from tpulm.cli.app import app
 from tpulm.train.metrics import VOLATILE, read_metrics

@@ -16,34 +16,18 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 # What each part of the package may import of the others; itself always. Lazy imports, inside functions, count like any other.
 BASE = {
     "errors",
-    "failures",
-    "memory",
+    "runtime",
     "workfolder",
     "config",
     "storage",
     "accelerators",
-    "attached",
     "progress",
     "readable",
     "protos",
-    "interrupt",
-    "workers",
-    "beam",
-    "hosts",
-    "watchdog",
 }
 TEXT = {"corpus", "tokenization", "dataset", "labelled"}
 MODEL = {"nn", "models", "objectives"}
-PURE = BASE - {
-    "storage",
-    "failures",
-    "workfolder",
-    "interrupt",
-    "workers",
-    "beam",
-    "hosts",
-    "watchdog",
-}  # the model's side does no input or output
+PURE = BASE - {"storage", "runtime", "workfolder"}  # the model's side does no input or output
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "emulator": {"errors", "progress", "accelerators"},
@@ -61,19 +45,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": BASE | TEXT | MODEL | {"train"},
     "predict": BASE | TEXT | MODEL | {"train", "convert"},
     "finetuning": BASE | TEXT | MODEL | {"train", "convert", "predict"},
-    "facts": BASE | TEXT | MODEL | {"train", "convert"},
-    "preparation": BASE | TEXT,
-    "compiling": BASE | TEXT | MODEL | {"train"},
-    "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "facts", "preparation", "compiling"},
+    "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "finetuning"},
 }
-MAY_IMPORT["own_loop"] = MAY_IMPORT["pipeline"] | {"pipeline", "finetuning"}
-MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "finetuning", "emulator", "cloud"}
-MAY_IMPORT["tpulm"] = MAY_IMPORT["cli"] | {"cli", "own_loop"}  # tpulm/__init__.py: the library's face
+MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "emulator", "cloud"}
+MAY_IMPORT["tpulm"] = MAY_IMPORT["cli"] | {"cli"}  # tpulm/__init__.py: the library's face
 MAY_IMPORT["__main__"] = MAY_IMPORT["tpulm"]
 
 JAX = {"jax", "jaxlib", "optax", "orbax", "flax", "chex"}
 NEVER: dict[str, set[str]] = {part: {"torch", "tensorflow", "transformers"} for part in MAY_IMPORT}  # wherever it stands
-for part in (*TEXT, "preparation", "emulator", "cloud"):
+for part in (*TEXT, "emulator", "cloud"):
     NEVER[part] |= JAX
 HEAVY = JAX | {"numpy", "jaxtyping", "scipy", "grain", "tensorstore", "tokenizers", "pyarrow", "safetensors", "tensorboardX"}
 HEAVY |= {"jinja2"}
@@ -220,7 +200,7 @@ def test_the_base_layer_loads_nothing_heavy(module: str, user_environment: dict[
 
 def test_the_text_layers_never_load_jax(user_environment: dict[str, str]):
     """Nor jinja2, which only a page needs."""
-    code = "import tpulm.corpus, tpulm.tokenization, tpulm.dataset, tpulm.labelled"
+    code = "import tpulm.corpus, tpulm.tokenization, tpulm.dataset, tpulm.labelled, tpulm.pipeline.preparation"
     assert loaded_by(code, user_environment) & (JAX | {"jinja2"}) == set()
 
 

@@ -19,6 +19,8 @@ from tpulm.errors import ConfigError, suggest
 from tpulm.storage import parse_toml
 
 _PRICES = ("on_demand", "spot")
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+_GOOGLE = "0x1ae0"  # PCI vendor; its network cards have it, too
 ComputeType = Literal["bfloat16", "float16", "float32"]
 
 
@@ -103,6 +105,25 @@ def names() -> list[str]:
 def pci_ids() -> set[str]:
     """Of all generations' chips."""
     return {entry["pci_id"] for entry in _catalogue()["tpu"]}
+
+
+def tpu_chips() -> int:
+    count, ids = 0, pci_ids()
+    for vendor in _PCI_DEVICES.glob("*/vendor"):
+        if _text(vendor) == _GOOGLE and _text(vendor.with_name("device")) in ids:
+            count += 1
+    return count
+
+
+def nvidia_driver() -> bool:
+    return any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def from_device_kind(kind: str, compute_type: ComputeType = "bfloat16") -> float | None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, Protocol
 
-from tpulm import watchdog
+from tpulm.runtime import watchdog
 
 _BYTES: Final = ("byte", "bytes", "B")
 _stderr_lock: Final = threading.RLock()  # there is one stderr

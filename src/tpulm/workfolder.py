@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.config import Change, RunConfig, canonical_json, changes, from_json, listed, phases_of
 from tpulm.errors import ConfigError, PeerLost, Stopped, StorageError, WorkFolderMismatch, some_of
-from tpulm.failures import record_failure
-from tpulm.hosts import ALONE, Hosts, Membership, join
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import interrupt
+from tpulm.runtime.failures import record_failure
+from tpulm.runtime.hosts import ALONE, Hosts, Membership, join
 
 _RUN_FILE = "run.json"
 _LOSS_IS_KNOWN_SECONDS = 2.0  # after a connection between devices broke, the loss of the host behind it

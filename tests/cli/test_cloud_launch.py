@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from test_pipeline import write_corpus
+from toy_runs import write_corpus
 from tpulm.cloud import bundle, setup
 from tpulm.cloud.settings import load
 from tpulm.emulator import Emulator, MachineSettings

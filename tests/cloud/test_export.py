@@ -21,7 +21,7 @@ import yaml
 from cloud_rig import PROJECT, WORKDIR_PATH, running, write_job
 from typer.testing import CliRunner
 
-from test_pipeline import write_corpus
+from toy_runs import write_corpus
 from tpulm import storage
 from tpulm.cli.app import app
 from tpulm.cloud import bundle, export

@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_not_there(tmp_path: Path, content: bytes):
 
 STUCK = """
 import ctypes, threading, time
-from tpulm import watchdog
+from tpulm.runtime import watchdog
 watchdog.begin()
 def waits_elsewhere(): time.sleep(600)
 threading.Thread(target=waits_elsewhere, daemon=True).start()

@@ -27,9 +27,10 @@ def main() -> None:
     if sys.argv[3] == "cloud":
         command()
         return
-    from tpulm import storage, watchdog
+    from tpulm import storage
     from tpulm.errors import ConfigError
-    from tpulm.failures import record_failure
+    from tpulm.runtime import watchdog
+    from tpulm.runtime.failures import record_failure
 
     watchdog.begin()
     asked: list[int] = []
@@ -79,7 +80,7 @@ def command() -> None:
 
 
 def first_host() -> bool:
-    from tpulm import hosts
+    from tpulm.runtime import hosts
 
     member = hosts.membership()
     return member is None or member.index == 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trainer
 
-from tpulm import config, interrupt, storage
+from tpulm import config, storage
 from tpulm.cloud import launch as launching
 from tpulm.cloud import setup
 from tpulm.cloud.control import Control
@@ -23,6 +23,7 @@ from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator, MachineSettings
+from tpulm.runtime import interrupt
 
 WORKDIR = storage.as_path("gs://runs/toy")
 ZONES = ("us-central1-a", "us-central1-b")

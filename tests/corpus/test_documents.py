@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tpulm import corpus, dataset, preparation
+from tpulm import corpus, dataset
 from tpulm.cli.app import app
 from tpulm.config import RunConfig
 from tpulm.corpus.documents import Faults, Samples, merge_samples
 from tpulm.errors import DataError, shorten
+from tpulm.pipeline import preparation
 
 
 def test_a_fault_stops_or_is_counted():

@@ -16,8 +16,8 @@ import pytest
 from tpulm.config import CorpusConfig
 from tpulm.corpus import has_spill, load_manifest, piece, read_part, remove_spill, sample_texts, scatter, spill
 from tpulm.errors import ConfigError, DataError, Stopped, StorageError
-from tpulm.hosts import Hosts
 from tpulm.progress import Silent
+from tpulm.runtime.hosts import Hosts
 
 SCATTER = sys.modules["tpulm.corpus.scatter"]
 
@@ -314,7 +314,7 @@ def test_a_requested_stop_leaves_no_half_piece(
     def stop(what_is_safe: str) -> None:
         raise Stopped(what_is_safe)
 
-    monkeypatch.setattr("tpulm.interrupt.check", stop)
+    monkeypatch.setattr("tpulm.runtime.interrupt.check", stop)
     with pytest.raises(Stopped):
         scattered(sources, workdir=tmp_path / "w")
     assert tree(tmp_path / "w") == {}

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from tfrecords import LENGTH, Features, Row, bert, electra, random_rows, write_records, write_vocabulary
 
-from tpulm import interrupt, tokenization
+from tpulm import tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.dataset import DatasetManifest, evaluation_batches, importing, load_manifest, sample_rows, verify
 from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.tfrecord import read_records
 from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
+from tpulm.runtime import interrupt
 from tpulm.tokenization import Tokenization
 
 ROWS = random_rows(300, single=0.1)

@@ -30,8 +30,8 @@ from tpulm.dataset import (
 )
 from tpulm.dataset.manifest import Encoding
 from tpulm.errors import DataError, StorageError, WorkFolderMismatch
+from tpulm.runtime.workers import run_tasks
 from tpulm.tokenization import encode
-from tpulm.workers import run_tasks
 
 TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
 WORDS = TEXT.split()

@@ -20,7 +20,7 @@ from google.cloud import tpu_v2
 from rig import Rig, eventually
 
 from tpulm.emulator import Emulator, MachineSettings
-from tpulm.hosts.environment import Membership, membership
+from tpulm.runtime.membership import Membership, membership
 
 HIDING = """#!/bin/bash
 env -i setsid sleep 1001 &

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from test_pipeline import WORDS, toy_config, write_corpus
+from toy_runs import WORDS, toy_config, write_corpus
 from tpulm import pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tpulm
-from test_pipeline import write_corpus
+from toy_runs import write_corpus
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOY = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from test_pipeline import write_corpus
+from toy_runs import write_corpus
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "colab.ipynb"
 

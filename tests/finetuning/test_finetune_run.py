@@ -12,7 +12,6 @@ import pytest
 
 import tpulm
 from encoders import reviews, write_tsv
-from tpulm import interrupt
 from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import load_model
 from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
@@ -20,6 +19,7 @@ from tpulm.finetuning import FinetuneSummary, read_mistakes
 from tpulm.labelled import Columns
 from tpulm.nn.params import named_leaves
 from tpulm.progress import Silent
+from tpulm.runtime import interrupt
 
 COLUMNS = Columns("document", "label")
 CONFIG = FinetuneConfig(epochs=3, batch_size=16, learning_rate=3e-3, max_length=16, log_every_steps=2)

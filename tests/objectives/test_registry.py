@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from test_pipeline import toy_config, write_corpus
+from toy_runs import toy_config, write_corpus
 from tpulm import objectives, pipeline
 from tpulm.config import OBJECTIVES, SCHEDULES, OptimizerConfig, load
 from tpulm.errors import ConfigError

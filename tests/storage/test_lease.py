@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.emulator import Emulator
 from tpulm.errors import StorageError
+from tpulm.runtime import interrupt
 from tpulm.storage import lease
 
 FOLDER = "gs://runs/w"

@@ -154,7 +154,7 @@ with storage.scratch_folder() as folder:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
-NEEDS_A_POOL = "from tpulm import workers; list(workers.run_tasks(abs, [(1,)], workers=1))"
+NEEDS_A_POOL = "from tpulm.runtime import workers; list(workers.run_tasks(abs, [(1,)], workers=1))"
 
 
 class TestScratch:

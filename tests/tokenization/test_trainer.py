@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 from tokenizers import Tokenizer, models, trainers
 
-from tpulm import interrupt
 from tpulm.errors import Stopped
+from tpulm.runtime import interrupt
 from tpulm.tokenization.training import Unreached, check_reached, run_trainer
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from made_up import ALGORITHMS, batches, make_texts, troublesome_text
 from tokenizers import pre_tokenizers
 
-from tpulm import interrupt
 from tpulm.config import TokenizerConfig
 from tpulm.errors import DataError, Stopped
+from tpulm.runtime import interrupt
 from tpulm.tokenization import byte_level, pipelines, words
 from tpulm.tokenization.plain import without_surrogates
 from tpulm.tokenization.words import count_words, interruptible, most_frequent

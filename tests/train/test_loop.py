@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import toy
 
-from tpulm import interrupt, storage, watchdog
+from tpulm import storage
 from tpulm.config import RunConfig
 from tpulm.errors import CheckpointError, Stopped, TrainingDiverged
 from tpulm.progress import Silent
+from tpulm.runtime import interrupt, watchdog
 from tpulm.train.checkpoint import checksums
 from tpulm.train.evaluate import Evaluation
 from tpulm.train.loop import TrainResult

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpulm import attached
+from tpulm import accelerators
 from tpulm.errors import ConfigError
 from tpulm.train import platforms
 from tpulm.train.platforms import check_platform
@@ -15,7 +15,7 @@ from tpulm.train.platforms import check_platform
 @pytest.fixture
 def pci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any PCI device."""
-    monkeypatch.setattr(attached, "_PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(accelerators, "_PCI_DEVICES", tmp_path)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     return tmp_path
 

@@ -15,12 +15,12 @@ from typing import Final
 
 import typer
 
-from tpulm import watchdog
-from tpulm.attached import nvidia_driver, tpu_chips
+from tpulm.accelerators import nvidia_driver, tpu_chips
 from tpulm.cli import cloud, dataset, devices, finetune, importing, plan, recipes, run, settings, stages, tokenizer, use
 from tpulm.cli.commands import Commands
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
+from tpulm.runtime import watchdog
 from tpulm.storage import abandon, storage_error
 
 _SHOW_CURSOR: Final = b"\x1b[?25h"

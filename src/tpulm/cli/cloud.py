@@ -77,7 +77,7 @@ def emulator(
         from tpulm.emulator import Emulator
     except ModuleNotFoundError as error:
         raise MissingExtra(f"the emulator needs {error.name}: {installing('emulator')}") from None
-    from tpulm import interrupt
+    from tpulm.runtime import interrupt
 
     with interrupt.handled():
         server = Emulator(folder, port, project)
@@ -259,11 +259,12 @@ def smoke(
     """
     from importlib import metadata
 
-    from tpulm import interrupt, storage
+    from tpulm import storage
     from tpulm.cloud import launch
     from tpulm.cloud.google_rest import GoogleRest
     from tpulm.cloud.smoke import Line, Smoke, transcript
     from tpulm.cloud.tpu_api import TpuApi
+    from tpulm.runtime import interrupt
 
     settings = cloud_settings(
         cloud,

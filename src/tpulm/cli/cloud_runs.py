@@ -178,12 +178,12 @@ def attach(
 
 def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
     """Have a run save and stop, and its VM deleted. 'tpulm cloud launch' with the same run goes on."""
-    from tpulm import interrupt
     from tpulm.cloud import supervisor_vm, teardown
     from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
     from tpulm.cloud.launch import settings_of
     from tpulm.cloud.tpu_api import TpuApi
+    from tpulm.runtime import interrupt
 
     project = settings_of(workdir).project
     with interrupt.handled():
@@ -282,17 +282,18 @@ def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
 
 def prepare(config: RunConfig, folder: PurePath) -> None:
     """Tokenizer and dataset in the bucket."""
-    from tpulm import preparation, workfolder
+    from tpulm import workfolder
+    from tpulm.pipeline import preparation
 
     with drawn_progress() as progress, workfolder.working_in(config, folder, stage="dataset", progress=progress) as work:
         preparation.prepare(config, work.path, progress=progress)
 
 
 def _watch(folder: PurePath, settings: CloudSettings) -> Job:
-    from tpulm import interrupt
     from tpulm.cloud import launch as launching
     from tpulm.cloud.control import Control
     from tpulm.cloud.tpu_api import TpuApi
+    from tpulm.runtime import interrupt
 
     supervisor = launching.supervisor(
         folder, settings, TpuApi(settings.project), newest_step=Control(folder).newest_step, tell=_tell
@@ -318,10 +319,10 @@ def _supervise_in_cloud(folder: PurePath, settings: CloudSettings, *, follow: bo
 
 def _follow(folder: PurePath, project: str) -> Job | None:
     """What the VM says that supervises a run, to the end of the run; None where no VM does, or not any more."""
-    from tpulm import interrupt
     from tpulm.cloud import supervisor_vm
     from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
+    from tpulm.runtime import interrupt
 
     control = Control(folder)
     if supervisor_vm.recorded(control) is None:
@@ -748,10 +749,10 @@ def _job_of(workdir: PurePath) -> tuple[Job | None, str]:
 
 def _stop_run(workdir: PurePath, project: str, *, run: str | None) -> None:
     """Raises TpulmError unless nothing of it bills."""
-    from tpulm import interrupt
     from tpulm.cloud import supervisor_vm, teardown
     from tpulm.cloud.compute import AllResources, ComputeApi
     from tpulm.cloud.control import Control
+    from tpulm.runtime import interrupt
 
     compute = ComputeApi(project)
     api = AllResources(project, compute)

@@ -51,7 +51,9 @@ def prepare(
     if beam_options and runner != "beam":
         raise ConfigError(f"{' '.join(beam_options)}: options after the run are Beam's own; give --runner beam with them")
     config = load_run(reference, overrides, init)
-    from tpulm import beam, hosts, preparation, workfolder
+    from tpulm import workfolder
+    from tpulm.pipeline import preparation
+    from tpulm.runtime import beam, hosts
 
     member = hosts.membership(coordinator, num_hosts, host_index)
     if runner == "beam" and member is not None:

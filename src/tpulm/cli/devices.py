@@ -48,8 +48,7 @@ def devices(
 def _machine() -> dict[str, Any]:
     import jax
 
-    from tpulm.accelerators import from_device_kind
-    from tpulm.attached import tpu_chips
+    from tpulm.accelerators import from_device_kind, tpu_chips
     from tpulm.train.platforms import why_not
     from tpulm.train.throughput import measured_matmul
 

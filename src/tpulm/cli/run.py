@@ -40,7 +40,8 @@ def run(
     Several hosts (a TPU slice with more than one VM) run the same command, and share the work and W.
     """
     config = load_run(reference, overrides, init, allow_cpu=allow_cpu)
-    from tpulm import hosts, pipeline
+    from tpulm import pipeline
+    from tpulm.runtime import hosts
 
     member = hosts.membership(coordinator, num_hosts, host_index)
     with drawn_progress() as progress:

@@ -40,7 +40,8 @@ def train(
 ) -> None:
     """Pretrain on the dataset that is already in W ('tpulm dataset prepare'), from the newest checkpoint if there is one."""
     config = load_run(reference, overrides, init, allow_cpu=allow_cpu)
-    from tpulm import hosts, pipeline, workfolder
+    from tpulm import pipeline, workfolder
+    from tpulm.runtime import hosts
 
     member = hosts.membership(coordinator, num_hosts, host_index)
     with (
@@ -78,7 +79,8 @@ def evaluate(
     While a run works in W, and with --on, nothing is written into W, and one device is used. Text of your own is cleaned,
     encoded and laid out as the run's, and its duplicates stay.
     """
-    from tpulm import hosts, pipeline, workfolder
+    from tpulm import pipeline, workfolder
+    from tpulm.runtime import hosts
 
     config = workfolder.open_run(workdir)
     sources = _sources(config, on or [], {"text_field": text_field, "documents": documents})
@@ -120,7 +122,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the newest checkpoint of W as a Hugging Face folder, W/export."""
-    from tpulm import hosts, pipeline, workfolder
+    from tpulm import pipeline, workfolder
+    from tpulm.runtime import hosts
 
     config = workfolder.open_run(workdir)
     member = hosts.membership(coordinator, num_hosts, host_index)

@@ -21,7 +21,8 @@ app = Commands(help="Vocabularies: train one, see how well one fits a text, comp
 def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, init: Init = None) -> None:
     """Read the corpus and train the tokenizer on a random sample of it, into W/tokenizer."""
     config = load_run(reference, overrides, init)
-    from tpulm import preparation, workfolder
+    from tpulm import workfolder
+    from tpulm.pipeline import preparation
 
     with workfolder.working_in(config, workdir, stage="tokenizer") as folder, drawn_progress() as progress:
         given = config.tokenizer.path is not None

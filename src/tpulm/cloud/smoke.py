@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.cloud import bundle, doctor, prices
 from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, small_vm
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
@@ -24,6 +24,7 @@ from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, TpulmError, Unavailable
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars, duration
+from tpulm.runtime import interrupt
 
 LONGEST_SECONDS = 1800.0  # of one VM
 LEAST_SECONDS = 600.0  # that the budget must buy

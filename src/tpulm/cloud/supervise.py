@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.cloud import job as jobs
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import (
@@ -41,6 +41,7 @@ from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, Provider, Refused, Request, deletion_command
 from tpulm.errors import CloudRefused, InUse, StorageError, StorageRefused, TpulmError, Unavailable
 from tpulm.readable import duration
+from tpulm.runtime import interrupt
 
 
 @dataclass(frozen=True)

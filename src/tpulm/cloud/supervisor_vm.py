@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.cloud import bundle, policies, prices
 from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, Instance, small_vm
 from tpulm.cloud.control import Control, read_object
@@ -28,6 +28,7 @@ from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.config import listed
 from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
+from tpulm.runtime import interrupt
 from tpulm.storage.lease import LEASE
 
 _LONGEST_SECONDS = 30 * 86_400  # without a deadline; Compute Engine allows 120 days

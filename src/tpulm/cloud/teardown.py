@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NoReturn
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.cloud.audit import Zones, listed
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
@@ -19,6 +19,7 @@ from tpulm.cloud.provider import LABEL, Provider, Resource
 from tpulm.cloud.supervise import Supervisor
 from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import interrupt
 from tpulm.storage.lease import LEASE
 from tpulm.storage.paths import bucket_and_name
 

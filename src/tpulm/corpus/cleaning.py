@@ -22,7 +22,7 @@ import numpy as np
 from tpulm.config import CleaningConfig
 from tpulm.corpus.documents import Batch, Reason, Samples
 from tpulm.errors import ConfigError, MissingExtra, installing, suggest
-from tpulm.interrupt import time_limit
+from tpulm.runtime.interrupt import time_limit
 
 # What str.isspace() accepts, but for the space and "\n". Two dozen searches for one of them are as fast as one for a class.
 _ODD_BLANKS: Final = (

@@ -24,14 +24,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.corpus.identity import RANGE, Keys, joined
 from tpulm.corpus.manifest import PieceRecord, hash_json, pieces_folder, spill_path
 from tpulm.corpus.minhash import Banding, band_hashes, banding
 from tpulm.corpus.spill import Run, SpillReader, place_of
-from tpulm.hosts import Hosts
 from tpulm.progress import Progress
-from tpulm.workers import Runner, TaskProgress, report, run_tasks
+from tpulm.runtime import interrupt
+from tpulm.runtime.hosts import Hosts
+from tpulm.runtime.workers import Runner, TaskProgress, report, run_tasks
 
 _DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at once
 _MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and as much for the sorting

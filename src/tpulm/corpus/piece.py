@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.config import CorpusConfig
 from tpulm.config.validation import recorded
 from tpulm.corpus.cleaning import Cleaner, languages_version
@@ -29,6 +29,7 @@ from tpulm.corpus.readers import read_documents
 from tpulm.corpus.readers.lines import ByteStream, InputFile, open_file
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
 from tpulm.errors import DataError
+from tpulm.runtime import interrupt
 
 _PIECE_BYTES: Final = 64 << 20  # of text; many small files share a piece, a large file is one
 

@@ -34,10 +34,10 @@ from tpulm.corpus.near import mark_near_duplicates, near_folder
 from tpulm.corpus.piece import Limits, Piece, cut_into_pieces, finished, scatter_piece
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
-from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
+from tpulm.runtime.hosts import ALONE, Hosts
+from tpulm.runtime.workers import Runner, TaskProgress, WorkerPool, count_cores, report, run_tasks
 from tpulm.storage.paths import printable
-from tpulm.workers import Runner, TaskProgress, WorkerPool, count_cores, report, run_tasks
 
 _SHARED_PARTS: Final = 8
 _WORTH_SHARING_BYTES: Final = 2_000_000

@@ -21,8 +21,8 @@ from tpulm.dataset.rows import EMPTY, Layout, Tokens, reorder, shuffle
 from tpulm.dataset.segments import lay_segments
 from tpulm.dataset.words import WordEncoder
 from tpulm.errors import WorkFolderMismatch
+from tpulm.runtime.workers import report
 from tpulm.tokenization import Tokenization, analysers
-from tpulm.workers import report
 
 
 class PartTask(NamedTuple):

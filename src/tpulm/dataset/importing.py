@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from tpulm import interrupt, storage, tokenization
+from tpulm import storage, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus.identity import HASH, RANGE, holdout_threshold
 from tpulm.dataset.evaluation import evaluation_batches
@@ -41,8 +41,9 @@ from tpulm.dataset.stretch import StretchRecord, StretchTask, finished, import_s
 from tpulm.dataset.tfrecord import Survey, read_records, survey
 from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import interrupt
+from tpulm.runtime.workers import count_cores, run_tasks
 from tpulm.tokenization import Tokenization
-from tpulm.workers import count_cores, run_tasks
 
 STRETCH_BYTES: Final = 64 << 20  # of TFRecord, a few seconds' work
 PART_BYTES: Final = 128 << 20  # of TFRecord; its rows take a quarter of that

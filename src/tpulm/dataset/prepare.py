@@ -35,11 +35,11 @@ from tpulm.dataset.manifest import (
 )
 from tpulm.dataset.part import Version, read_record, with_rows, write_part
 from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch, some_of
-from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, DocumentRate, Progress
+from tpulm.runtime.hosts import ALONE, Hosts
+from tpulm.runtime.workers import Runner, TaskProgress, WorkerPool, run_tasks
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import ENGINE, LIBRARY
-from tpulm.workers import Runner, TaskProgress, WorkerPool, run_tasks
 
 MODULES = (__name__, "numpy.ma")  # for workers to have at the beginning; the latter NumPy imports when it is first needed
 _GLANCE_BYTES = 1 << 20  # of text, laid out beforehand

@@ -18,11 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.huggingface import CONFIG, READS, load_model
 from tpulm.errors import ConfigError, some_of
-from tpulm.failures import record_failure
 from tpulm.finetuning.card import card_text
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.inputs import agree, describe_inputs
@@ -31,8 +30,10 @@ from tpulm.finetuning.scoring import doubts_about_model, doubts_about_texts, sco
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
 from tpulm.labelled import Columns, Examples, class_scores, read_examples
 from tpulm.labelled.records import OnError, RowFormat
-from tpulm.memory import keep_between_steps
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import interrupt
+from tpulm.runtime.failures import record_failure
+from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.compile_cache import keep_compiled
 from tpulm.train.tuning import Labelled
 

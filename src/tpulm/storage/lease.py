@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
-from tpulm import interrupt
 from tpulm.errors import InUse, StorageError
+from tpulm.runtime import interrupt
 from tpulm.storage import files
 from tpulm.storage.causes import explain
 from tpulm.storage.files import parse_json

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import interrupt
 from tpulm.tokenization.candidates import Candidate
 from tpulm.tokenization.contrasts import Contrast, Contrasts
 from tpulm.tokenization.forms import Form, forms

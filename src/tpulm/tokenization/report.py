@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
+from tpulm.runtime import interrupt
 from tpulm.tokenization.plain import without_surrogates
 from tpulm.tokenization.tally import Fit, TextTally, TokenTally
 from tpulm.tokenization.tokenization import Tokenization

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from tpulm import interrupt
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import interrupt
 from tpulm.tokenization.tokenization import Tokenization
 
 

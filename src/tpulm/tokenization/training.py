@@ -30,11 +30,11 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from tpulm import interrupt
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
+from tpulm.runtime import interrupt
 from tpulm.tokenization import byte_level, pipelines, special
 from tpulm.tokenization.analysers import CHARACTERS_AT_ONCE
 from tpulm.tokenization.encode import slices

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tokenizers import Tokenizer, pre_tokenizers
 
-from tpulm import interrupt
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
+from tpulm.runtime import interrupt
 from tpulm.tokenization.plain import without_surrogates
 
 _CHARACTERS_HELD = 8_000_000  # of chunks, before the distinct ones are turned into words

@@ -24,8 +24,8 @@ from orbax.checkpoint import checkpoint_managers
 from tpulm import storage
 from tpulm.config import CheckpointConfig
 from tpulm.errors import CheckpointError, StorageError
-from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.train import sealing
 from tpulm.train.distributed import agreed
 

@@ -5,7 +5,7 @@ moment to leave a record (`Hosts.record`) and an exit code.
 
 A stop is agreed on by JAX's preemption service: SIGTERM on any host reaches all of them, and they stop at one step. Its handler
 is C++'s and is silently replaced by any that Python installs later (`signal.signal`), so it is put aside as soon as it exists
-and lent back for as long as steps are taken; before and after, SIGTERM is `tpulm.interrupt`'s.
+and lent back for as long as steps are taken; before and after, SIGTERM is `tpulm.runtime.interrupt`'s.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from tpulm import interrupt
 from tpulm.errors import PeerLost
-from tpulm.hosts import Hosts, end_now
+from tpulm.runtime import interrupt
+from tpulm.runtime.hosts import Hosts, end_now
 
 HEARTBEAT_SECONDS = 20  # the default of 100 would leave the others hanging for 95
 _SHUTDOWN_SECONDS = 30

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpulm import interrupt, watchdog
 from tpulm.config import TrainConfig
 from tpulm.errors import Stopped, TrainingDiverged
-from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import Progress
+from tpulm.runtime import interrupt, watchdog
+from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.train import compile_cache
 from tpulm.train.checkpoint import Checkpoints, NoCheckpoints
 from tpulm.train.compiled import Compiled

@@ -8,7 +8,7 @@ from typing import Literal
 
 import jax
 
-from tpulm.attached import nvidia_driver, tpu_chips
+from tpulm.accelerators import nvidia_driver, tpu_chips
 from tpulm.errors import ConfigError, installing
 
 Platform = Literal["auto", "any", "cpu", "gpu", "tpu"]

@@ -1,4 +1,4 @@
-"""Whether a trainer still gets on, by the file that it writes (tpulm.watchdog), and what its threads do if it does not.
+"""Whether a trainer still gets on, by the file that it writes (tpulm.runtime.watchdog), and what its threads do if it does not.
 
 For Python 3.8 on.
 """

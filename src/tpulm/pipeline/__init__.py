@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from tpulm import corpus, dataset, storage, tokenization, watchdog
-from tpulm.compiling import Programs
+from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, phase_at, phases_of
 from tpulm.errors import ConfigError, DataError
-from tpulm.hosts import ALONE, Hosts, Membership
-from tpulm.preparation import Prepared, prepare, prepared
+from tpulm.pipeline.preparation import Prepared, prepare, prepared
+from tpulm.pipeline.programs import Programs
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import watchdog
+from tpulm.runtime.hosts import ALONE, Hosts, Membership
 from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
 from tpulm.workfolder import begin, is_imported, open_run, read_result, working_in, write_result
 
@@ -118,7 +119,7 @@ def run(
 ) -> Summary:
     """All stages, skipping what is done and continuing what was interrupted.
 
-    With several hosts each of them calls this, and says by `member` which it is (`tpulm.hosts.membership`).
+    With several hosts each of them calls this, and says by `member` which it is (`tpulm.runtime.hosts.membership`).
     """
     with working_in(config, workdir, member=member, progress=progress) as folder:
         return _Run(config, folder.path, folder.hosts, progress).all()
@@ -347,7 +348,7 @@ class _Run:
         if done == {"step": self._newest_step(), **named} and storage.exists(folder):
             self.stages["export"] = "skipped"
             return folder
-        from tpulm.facts import gather
+        from tpulm.pipeline.facts import gather
 
         watchdog.report("export")
         step, params = self.parameters()

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import resource
-from tpulm.memory import keep_between_steps
+from tpulm.runtime.memory import keep_between_steps
 KEEP
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -12,7 +12,7 @@ from importlib import resources
 import pytest
 
 from tpulm.errors import ConfigError, TpulmError
-from tpulm.hosts import Membership, membership
+from tpulm.runtime.hosts import Membership, membership
 
 VARIABLES = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "TPU_SKIP_MDS_QUERY", "GCE_METADATA_HOST")
 

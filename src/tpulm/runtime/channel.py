@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tpulm import interrupt, watchdog
 from tpulm.errors import EXIT_STOPPED, ConfigError, PeerLost, Stopped
+from tpulm.runtime import interrupt, watchdog
 
 _POLL_SECONDS = 0.2
 _LINE_BYTES = 4096

@@ -16,59 +16,15 @@ import pytest
 import tensorstore
 from typer.testing import CliRunner
 
-from tpulm import dataset, interrupt, pipeline, preparation, storage, workfolder
+from toy_runs import WORDS, toy_config, write_corpus
+from tpulm import dataset, pipeline, storage, workfolder
 from tpulm.cli.app import app
 from tpulm.config import RunConfig, SourceConfig
 from tpulm.errors import ConfigError, DataError, Stopped, StorageError, WorkFolderMismatch
+from tpulm.pipeline import preparation
 from tpulm.progress import SILENT, PrintedProgress, Progress, Silent
+from tpulm.runtime import interrupt
 from tpulm.train.metrics import read_metrics
-
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "while",
-    "dogs",
-    "ran",
-    "home",
-    "to",
-    "eat",
-    "their",
-    "red",
-    "food",
-    "and",
-    "birds",
-    "sang",
-    "over",
-    "old",
-    "trees",
-    "by",
-    "still",
-    "water",
-]
-
-
-def write_corpus(path: Path, documents: int = 400) -> Path:
-    rng = random.Random(0)
-    lines = [" ".join(rng.choices(WORDS, k=rng.randint(4, 30))) + "." for _ in range(documents)]
-    path.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
-    return path
-
-
-def toy_config(corpus: Path, **changes: Any) -> RunConfig:
-    base: dict[str, Any] = {
-        "name": "toy",
-        "corpus": {"sources": [str(corpus)], "holdout_fraction": 0.1},
-        "tokenizer": {"vocab_size": 60},
-        "data": {"sequence_length": 32, "rows": "packed", "part_bytes": 10_000},
-        "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32},
-        "train": {"steps": 6, "batch_size": 8, "log_every_steps": 2, "checkpoint": {"every_steps": 3}},
-        "hardware": {"data": 8},
-    }
-    return RunConfig.model_validate({**base, **changes})
 
 
 @pytest.fixture(scope="module")

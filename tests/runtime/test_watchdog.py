@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpulm import watchdog
+from tpulm.runtime import watchdog
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_report_costs_little(progress_file: Path):
 
 def test_nobody_watches(user_environment: dict[str, str], tmp_path: Path):
     """Then nothing is written, and a signal has the effect that it always had."""
-    code = "import os, signal\nfrom tpulm import watchdog\nwatchdog.begin()\nwatchdog.report('train', 1)\n"
+    code = "import os, signal\nfrom tpulm.runtime import watchdog\nwatchdog.begin()\nwatchdog.report('train', 1)\n"
     code += "os.kill(os.getpid(), signal.SIGUSR1)"
     done = subprocess.run([sys.executable, "-c", code], env=user_environment, cwd=tmp_path, check=False)
     assert done.returncode == -10 and not list(tmp_path.iterdir())

@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from tpulm import interrupt, tokenization, watchdog
+from tpulm import tokenization
 from tpulm.config import HardwareConfig, Phase, RunConfig
-from tpulm.memory import keep_between_steps
 from tpulm.progress import Progress
+from tpulm.runtime import interrupt, watchdog
+from tpulm.runtime.memory import keep_between_steps
 from tpulm.tokenization import Vocabulary
 from tpulm.workfolder import is_imported
 

@@ -29,9 +29,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.errors import TpulmError
 from tpulm.progress import Progress
+from tpulm.runtime import interrupt
 
 Result = TypeVar("Result")
 
@@ -77,7 +78,7 @@ class TaskProgress:
 
 
 class Runner(Protocol):
-    """Where restartable tasks are computed: by a pool here (`WorkerPool`), or by a cluster (`tpulm.beam`)."""
+    """Where restartable tasks are computed: by a pool here (`WorkerPool`), or by a cluster (`tpulm.runtime.beam`)."""
 
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in any order. The function must be importable, its results picklable."""
@@ -205,7 +206,9 @@ def _start_worker(modules: Sequence[str]) -> Connection:
 def _start_server(modules: Sequence[str]) -> _Server:
     storage.remove_leftovers()
     ours, theirs = socket.socketpair()
-    program = f"import sys; sys.path[:] = {sys.path}; from tpulm import workers; workers.serve({theirs.fileno()}, {modules})"
+    program = (
+        f"import sys; sys.path[:] = {sys.path}; from tpulm.runtime import workers; workers.serve({theirs.fileno()}, {modules})"
+    )
     # These reach the whole group (Ctrl-C, a closed terminal, `timeout`), but it is the parent that decides what they mean.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, interrupt.SIGNALS)
     try:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tpulm import interrupt
 from tpulm.errors import Stopped
+from tpulm.runtime import interrupt
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_under_nohup_a_closed_terminal_changes_nothing():
 
 IN_TERMINAL = """
 import os, sys, time
-from tpulm import interrupt
+from tpulm.runtime import interrupt
 
 with interrupt.handled():
     print("ready", flush=True)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from tpulm import interrupt, storage
+from tpulm import storage
 from tpulm.errors import ConfigError, MissingExtra, TpulmError, installing, suggest
+from tpulm.runtime import interrupt
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions

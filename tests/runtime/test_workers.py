@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tpulm import interrupt, workers
 from tpulm.errors import DataError, Stopped, TpulmError
 from tpulm.progress import Silent
+from tpulm.runtime import interrupt, workers
 
 
 def square(x: int) -> int:
@@ -159,7 +159,7 @@ def test_at_least_one_core():
 
 
 SCRIPT = """
-from tpulm import workers
+from tpulm.runtime import workers
 print(sorted(workers.run_tasks(abs, [(-1,), (2,)], workers=2)))
 """
 
@@ -244,7 +244,7 @@ def wait(folder, number):
 PARENT = """
 import sys
 from module import wait
-from tpulm import workers
+from tpulm.runtime import workers
 
 list(workers.run_tasks(wait, ((sys.argv[1], x) for x in range(4)), workers=2))
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from test_pipeline import toy_config, write_corpus
+from toy_runs import toy_config, write_corpus
 from tpulm import dataset, pipeline
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, Stopped

@@ -7,13 +7,14 @@ from contextlib import nullcontext
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from tpulm import corpus, dataset, storage, tokenization, watchdog
+from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import RunConfig, phases_of
 from tpulm.config.starting import OPTIMIZER_FILE
 from tpulm.errors import ConfigError, WorkFolderMismatch
-from tpulm.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
-from tpulm.workers import Runner, WorkerPool
+from tpulm.runtime import watchdog
+from tpulm.runtime.hosts import ALONE, Hosts
+from tpulm.runtime.workers import Runner, WorkerPool
 from tpulm.workfolder import is_imported
 
 _VOCABULARY_SAMPLE_BYTES = 1_000_000  # of text, to see whether the vocabulary fits

@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 from typer.testing import CliRunner
 
-from test_pipeline import toy_config, write_corpus
+from toy_runs import toy_config, write_corpus
 from tpulm import config, pipeline, workfolder
 from tpulm.cli.app import app
 from tpulm.config import RunConfig

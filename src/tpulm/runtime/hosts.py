@@ -1,4 +1,8 @@
-"""Finding the other hosts, and leaving them."""
+"""Several machines that work on one run: which of them this is, where they wait for each other, and what if one is gone.
+
+`join` finds the others and watches them; what they share out is decided by `Hosts.index` and `count` alone. There is no JAX in
+here: corpus and dataset are prepared by several hosts, too.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, Protocol, TypeVar
 
-from tpulm import interrupt
 from tpulm.errors import ConfigError, PeerLost, Stopped, TpulmError
-from tpulm.hosts.channel import Line, Star, greet, read_greeting
-from tpulm.hosts.environment import Membership
-from tpulm.hosts.hosts import ALONE, Hosts
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import interrupt
+from tpulm.runtime.channel import Line, Star, greet, read_greeting
+from tpulm.runtime.membership import Membership, membership
+
+__all__ = ["ALONE", "Hosts", "Membership", "end_now", "join", "membership"]
+
+Item = TypeVar("Item")
 
 JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
 _TELL_SECONDS = 20.0
@@ -27,6 +35,52 @@ _ANSWER_SECONDS = 30.0  # the first host may have several of those before it com
 _GRACE_SECONDS = 5.0  # for this host's own work to end by itself when another is lost
 _STOP_GRACE_SECONDS = 20.0  # … when another was stopped, and this one may still be saving
 _RECORD_SECONDS = 12.0
+
+
+class Channel(Protocol):
+    """What connects the hosts: `tpulm.runtime.channel.Star`."""
+
+    def barrier(self, name: str) -> None: ...
+
+    def lost(self, wait_seconds: float) -> PeerLost | Stopped | None: ...
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """`index` of `count`. What only one may do is the first one's; every list of tasks is shared out by number."""
+
+    index: int = 0
+    count: int = 1
+    coordinator: str = ""  # address:port, where there are several
+    channel: Channel | None = None
+    record: Callable[[PeerLost | Stopped], None] = lambda error: None  # leaves word of a loss, where this process cannot go on
+
+    @property
+    def is_first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def are_several(self) -> bool:
+        return self.count > 1
+
+    def share(self, items: Sequence[Item]) -> Sequence[Item]:
+        """This host's share of a list that all hosts have in the same order."""
+        return items[self.index :: self.count]
+
+    def barrier(self, name: str) -> None:
+        """Wait until all hosts have come here. Raises PeerLost when one is gone, Stopped when a stop was requested.
+
+        The rule for files that hosts share: look, barrier, write. Nobody then looks at what another one is writing.
+        """
+        if self.channel is not None:
+            self.channel.barrier(name)
+
+    def lost(self, *, wait_seconds: float = 0.0) -> PeerLost | Stopped | None:
+        """The error that says who is gone, if one is; what fails here just then fails because of it."""
+        return None if self.channel is None else self.channel.lost(wait_seconds)
+
+
+ALONE = Hosts()
 
 
 @contextlib.contextmanager

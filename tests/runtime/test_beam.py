@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tpulm import beam, interrupt, preparation
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, DataError, Stopped
+from tpulm.pipeline import preparation
+from tpulm.runtime import beam, interrupt
 
 pytestmark = pytest.mark.filterwarnings("default")  # Beam's own
 TWO_PROCESSES = ["--runner=FnApiRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]

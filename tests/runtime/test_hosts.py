@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from ports import free_port_pair
-from tpulm import interrupt
 from tpulm.errors import ConfigError, DataError, PeerLost, Stopped, TpulmError
-from tpulm.hosts import ALONE, Hosts, Membership, channel, join, joining
+from tpulm.runtime import channel, interrupt
+from tpulm.runtime.hosts import ALONE, Hosts, Membership, join
 
 Body = Callable[[Hosts], object]
 SECONDS = 10.0
@@ -35,8 +35,8 @@ def coordinator() -> str:
 def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[PeerLost | Stopped]]:
     """The losses for which this process would have been ended."""
     losses: list[PeerLost | Stopped] = []
-    monkeypatch.setattr(joining, "_end", lambda error, record, ended: losses.append(error))
-    monkeypatch.setattr(joining, "JOIN_SECONDS", SECONDS)
+    monkeypatch.setattr("tpulm.runtime.hosts._end", lambda error, record, ended: losses.append(error))
+    monkeypatch.setattr("tpulm.runtime.hosts.JOIN_SECONDS", SECONDS)
     with interrupt.handled():
         yield losses
 
@@ -271,13 +271,13 @@ def stray(coordinator: str) -> socket.socket:
 
 
 def test_the_others_do_not_come(group: Group, coordinator: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(joining, "JOIN_SECONDS", 0.3)
+    monkeypatch.setattr("tpulm.runtime.hosts.JOIN_SECONDS", 0.3)
     with pytest.raises(TpulmError, match=rf"host 1, 2 did not come within 0 s; start all 3 hosts .* reach {coordinator}"):
         group.start(meet, 0, 3).result(SECONDS)
 
 
 def test_the_first_does_not_come(group: Group, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(joining, "JOIN_SECONDS", 0.1)
+    monkeypatch.setattr("tpulm.runtime.hosts.JOIN_SECONDS", 0.1)
     with pytest.raises(TpulmError, match=r"the first host, 127\.0\.0\.1:\d+, did not answer within 0 s \(.*--host-index 0"):
         group.start(meet, 1, 2).result(SECONDS)
 
@@ -321,9 +321,10 @@ def test_a_pod_whose_own_name_is_known_later(group: Group, monkeypatch: pytest.M
 
 HOST = """
 import sys, threading, time
-from tpulm import interrupt
+from tpulm.runtime import interrupt
 from tpulm.errors import Stopped
-from tpulm.hosts import Membership, join, joining
+from tpulm.runtime import hosts as joining
+from tpulm.runtime.hosts import Membership, join
 coordinator, index, record, what = sys.argv[1:]
 joining._GRACE_SECONDS, joining._STOP_GRACE_SECONDS, joining._RECORD_SECONDS = 0.3, 2.0, 0.5
 

@@ -1,0 +1,1 @@
+"""What a run stands on: worker processes, Beam, the other hosts, signals, records of failures."""
