@@ -27,11 +27,11 @@ from cloud_stand_in import emulator
 
 from tpulm import config
 from tpulm.config import CheckpointConfig
-from tpulm.objectives import SpecialIds
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.checkpoint import Checkpoints
 from tpulm.train.program import Program
 
-SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 ALLOWED_SHARE = 0.10
 
 

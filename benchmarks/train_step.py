@@ -28,12 +28,12 @@ import numpy as np
 
 from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
 from tpulm.models.electra import generator_config
-from tpulm.objectives import SpecialIds
 from tpulm.runtime.memory import keep_between_steps
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 from tpulm.train.step import row_keys
 
-SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 MATMUL_SHAPES = ((1024, 768, 3072), (1024, 3072, 768), (2048, 2048, 2048), (4096, 256, 1024), (608, 256, 8064))
 
 

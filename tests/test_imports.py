@@ -23,6 +23,7 @@ BASE = {
     "accelerators",
     "progress",
     "readable",
+    "special_tokens",
     "protos",
 }
 TEXT = {"corpus", "tokenization", "dataset", "labelled"}

@@ -12,10 +12,10 @@ from tpulm import config
 from tpulm.config import RunConfig
 from tpulm.models import bert, electra
 from tpulm.nn.params import count
-from tpulm.objectives import SpecialIds
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 
-SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 AS_ON_TPU = ["hardware.unroll=false", "train.compute_dtype=bfloat16"]  # layers as a loop, which also lowers many times faster
 
 # Of transformers' BertModel with its pooler, and ElectraModel (the discriminator), of the settings each is published with.

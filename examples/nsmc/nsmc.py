@@ -25,8 +25,7 @@ import tpulm
 from tpulm.cli.terminal import drawn_progress
 from tpulm.config import FinetuneConfig, RunConfig, load_finetune
 from tpulm.labelled import Columns, Examples, LabelSet, hold_out, read_examples
-from tpulm.objectives import SpecialIds
-from tpulm.tokenization.special import TRAINED_SPECIAL_IDS
+from tpulm.tokenization.special import TRAINED
 from tpulm.train.metrics import read_metrics
 from tpulm.train.program import Program
 
@@ -91,7 +90,7 @@ def pretrain(name: str, options: argparse.Namespace, experiment: Experiment) -> 
 
 
 def flops_per_step(config: RunConfig) -> float:
-    program = Program(config, vocab_size=config.tokenizer.vocab_size, special=SpecialIds(*TRAINED_SPECIAL_IDS))
+    program = Program(config, vocab_size=config.tokenizer.vocab_size, special=TRAINED)
     return program.objective.flops_per_row * config.train.batch_size
 
 

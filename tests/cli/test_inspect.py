@@ -49,7 +49,7 @@ def halves(made: tokenization.Tokenization, rows: list[dataset.SampledRow], plac
     cut = 0
     for row, masked in zip(rows, places, strict=True):
         ids = row.tokens.tolist()
-        marks = np.isin(ids, list(made.special.ids))
+        marks = np.isin(ids, list(set(made.special)))
         begins = np.flatnonzero(marks | [True, *marks[:-1]] | [not made.is_continuation(index) for index in ids]).tolist()
         for first, last in zip(begins, [*begins[1:], len(ids)], strict=True):
             cut += 0 < len(masked & set(range(first, last))) < last - first

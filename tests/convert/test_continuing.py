@@ -23,7 +23,7 @@ from tpulm.convert.tensorbundle import open_bundle
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder, electra
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves
-from tpulm.objectives import SpecialIds
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.optimizer import make_optimizer, with_moments
 from tpulm.train.program import Program
 
@@ -85,7 +85,7 @@ def run_of(folder: Path, recipe: str = "bert-tiny", *overrides: str) -> RunConfi
 def program_of(settings: RunConfig, folder: Path) -> Program:
     assert settings.tokenizer.path is not None
     special = tokenization.load(settings.tokenizer.path).special
-    ids = SpecialIds(special.pad, special.unknown, special.cls, special.sep, special.mask)
+    ids = SpecialTokens(special.pad, special.unknown, special.cls, special.sep, special.mask)
     program = Program(settings, vocab_size=60, special=ids)
     tokenizer = tokenization.load(settings.tokenizer.path)
     begin = beginning_of(folder, settings.model, program.objective.spec, tokenizer, with_moments=settings.train.start_optimizer)

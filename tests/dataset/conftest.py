@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tpulm import storage
-from tpulm.dataset.manifest import Counts, RowFormat, SpecialIds, SplitManifest, split_manifest
+from tpulm.dataset.manifest import Counts, RowFormat, SplitManifest, split_manifest
 from tpulm.dataset.packing import lay_packed
 from tpulm.dataset.part import Version, write_part
 from tpulm.dataset.rows import Tokens
+from tpulm.special_tokens import SpecialTokens
 
 FIRST_ID = 10
 
@@ -22,7 +23,7 @@ def write_split(tmp_path: Path) -> Callable[..., Path]:
     """write_split([rows of part 0, rows of part 1, …], …) -> the folder of a split whose rows are full of unique tokens."""
 
     def write(part_rows: list[int], *, sequence_length: int = 8, block_rows: int = 4, name: str = "dataset/train") -> Path:
-        special = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+        special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
         rows = RowFormat(
             kind="packed",
             sequence_length=sequence_length,

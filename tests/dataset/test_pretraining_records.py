@@ -11,15 +11,14 @@ import pytest
 from tfrecords import CLS, LENGTH, MASK, PAD, SEP, UNK, VOCAB_SIZE, Features, Row, bert, electra, random_rows
 
 from tpulm.dataset.example import serialize
-from tpulm.dataset.manifest import SpecialIds
 from tpulm.dataset.pretraining_records import Kind, Rows, Vocabulary, layout_of, read_rows, shape_of
 from tpulm.dataset.rows import Marks, fill
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
-from tpulm.objectives import SpecialIds as ModelIds
 from tpulm.objectives.rows import describe
+from tpulm.special_tokens import SpecialTokens
 
-SPECIAL = SpecialIds(pad=PAD, unknown=UNK, cls=CLS, sep=SEP, mask=MASK)
+SPECIAL = SpecialTokens(pad=PAD, unknown=UNK, cls=CLS, sep=SEP, mask=MASK)
 ROW = Row((5, 6, 7), (8, 9), 1)
 
 
@@ -67,7 +66,7 @@ def test_mask_and_types_are_what_the_objective_derives() -> None:
     """What `read_rows` accepts is what `describe` will say of the row."""
     records = [electra(row) for row in random_rows(50, single=0.3)]
     ids = jnp.asarray(read(records, "electra").tokens.astype(np.int32))
-    tokens = describe(ids, row_kind="segments", special=ModelIds(PAD, UNK, CLS, SEP, MASK))
+    tokens = describe(ids, row_kind="segments", special=SpecialTokens(PAD, UNK, CLS, SEP, MASK))
     np.testing.assert_array_equal(tokens.types, [features["segment_ids"] for features in records])
     np.testing.assert_array_equal(np.asarray(tokens.segments) == 0, [features["input_mask"] for features in records])
 

@@ -34,11 +34,11 @@ from tpulm.convert.sstable import read_table
 from tpulm.dataset import load_manifest
 from tpulm.dataset.example import serialize
 from tpulm.dataset.importing import import_tfrecords
-from tpulm.dataset.manifest import SpecialIds
 from tpulm.dataset.pretraining_records import Vocabulary, read_rows, shape_of
 from tpulm.dataset.tfrecord import frame, read_records, survey
 from tpulm.labelled import LabelSet, read_examples
 from tpulm.nn.params import ParamSpec, map_specs
+from tpulm.special_tokens import SpecialTokens
 
 LINES = [
     "the old cat sees a dog",
@@ -342,7 +342,7 @@ def _tfrecords(folder: Path) -> Iterator[Seed]:
         "masked_lm_weights": [1.0, 1.0, 0.0],
     }
     kinds = {"electra": _row(0), "bert": _row(0) | masked | {"next_sentence_labels": [1]}}
-    special = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+    special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
     for kind, features in kinds.items():
         path = folder / f"{kind}.tfrecord"
         path.write_bytes(frame(serialize(features)) * 3)

@@ -13,9 +13,10 @@ import numpy as np
 from tpulm import objectives
 from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
-from tpulm.objectives import Objective, SpecialIds
+from tpulm.objectives import Objective
+from tpulm.special_tokens import SpecialTokens
 
-SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 VOCAB_SIZE, L = 50, 16
 TINY = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_positions": L}
 MODERN = {"norm": "rms", "biases": False, "feed_forward": "gated", "activation": "silu", "positions": "rotary"}
@@ -53,7 +54,7 @@ def make(
     dtype: Any = jnp.float32,
     evaluation: bool = False,
     objective: ObjectiveConfig | None = None,
-    special: SpecialIds = SPECIAL,
+    special: SpecialTokens = SPECIAL,
     **model: object,
 ) -> Objective:
     return objectives.make(

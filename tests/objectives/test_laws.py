@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import cases
@@ -125,4 +126,4 @@ def test_rows_longer_than_the_model_are_refused(case: Case):
 
 def test_special_tokens_outside_the_vocabulary_are_refused(case: Case):
     with pytest.raises(ConfigError, match=r"'mask': 50.* outside the vocabulary of 50"):
-        case.make(special=cases.SPECIAL._replace(mask=50))
+        case.make(special=dataclasses.replace(cases.SPECIAL, mask=50))

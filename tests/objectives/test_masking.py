@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.objectives import SpecialIds
 from tpulm.objectives.masking import MaskedRows, MaskingLaw, default_budget, mask_rows
+from tpulm.special_tokens import SpecialTokens
 
 VOCAB_SIZE = 60
-PAD, UNK, CLS, SEP, MASK = SPECIAL = SpecialIds(pad=0, unknown=30, cls=7, sep=8, mask=59)  # not in a block, as in vocab.txt
+PAD, UNK, CLS, SEP, MASK = SPECIAL = SpecialTokens(pad=0, unknown=30, cls=7, sep=8, mask=59)  # not in a block, as in vocab.txt
 ORDINARY = [token for token in range(VOCAB_SIZE) if token not in SPECIAL]
 LAW = MaskingLaw(
     mask_fraction=0.15,

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 
-from tpulm.objectives import SpecialIds
 from tpulm.objectives.rows import describe
+from tpulm.special_tokens import SpecialTokens
 
-PAD, UNK, CLS, SEP, MASK = SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+PAD, UNK, CLS, SEP, MASK = SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 
 
 def test_segments_rows():

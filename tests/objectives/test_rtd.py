@@ -12,10 +12,10 @@ from tpulm import objectives
 from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.nn.params import initialize, named_leaves
 from tpulm.nn.transformer import Execution
-from tpulm.objectives import SpecialIds
 from tpulm.objectives.rtd import ReplacedTokenDetection, _area_under_curve, _detection_sums
+from tpulm.special_tokens import SpecialTokens
 
-SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 VOCAB_SIZE, L, B = 60, 32, 64
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tpulm import accelerators, config
-from tpulm.objectives import SpecialIds
 from tpulm.plan import advice
 from tpulm.plan.advice import Advice, advise
+from tpulm.special_tokens import SpecialTokens
 
 HERE = 150e9  # FLOP/s of a laptop's two cores
 
@@ -19,7 +19,11 @@ def fast_disk(monkeypatch: pytest.MonkeyPatch):
 
 def advice_for(recipe: str, *changes: str, here: float | None = HERE) -> Advice:
     return advise(
-        config.load(recipe, changes), accelerators.find("v3-8"), here=here, vocab_size=1000, special=SpecialIds(0, 1, 2, 3, 4)
+        config.load(recipe, changes),
+        accelerators.find("v3-8"),
+        here=here,
+        vocab_size=1000,
+        special=SpecialTokens(0, 1, 2, 3, 4),
     )
 
 

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from tpulm import config
-from tpulm.objectives import SpecialIds
 from tpulm.plan import costs, hlo
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 
 DEVICES = 8
@@ -26,7 +26,7 @@ SIZES = {
 @pytest.mark.parametrize("split", [{"hardware.fsdp": 8}, {"hardware.fsdp": 4}])
 def test_splitting_parameters_sends_parameters(split: dict[str, int]):
     run = config.load("bert-tiny", {**SIZES, **split})
-    program = Program(run, vocab_size=256, special=SpecialIds(0, 1, 2, 3, 4), devices=jax.devices()[:DEVICES])
+    program = Program(run, vocab_size=256, special=SpecialTokens(0, 1, 2, 3, 4), devices=jax.devices()[:DEVICES])
     counted = costs.count(hlo.parse(program.lowered_step.compile().as_text() or ""), DEVICES)
     sent = sum(one.bytes * one.times for one in counted.collectives)
     parameters = 4 * program.num_parameters

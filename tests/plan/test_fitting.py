@@ -9,12 +9,12 @@ import pytest
 from tpulm import accelerators, config
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
-from tpulm.objectives import SpecialIds
 from tpulm.plan import DoesNotFit, fit
+from tpulm.special_tokens import SpecialTokens
 
 GIB = 2**30
 V3 = accelerators.find("v3-8")
-WORDS: dict[str, Any] = {"vocab_size": 1000, "special": SpecialIds(0, 1, 2, 3, 4)}
+WORDS: dict[str, Any] = {"vocab_size": 1000, "special": SpecialTokens(0, 1, 2, 3, 4)}
 
 
 class Compiler:

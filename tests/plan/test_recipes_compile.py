@@ -8,7 +8,6 @@ import re
 import pytest
 
 from tpulm import accelerators, config, tokenization
-from tpulm.objectives import SpecialIds
 from tpulm.plan import Plan, plan
 
 pytestmark = pytest.mark.skipif(
@@ -21,8 +20,7 @@ PLANNED = tuple(name for name in config.list_recipes() if " h on a v" in config.
 
 def planned(name: str, accelerator: str, *changes: str) -> Plan:
     run = config.load(name, changes)
-    size, special_ids = tokenization.expected(run.tokenizer)
-    return plan(run, accelerators.find(accelerator), vocab_size=size, special=SpecialIds(*special_ids))
+    return plan(run, accelerators.find(accelerator), **tokenization.expected(run.tokenizer)._asdict())
 
 
 def accelerator_of(name: str) -> str:

@@ -14,7 +14,7 @@ NAMES = [*TOKENS, "[unused0]", "[unused1]", "[unused7]", "a[MASK]b", "the [SEP] 
 
 
 def test_names_in_the_text_give_no_special_id(made: Tokenization):
-    reserved = set(range(made.special.num_special)) - {made.special.unknown}  # WordPiece has seen no "["
+    reserved = set(made.special) - {made.special.unknown}  # WordPiece has seen no "["
     for name in NAMES:
         ids = made.encode([name]).ids.tolist()
         assert ids and not reserved & set(ids), (name, [made.token(index) for index in ids])

@@ -79,7 +79,7 @@ def test_ids_are_the_librarys(tmp_path: Path, options: dict[str, Any]):
     texts = [*sentences(500), *ODD]
     assert check(path, ours, texts) >= len(texts) - 3
     assert ours.decode(ours.encode(["the cat 영화"]).ids) == "the cat 영화"
-    assert len(ours.special.ids) == 5
+    assert len(set(ours.special)) == 5
 
 
 @pytest.fixture(scope="module")

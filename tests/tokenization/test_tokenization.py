@@ -29,7 +29,7 @@ def test_tokens_and_continuations(made: Tokenization):
     ids = made.encode(["the qqq"]).ids.tolist()
     assert made.token(ids[0]) == {"WordPiece": "the", "BPE": "the", "Unigram": "▁t"}[made.algorithm]
     assert made.is_continuation(ids[-1]) is (made.algorithm != "WordPiece")  # there, "qqq" is one unknown word
-    assert not any(made.is_continuation(index) for index in made.special.ids)
+    assert not any(made.is_continuation(index) for index in set(made.special))
 
 
 def test_continuation_signs(trained: dict[str, Tokenization]):
@@ -42,7 +42,7 @@ def test_continuation_signs(trained: dict[str, Tokenization]):
 def test_where_words_begin(made: Tokenization):
     text = "because the cat, well-made 영화는\n映画を"
     starts = made.word_starts()
-    assert starts.shape == (made.vocab_size,) and starts[list(made.special.ids)].all()
+    assert starts.shape == (made.vocab_size,) and starts[list(set(made.special))].all()
     tokens = [(made.token(index), bool(starts[index])) for index in made.encode([text]).ids.tolist()]
     continuing = [token for token, begins in tokens if not begins]
     match made.algorithm:

@@ -18,7 +18,7 @@ from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError, DataError
 from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization
-from tpulm.tokenization.special import TOKENS, TRAINED_SPECIAL_IDS
+from tpulm.tokenization.special import TOKENS, TRAINED
 
 
 def config(algorithm: str, **settings: object) -> TokenizerConfig:
@@ -35,8 +35,7 @@ def test_layout_and_size(made: Tokenization):
         == VOCAB_SIZES[{"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}[made.algorithm]]
     )
     assert names[:7] == [*TOKENS, "[unused0]", "[unused1]"]
-    assert [made.token(index) for index in TRAINED_SPECIAL_IDS] == list(TOKENS)
-    assert made.special.num_special == 7
+    assert [made.token(index) for index in TRAINED] == list(TOKENS)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

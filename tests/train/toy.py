@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from tpulm.config import RunConfig
-from tpulm.objectives import SpecialIds
 from tpulm.progress import SILENT, Progress
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.evaluate import Evaluation, evaluate
 from tpulm.train.loop import TrainResult, train
 from tpulm.train.program import Program
 from tpulm.train.throughput import Meter
 
 VOCAB_SIZE, LENGTH, BATCH = 200, 16, 8
-SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 
 
 # What differs from a packed masked run, by objective.

@@ -213,18 +213,16 @@ def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed:
     import jax
     import numpy as np
 
-    from tpulm.objectives import SpecialIds
     from tpulm.objectives.masking import mask_rows, masking_law
 
     jax.config.update("jax_platforms", "cpu")
-    special = SpecialIds(*(getattr(made.special, name) for name in SpecialIds._fields))
     ids = np.stack([row.tokens for row in rows]).astype(np.int32)
     law = masking_law(
         config.model.architecture,
         config.train.objective,
         sequence_length=ids.shape[1],
         vocab_size=made.vocab_size,
-        special=special,
+        special=made.special,
     )
     keys = jax.random.split(jax.random.key(seed), len(rows))
     word_start = None
@@ -245,7 +243,7 @@ def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
         if token_id == made.special.pad:
             padding += 1
             continue
-        style = "reverse green" if place in masked else "dim cyan" if token_id in made.special.ids else ""
+        style = "reverse green" if place in masked else "dim cyan" if token_id in tuple(made.special) else ""
         token = made.token(token_id)
         if made.is_continuation(token_id):
             token = token.removeprefix("##")

@@ -76,7 +76,5 @@ def load_run(
 def vocabulary_of(config: RunConfig) -> dict[str, Any]:
     """The size of the tokenizer that the run has or will train, and its special tokens."""
     from tpulm import tokenization
-    from tpulm.objectives import SpecialIds
 
-    size, special_ids = tokenization.expected(config.tokenizer)
-    return {"vocab_size": size, "special": SpecialIds(*special_ids)}
+    return tokenization.expected(config.tokenizer)._asdict()

@@ -14,7 +14,7 @@ from tpulm.config import ModelConfig
 from tpulm.config.layouts import LAYOUTS, layout_of
 from tpulm.convert.heads import Head
 from tpulm.errors import ConfigError, DataError, brief, suggest
-from tpulm.tokenization.special import SpecialTokens
+from tpulm.special_tokens import SpecialTokens
 
 # Theirs for ours; the first of several is what we write.
 ACTIVATIONS = {

@@ -8,15 +8,16 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.dataset.draws import Draws, Purpose
-from tpulm.dataset.manifest import Counts, RowFormat, SpecialIds, split_manifest
+from tpulm.dataset.manifest import Counts, RowFormat, split_manifest
 from tpulm.dataset.packing import lay_packed
 from tpulm.dataset.part import Version, write_part
 from tpulm.dataset.rows import Tokens, reorder
+from tpulm.special_tokens import SpecialTokens
 
 
 def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, block_rows: int) -> None:
     """Two parts of full rows; ids spread as in text, commoner ones smaller."""
-    special = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4)
+    special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
     rows = RowFormat(
         kind="packed",
         sequence_length=sequence_length,

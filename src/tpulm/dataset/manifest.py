@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from tpulm import storage
 from tpulm.config.validation import recorded
 from tpulm.errors import StorageError
+from tpulm.special_tokens import SpecialTokens
 
 FORMAT_VERSION = 1
 SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
@@ -81,14 +82,6 @@ class PartRecord(Record):
         return (self.counts.rows, *self.redrawn_rows)
 
 
-class SpecialIds(Record):
-    pad: int
-    unknown: int
-    cls: int
-    sep: int
-    mask: int
-
-
 class Encoding(Record):
     """What encoded the text: the library, or an engine whose ids of so many documents of the corpus were compared with its."""
 
@@ -105,7 +98,7 @@ class RowFormat(Record):
     block_rows: int
     columns: tuple[str, ...]
     vocab_size: int
-    special: SpecialIds
+    special: SpecialTokens
 
     @property
     def token_dtype(self) -> np.dtype:

@@ -23,7 +23,6 @@ from tpulm.dataset.manifest import (
     Encoding,
     PartRecord,
     RowFormat,
-    SpecialIds,
     SplitManifest,
     dataset_folder,
     digest,
@@ -232,7 +231,6 @@ def claim(folder: PurePath, inputs: dict[str, Any], progress: Progress = SILENT)
 
 
 def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
-    special = tokenizer.special
     return RowFormat(
         kind=config.rows,
         sequence_length=config.sequence_length,
@@ -244,7 +242,7 @@ def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
             *([WORD_START] if config.word_boundaries != "none" else []),
         ),
         vocab_size=tokenizer.vocab_size,
-        special=SpecialIds(pad=special.pad, unknown=special.unknown, cls=special.cls, sep=special.sep, mask=special.mask),
+        special=tokenizer.special,
     )
 
 

@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tpulm.dataset import example, tfrecord
-from tpulm.dataset.manifest import SpecialIds
 from tpulm.dataset.rows import Layout
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
+from tpulm.special_tokens import SpecialTokens
 
 Kind = Literal["bert", "electra"]
 _IDS, _MASK, _TYPES = ("input_ids", "input_word_ids"), ("input_mask",), ("segment_ids", "input_type_ids")
@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 
 class Vocabulary(NamedTuple):
     size: int
-    special: SpecialIds
+    special: SpecialTokens
 
 
 class Rows(NamedTuple):
@@ -89,7 +89,7 @@ def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vo
     return Rows(tokens, batch.labels.astype(np.int8))
 
 
-def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialIds) -> Layout:
+def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialTokens) -> Layout:
     """The layout that `rows.fill` turns into these rows [N, L], each [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and padding."""
     length = tokens.shape[1]
     row, end = np.nonzero(tokens == special.sep)
@@ -188,7 +188,7 @@ def _unmask(batch: _Batch, vocabulary: Vocabulary) -> np.ndarray:
     return tokens
 
 
-def _check_rows(batch: _Batch, tokens: np.ndarray, special: SpecialIds) -> None:
+def _check_rows(batch: _Batch, tokens: np.ndarray, special: SpecialTokens) -> None:
     """Rows `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, then padding, with input_mask and segment_ids as these ids tell them."""
     wrong_vocabulary = "is --vocab the vocabulary that the records were made with?"
     batch.refuse(

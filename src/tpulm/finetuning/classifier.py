@@ -20,7 +20,7 @@ from tpulm.finetuning.scoring import scores_of
 from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
 from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier
-from tpulm.predict.classify import Outputs, log_probabilities, special_ids
+from tpulm.predict.classify import Outputs, log_probabilities
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train import loop
@@ -293,7 +293,7 @@ class Classifier:
                 num_rows=len(data.rows),
                 num_classes=self.answers.num_classes,
                 vocab_size=self.model.vocab_size,
-                special=special_ids(self.model),
+                special=self.model.tokenization.special,
             )
         return self._tuning
 

@@ -8,7 +8,8 @@ from tpulm.config import FinetuneConfig
 from tpulm.labelled import class_scores, regression_scores
 from tpulm.labelled.rows import Rows
 from tpulm.predict.classify import log_probabilities
-from tpulm.tokenization import UNKNOWN_WARNING, SpecialTokens
+from tpulm.special_tokens import SpecialTokens
+from tpulm.tokenization import UNKNOWN_WARNING
 
 _NEARLY_ALL = 0.99  # of the answers, when they count as one
 _HARDLY_ANY = 0.05  # of the labels' deviation, when a regression's answers count as one

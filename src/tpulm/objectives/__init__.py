@@ -8,11 +8,12 @@ from typing import Literal
 from tpulm.config import OBJECTIVES, ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.clm import CausalLanguageModel
-from tpulm.objectives.interface import Column, LossAndSums, Objective, Setup, SpecialIds
+from tpulm.objectives.interface import Column, LossAndSums, Objective, Setup
 from tpulm.objectives.mlm import MaskedLanguageModel
 from tpulm.objectives.rtd import ReplacedTokenDetection
+from tpulm.special_tokens import SpecialTokens
 
-__all__ = ["Column", "LossAndSums", "Objective", "Setup", "SpecialIds", "make", "register"]
+__all__ = ["Column", "LossAndSums", "Objective", "Setup", "SpecialTokens", "make", "register"]
 
 _DEFAULTS = {"bert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
 _REGISTRY: dict[str, Callable[..., Objective]] = {
@@ -37,7 +38,7 @@ def make(
     row_kind: Literal["segments", "packed", "causal"],
     next_sentence: bool,
     vocab_size: int,
-    special: SpecialIds,
+    special: SpecialTokens,
     evaluation: bool = False,
 ) -> Objective:
     """The objective of a run: `Setup` says what these are. Raises ConfigError when rows, vocabulary and model do not fit

@@ -16,9 +16,10 @@ from tpulm.config import ModelConfig
 from tpulm.models import bert, classifier
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Execution, Randomness
-from tpulm.objectives.interface import Column, LossAndSums, SpecialIds
+from tpulm.objectives.interface import Column, LossAndSums
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.rows import describe
+from tpulm.special_tokens import SpecialTokens
 
 
 class LabelledInputs(NamedTuple):
@@ -40,7 +41,7 @@ class Classification:
     execution: Execution
     sequence_length: int  # the longest row, by which work is counted
     vocab_size: int
-    special: SpecialIds
+    special: SpecialTokens
     num_classes: int | None
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ class CausalLanguageModel(Setup):
             raise ConfigError(f"a decoder needs rows = 'causal', not '{self.row_kind}'")
         if not max(self.special) < self.vocab_size:
             raise ConfigError(
-                f"special tokens {self.special._asdict()} lie outside the vocabulary of {self.vocab_size}; use the "
+                f"special tokens {asdict(self.special)} lie outside the vocabulary of {self.vocab_size}; use the "
                 "tokenizer's own size"
             )
 

@@ -11,16 +11,7 @@ from jax import Array
 
 from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
-
-
-class SpecialIds(NamedTuple):
-    """Ids of the tokenizer's special tokens, as plain integers."""
-
-    pad: int
-    unknown: int
-    cls: int
-    sep: int
-    mask: int
+from tpulm.special_tokens import SpecialTokens
 
 
 @dataclass(frozen=True)
@@ -34,7 +25,7 @@ class Setup:
     row_kind: Literal["segments", "packed", "causal"]
     next_sentence: bool
     vocab_size: int
-    special: SpecialIds
+    special: SpecialTokens
     evaluation: bool = False  # with the masked share `evaluation_mask_fraction`, so that runs compare
 
 

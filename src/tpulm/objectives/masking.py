@@ -24,8 +24,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from tpulm.config import ObjectiveConfig
-from tpulm.objectives.interface import SpecialIds
 from tpulm.objectives.whole_words import draw_words
+from tpulm.special_tokens import SpecialTokens
 
 
 class MaskingLaw(NamedTuple):
@@ -34,7 +34,7 @@ class MaskingLaw(NamedTuple):
     mask_token_fraction: float
     random_token_fraction: float
     vocab_size: int
-    special: SpecialIds
+    special: SpecialTokens
     whole_words: bool = False  # the batch says where words begin
 
 
@@ -53,7 +53,7 @@ def masking_law(
     *,
     sequence_length: int,
     vocab_size: int,
-    special: SpecialIds,
+    special: SpecialTokens,
     evaluation: bool = False,
 ) -> MaskingLaw:
     """The law of a run; what is not set is as BERT's (80 % [MASK], 10 % random) or ELECTRA's authors have it (85 %, none).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class MaskedLanguageModel(Setup):
             raise ConfigError(f"the masked objective needs rows = 'segments' or 'packed', not '{self.row_kind}'")
         if self.next_sentence and self.row_kind != "segments":
             raise ConfigError(f"next_sentence needs rows = 'segments', not '{self.row_kind}'")
-        beyond = {name: value for name, value in self.special._asdict().items() if not 0 <= value < self.vocab_size}
+        beyond = {name: value for name, value in asdict(self.special).items() if not 0 <= value < self.vocab_size}
         if beyond:
             raise ConfigError(
                 f"special tokens {beyond} lie outside the vocabulary of {self.vocab_size}; use the tokenizer's own size"

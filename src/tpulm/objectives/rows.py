@@ -10,12 +10,12 @@ from jax import Array
 from jaxtyping import Int
 
 from tpulm.models.bert import Tokens
-from tpulm.objectives.interface import SpecialIds
+from tpulm.special_tokens import SpecialTokens
 
 RowKind = Literal["segments", "packed", "causal"]
 
 
-def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialIds) -> Tokens:
+def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialTokens) -> Tokens:
     """Segments, types and positions of rows.
 
     segments: `[CLS] A [SEP] B [SEP]` and padding. One segment (0); type 1 after the first [SEP] up to and with the second

@@ -191,7 +191,7 @@ class _Run:
 
     def _program(self, phase: Phase) -> Program:
         made = self.data.tokenizer
-        return self._programs.get(phase, tokenization.Vocabulary(made.vocab_size, made.special.in_order))
+        return self._programs.get(phase, tokenization.Vocabulary(made.vocab_size, made.special))
 
     @property
     def data(self) -> Prepared:

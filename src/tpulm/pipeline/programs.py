@@ -44,7 +44,7 @@ class Programs:
         """The program for this run's vocabulary; compiled ahead if that was what was expected."""
         if phase.number in self._compiling:
             program = self._wait(phase)
-            if (program.vocab_size, tuple(program.special)) == made:
+            if (program.vocab_size, program.special) == made:
                 return program
         self._compile(phase, made)
         return self._wait(phase)
@@ -77,7 +77,6 @@ class Programs:
 def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, looking: bool) -> Program:
     import jax
 
-    from tpulm.objectives import SpecialIds
     from tpulm.train.compile_cache import keep_compiled
     from tpulm.train.program import Program
 
@@ -85,7 +84,7 @@ def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, lo
     devices = jax.local_devices()[:1] if looking else None
     if looking:
         config = config.model_copy(update={"hardware": HardwareConfig()})
-    program = Program(config, vocab_size=vocabulary.size, special=SpecialIds(*vocabulary.special_ids), devices=devices)
+    program = Program(config, vocab_size=vocabulary.vocab_size, special=vocabulary.special, devices=devices)
     if not looking:
         program.compile()
     return program

@@ -19,8 +19,8 @@ from tpulm.accelerators import Accelerator
 from tpulm.config import RunConfig, phases_of
 from tpulm.dataset import Batches
 from tpulm.dataset.made_up import write_random_rows
-from tpulm.objectives import SpecialIds
 from tpulm.readable import duration
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 
 _UNIT, _SUBLANES = 128, 8
@@ -49,7 +49,9 @@ class Advice:
     verdict: str
 
 
-def advise(config: RunConfig, accelerator: Accelerator, *, here: float | None, vocab_size: int, special: SpecialIds) -> Advice:
+def advise(
+    config: RunConfig, accelerator: Accelerator, *, here: float | None, vocab_size: int, special: SpecialTokens
+) -> Advice:
     """`here`: FLOP/s that this machine reaches in products, all devices together; None where it could not be measured."""
     phases, one = phases_of(config), jax.devices()[:1]
     per_row = [

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jax.stages import Compiled, Lowered
 
     from tpulm.config import Phase, RunConfig
-    from tpulm.objectives import SpecialIds
+    from tpulm.special_tokens import SpecialTokens
 
 
 _PASSED_ON = frozenset(["bitcast", "reshape", "broadcast", "copy", "convert", "transpose"])
@@ -148,7 +148,9 @@ class DoesNotFit(Exception):
         self.phase: Phase | None = None
 
 
-def analyse(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialIds) -> tuple[Program, Analysis]:
+def analyse(
+    config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens
+) -> tuple[Program, Analysis]:
     """The step that training would run there. Raises ConfigError where the run does not divide over the devices, and
     DoesNotFit where the compiler finds no place for it. What was compiled before is not compiled again."""
     program = program_for(config, accelerator, vocab_size=vocab_size, special=special)
@@ -161,7 +163,7 @@ def analyse(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, spe
     return program, analysis
 
 
-def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialIds) -> Program:
+def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens) -> Program:
     """The run laid out on the slice, not compiled. Raises ConfigError where it does not divide."""
     return Program(config, vocab_size=vocab_size, special=special, devices=devices_of(accelerator))
 

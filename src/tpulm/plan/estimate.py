@@ -15,10 +15,10 @@ from typing import Any
 
 from tpulm.accelerators import Accelerator
 from tpulm.config import RunConfig, phases_of
-from tpulm.objectives import SpecialIds
 from tpulm.plan.analysis import Analysis, DoesNotFit, analyse
 from tpulm.plan.costs import Collective
 from tpulm.progress import SILENT, Progress
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.mesh import BatchLayout
 
 # Slots of rows assumed to hold text; `tpulm run` reports the real share. Measured of 128 tokens: segments 0.91 with petitions
@@ -139,7 +139,7 @@ def _phase_values(phase: PhasePlan) -> dict[str, Any]:
 
 
 def plan(
-    config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialIds, progress: Progress = SILENT
+    config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens, progress: Progress = SILENT
 ) -> Plan:
     """Compile every phase for the slice. Raises `DoesNotFit`, with `phase` set, where one has no room, and ConfigError."""
     phases = phases_of(config)

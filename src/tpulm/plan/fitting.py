@@ -12,10 +12,10 @@ from typing import Any
 from tpulm.accelerators import Accelerator
 from tpulm.config import HardwareConfig, RunConfig
 from tpulm.errors import ConfigError
-from tpulm.objectives import SpecialIds
 from tpulm.plan.analysis import Buffer, DoesNotFit, program_for
 from tpulm.plan.estimate import Plan, plan
 from tpulm.progress import SILENT, Progress
+from tpulm.special_tokens import SpecialTokens
 
 _FILLS_THE_UNIT = 8  # rows a device should have at least at once: fewer leave its vector units' sublanes empty
 _STATE_SHARE = 0.75  # of HBM that parameters, moments and gradients may take; the rest is for activations
@@ -38,7 +38,7 @@ class Fitting:
 
 
 def fit(
-    config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialIds, progress: Progress = SILENT
+    config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens, progress: Progress = SILENT
 ) -> Fitting:
     """The first of these that fits: smaller micro-batches, recomputing in the backward pass, state split over more devices.
 
@@ -73,7 +73,7 @@ def fit(
 
 
 def dominating(
-    config: RunConfig, accelerator: Accelerator, error: DoesNotFit, *, vocab_size: int, special: SpecialIds
+    config: RunConfig, accelerator: Accelerator, error: DoesNotFit, *, vocab_size: int, special: SpecialTokens
 ) -> list[Buffer]:
     """What takes the room in a run that does not fit: the arrays of the same step over fewer rows, scaled to all of them.
 

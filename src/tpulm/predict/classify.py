@@ -15,7 +15,6 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.batches import fixed_lengths
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.rows import Rows, encode_rows
-from tpulm.objectives import SpecialIds
 from tpulm.train.forward import Forward
 from tpulm.train.mesh import make_mesh, parameter_shardings, place
 from tpulm.train.tuning import classification
@@ -32,7 +31,7 @@ class Outputs:
             config,
             num_classes=num_classes,
             vocab_size=model.vocab_size,
-            special=special_ids(model),
+            special=model.tokenization.special,
             devices=devices,
         )
         self._mesh = make_mesh(config.hardware, devices)
@@ -49,10 +48,6 @@ class Outputs:
     def of(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
         """float32 [N, C]: logits, or of a regression the number."""
         return self._forward(params, rows, advance=advance)
-
-
-def special_ids(model: LoadedModel) -> SpecialIds:
-    return SpecialIds(*model.tokenization.special.in_order)
 
 
 def log_probabilities(outputs: np.ndarray) -> np.ndarray:

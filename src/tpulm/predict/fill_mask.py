@@ -153,7 +153,7 @@ def fill(tokenization: Tokenization, text: str, mask: int, token_id: int) -> str
     mask_token = tokenization.token(tokenization.special.mask)
     parts = text.split(mask_token)
     left, right = mask_token.join(parts[: mask + 1]), mask_token.join(parts[mask + 1 :])
-    if token_id in tokenization.special.ids:
+    if token_id in tuple(tokenization.special):
         return left + token + right
     alone = tokenization.decode([token_id])
     after_another = tokenization.decode([token_id, token_id]).removeprefix(alone)

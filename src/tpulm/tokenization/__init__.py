@@ -1,5 +1,6 @@
 """From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
 
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import analysers
 from tpulm.tokenization.candidates import load_candidates
 from tpulm.tokenization.causal import CausalTokenization, load_causal
@@ -15,13 +16,11 @@ from tpulm.tokenization.report import (
     report,
 )
 from tpulm.tokenization.saving import load_manifest, save
-from tpulm.tokenization.special import TRAINED_SPECIAL_IDS, SpecialTokens
 from tpulm.tokenization.text_sample import TextSample
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
 
 __all__ = [
-    "TRAINED_SPECIAL_IDS",
     "UNKNOWN_REFUSED",
     "UNKNOWN_WARNING",
     "CausalTokenization",

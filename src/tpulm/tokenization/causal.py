@@ -16,10 +16,10 @@ from tokenizers import Tokenizer, processors
 from tpulm import storage
 from tpulm.config import TokenizerConfig
 from tpulm.errors import DataError, brief
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.given import GivenSettings, read_settings
 from tpulm.tokenization.gpt2_files import VOCABULARY, read_gpt2_files
 from tpulm.tokenization.loading import load, read_tokenizer
-from tpulm.tokenization.special import SpecialTokens
 from tpulm.tokenization.tokenization import Tokenization
 
 TOKENIZER = "tokenizer.json"
@@ -35,7 +35,7 @@ class CausalTokenization(Tokenization):
     def __init__(self, tokenizer: Tokenizer, *, begin: int, ends: Iterable[int]):
         self._begin, self._ends = begin, tuple(ends)
         end = self._ends[0]
-        super().__init__(tokenizer, SpecialTokens(pad=end, unknown=end, cls=end, sep=end, mask=end, num_special=0))
+        super().__init__(tokenizer, SpecialTokens(pad=end, unknown=end, cls=end, sep=end, mask=end))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "begin": self._begin, "ends": self._ends}

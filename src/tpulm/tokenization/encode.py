@@ -21,10 +21,10 @@ import numpy as np
 import tokenizers
 from tokenizers import Tokenizer
 
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import byte_level
 from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, is_unigram, steps
 from tpulm.tokenization.plain import without_special_names, without_surrogates
-from tpulm.tokenization.special import SpecialTokens
 
 try:
     import tokie

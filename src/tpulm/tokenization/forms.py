@@ -28,7 +28,7 @@ class Form(NamedTuple):
 def forms(tokenization: Tokenization) -> dict[int, Form]:
     """Id -> form, of all tokens but the special ones and unused slots."""
     specification = json.loads(tokenization.canonical_json)
-    special = {token["id"] for token in specification["added_tokens"] if token["special"]} | tokenization.special.ids
+    special = {token["id"] for token in specification["added_tokens"] if token["special"]} | set(tokenization.special)
     byte_level = _is_byte_level(specification)
     sign = specification["model"].get("continuing_subword_prefix") or CONTINUATION
     wordpiece = tokenization.algorithm == "WordPiece"

@@ -14,6 +14,7 @@ from tpulm import storage
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import byte_level, pipelines, special
 from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.guard import check_usable, guarded
@@ -53,17 +54,17 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
 class Vocabulary(NamedTuple):
     """What a model must know of a tokenizer before it can be compiled."""
 
-    size: int
-    special_ids: tuple[int, ...]  # pad, unknown, cls, sep, mask
+    vocab_size: int
+    special: SpecialTokens
 
 
 def expected(config: TokenizerConfig, path: str | os.PathLike[str] | None = None) -> Vocabulary:
     """Of the tokenizer that `config` leads to, or of the one at `path`: the one named, or one that is yet to be trained."""
     path = path or config.path
     if path is None:
-        return Vocabulary(config.vocab_size, special.TRAINED_SPECIAL_IDS)
+        return Vocabulary(config.vocab_size, special.TRAINED)
     given = load(path, config)
-    return Vocabulary(given.vocab_size, given.special.in_order)
+    return Vocabulary(given.vocab_size, given.special)
 
 
 def vocab_size_of(path: str | os.PathLike[str]) -> int:
@@ -145,16 +146,16 @@ def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
     tokens = special.locate(vocabulary, str(path), _declared(path.parent))
     _refuse_bytes(tokenizer, tokens, path)
     known = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    if not tokens.ids <= known:
+    if not set(tokens) <= known:
         pipelines.add_special_tokens(tokenizer, tokens)
     if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):
         pipelines.frame(tokenizer, tokens)
     return Tokenization(tokenizer, tokens, _segmenter_beside(path))
 
 
-def _refuse_bytes(tokenizer: Tokenizer, tokens: special.SpecialTokens, path: PurePath) -> None:
+def _refuse_bytes(tokenizer: Tokenizer, tokens: SpecialTokens, path: PurePath) -> None:
     """A special token is never text, and of a byte-level vocabulary each byte must be."""
-    names = {tokenizer.id_to_token(index) for index in tokens.ids}
+    names = {tokenizer.id_to_token(index) for index in tokens}
     taken = [character for character in byte_level.CHARACTERS if character in names]
     if taken and byte_level.writes_bytes(specified(tokenizer).specification["model"]):
         raise DataError(

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from tpulm.config import TokenizerConfig
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import special
 
 CONTINUATION = "##"
@@ -106,9 +107,9 @@ def is_unigram(pre_tokenizer: Mapping[str, Any] | None) -> bool:
     return False
 
 
-def add_special_tokens(tokenizer: Tokenizer, tokens: special.SpecialTokens) -> None:
+def add_special_tokens(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
     """Make the five tokens known as special, and frame texts as [CLS] A [SEP] B [SEP] with types 0 and 1."""
-    names = {index: tokenizer.id_to_token(index) for index in sorted(tokens.ids)}
+    names = {index: tokenizer.id_to_token(index) for index in sorted(set(tokens))}
     spaced = tokenizer.model.__class__.__name__ != "WordPiece"  # these models write the space before a word into the word
     tokenizer.add_special_tokens(
         [AddedToken(name, lstrip=spaced and index == tokens.mask, normalized=False) for index, name in names.items()]
@@ -116,7 +117,7 @@ def add_special_tokens(tokenizer: Tokenizer, tokens: special.SpecialTokens) -> N
     frame(tokenizer, tokens)
 
 
-def frame(tokenizer: Tokenizer, tokens: special.SpecialTokens) -> None:
+def frame(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
     cls, sep = tokenizer.id_to_token(tokens.cls), tokenizer.id_to_token(tokens.sep)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
@@ -125,7 +126,7 @@ def frame(tokenizer: Tokenizer, tokens: special.SpecialTokens) -> None:
     )
 
 
-def frame_causal(tokenizer: Tokenizer, tokens: special.SpecialTokens) -> None:
+def frame_causal(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
     """For a causal model a text begins with [SEP], the end of the one before, and is open at its own end."""
     sep = tokenizer.id_to_token(tokens.sep)
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -15,16 +15,17 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import byte_level, special
 from tpulm.tokenization.pipelines import Specified, specified
 
 _HIDING: Final = f"\U0010fffc{secrets.token_hex(8)}"  # another in each process, so that no text is made to have it
 
 
-def without_special_names(tokenizer: Tokenizer, specials: special.SpecialTokens) -> Specified:
+def without_special_names(tokenizer: Tokenizer, specials: SpecialTokens) -> Specified:
     """A copy that adds nothing, cuts nothing off, and finds no special token or [unusedN] slot by its name."""
     specification = specified(tokenizer).specification
-    names = {tokenizer.id_to_token(index) for index in specials.ids}
+    names = {tokenizer.id_to_token(index) for index in specials}
     names |= {token["content"] for token in specification["added_tokens"] if token["special"]}
     model = specification["model"]
     names |= special.slots_in(_tokens(model))

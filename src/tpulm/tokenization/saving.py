@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from tpulm import storage
@@ -44,7 +45,7 @@ def save(
         "fingerprint": tokenization.fingerprint,
         "algorithm": tokenization.algorithm,
         "vocab_size": tokenization.vocab_size,
-        "special": tokenization.special.named(),
+        "special": asdict(tokenization.special),
         "inputs": dict(inputs or {}),
     }
     storage.write_json(target / MANIFEST, manifest)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
 
 from tpulm.errors import DataError
+from tpulm.special_tokens import SpecialTokens
 
 PAD, UNKNOWN, CLS, SEP, MASK = TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-TRAINED_SPECIAL_IDS = (0, 1, 2, 3, 4)  # theirs in every vocabulary trained here: a model can be compiled before it exists
+# Of every vocabulary trained here: a model can be compiled before it exists.
+TRAINED = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 
 # role -> the names it goes by, and the key under which Hugging Face's tokenizer_config.json states it
 _NAMES = {
@@ -27,35 +28,6 @@ _NAMES = {
 CONFIG_KEYS = {"pad": "pad_token", "unknown": "unk_token", "cls": "cls_token", "sep": "sep_token", "mask": "mask_token"}
 
 _SLOT = re.compile(r"\[unused\d+\]")
-
-
-@dataclass(frozen=True)
-class SpecialTokens:
-    """The ids of the special tokens, by role.
-
-    `num_special` counts the ids from 0 on that are special tokens or [unusedN] slots without a gap: ordinary text begins at
-    that id. Foreign vocabularies may hold further slots, or their mask token, above it.
-    """
-
-    pad: int
-    unknown: int
-    cls: int
-    sep: int
-    mask: int
-    num_special: int
-
-    @property
-    def in_order(self) -> tuple[int, int, int, int, int]:
-        """As a model takes them: pad, unknown, cls, sep, mask."""
-        return self.pad, self.unknown, self.cls, self.sep, self.mask
-
-    @property
-    def ids(self) -> frozenset[int]:
-        return frozenset(getattr(self, role) for role in _NAMES)
-
-    def named(self) -> dict[str, int]:
-        """Role -> id, as the manifest has it."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def slots(count: int) -> list[str]:
@@ -102,6 +74,4 @@ def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, st
         )
     if len(set(found.values())) < len(found):
         raise DataError(f"two special tokens share an id: {found}; give each its own", location=origin)
-    reserved = set(found.values()) | {vocabulary[token] for token in slots_in(vocabulary)}
-    num_special = next(index for index in range(len(reserved) + 1) if index not in reserved)
-    return SpecialTokens(**found, num_special=num_special)
+    return SpecialTokens(**found)

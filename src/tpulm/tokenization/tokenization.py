@@ -13,11 +13,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tpulm.errors import ConfigError, DataError
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.encode import Encoded, Encoder
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal
 from tpulm.tokenization.plain import without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
-from tpulm.tokenization.special import SpecialTokens
 
 _BYTE_LEVEL_BLANKS = ("Ċ", "č", "ĉ")  # how GPT-2's table of bytes writes line feed, carriage return and tab
 
@@ -93,7 +93,7 @@ class Tokenization:
         if not special_tokens:
             return self.encode([text]).ids.tolist()
         if self.segmenter is not None:
-            text = self.segmenter.segment_around(text, [self.token(index) for index in self.special.in_order])
+            text = self.segmenter.segment_around(text, [self.token(index) for index in self.special])
         return self._tokenizer.encode(without_surrogates(text), add_special_tokens=True).ids
 
     def decode(self, ids: Sequence[int] | np.ndarray, special_tokens: bool = False) -> str:
@@ -113,7 +113,7 @@ class Tokenization:
         Byte-level and Unigram vocabularies write a text's first word, and marks after a word, without that sign.
         """
         token = self.token(index)
-        if index in self.special.ids:
+        if index in tuple(self.special):
             return False
         match self.algorithm:
             case "WordPiece":

@@ -18,7 +18,8 @@ from jax.stages import Lowered
 from tpulm import accelerators, objectives
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
-from tpulm.objectives import Objective, SpecialIds
+from tpulm.objectives import Objective
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization
 from tpulm.train.compiled import Compiled, execution_on
 from tpulm.train.mesh import place, replicated
@@ -34,7 +35,7 @@ class Program(Compiled):
     Raises ConfigError where the batch or the model does not divide over the devices.
     """
 
-    def __init__(self, config: RunConfig, *, vocab_size: int, special: SpecialIds, devices: Sequence[Any] | None = None):
+    def __init__(self, config: RunConfig, *, vocab_size: int, special: SpecialTokens, devices: Sequence[Any] | None = None):
         devices = list(devices if devices is not None else jax.devices())
         self._first_moments: Moments | None = None
         self._config, self.vocab_size, self.special = config, vocab_size, special

@@ -13,8 +13,8 @@ import numpy as np
 from tpulm.config import FinetuneConfig, ModelConfig
 from tpulm.labelled.batches import Batch, epoch_batches, fixed_lengths
 from tpulm.labelled.rows import Rows
-from tpulm.objectives import SpecialIds
 from tpulm.objectives.classification import Classification
+from tpulm.special_tokens import SpecialTokens
 from tpulm.train.compiled import Compiled, execution_on
 from tpulm.train.mesh import make_mesh
 
@@ -41,7 +41,7 @@ class Tuning(Compiled):
         num_rows: int,
         num_classes: int | None,
         vocab_size: int,
-        special: SpecialIds,
+        special: SpecialTokens,
         devices: Sequence[Any] | None = None,
     ):
         assert config.max_length is not None
@@ -133,7 +133,7 @@ def classification(
     *,
     num_classes: int | None,
     vocab_size: int,
-    special: SpecialIds,
+    special: SpecialTokens,
     devices: Sequence[Any],
 ) -> Classification:
     """The objective, computed as `config` and the devices want it."""
