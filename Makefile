@@ -12,7 +12,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, each of which would compile all modules again
 
-.PHONY: help check fix test test-slow test-fuzz test-soak bench docs quickstart lock environment clean
+.PHONY: help check fix test test-slow test-fuzz test-soak test-wheel bench docs quickstart lock environment clean
 
 help:
 	@echo "make check       format, lint, types, import directions: before every commit"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-slow   every recipe compiled for its TPU, and the estimates against published runs; half an hour, then seconds"
 	@echo "make test-fuzz   5,000 damaged files of each format, none of which may end in a traceback; about ten minutes"
 	@echo "make test-soak   a run on two hosts that is killed, stopped and starved two dozen times; about ten minutes"
+	@echo "make test-wheel  a wheel, installed into an empty environment, and the quickstart from it"
 	@echo "make bench       the benchmarks, one after another (torch is installed to compare with)"
 	@echo "make docs        the documentation, into ./site"
 	@echo "make quickstart  the whole path from text to model, in ./quickstart"
@@ -48,6 +49,16 @@ test-fuzz: $(READY)
 
 test-soak: $(READY)
 	$(BIN)/pytest -n0 -s -m soak tests/soak
+
+# A wheel of this tree with the dependencies it declares, in an environment that has nothing else; their versions are the lock's.
+test-wheel: $(READY)
+	rm -rf build/wheel
+	$(BIN)/hatchling build --target wheel --directory build/wheel
+	sed -e '/^ *--hash/d' -e 's/ *\\$$//' requirements.lock > build/wheel/constraints.txt
+	$(PYTHON) -m venv build/wheel/venv
+	$(BIN)/uv pip install --quiet --python build/wheel/venv/bin/python --constraint build/wheel/constraints.txt build/wheel/*.whl || \
+	  build/wheel/venv/bin/pip install --quiet --disable-pip-version-check --constraint build/wheel/constraints.txt build/wheel/*.whl
+	cd build/wheel && venv/bin/tpulm quickstart --workdir quickstart
 
 bench: $(READY)
 	$(BIN)/python -c 'import torch, accelerate' 2> /dev/null || \
