@@ -1,12 +1,20 @@
-"""Training steps a second against transformers' BERT, ELECTRA or GPT-2 in torch: same shapes, same masks, same threads.
+"""Training steps a second against torch at its best: transformers' BERT, ELECTRA or GPT-2, same shapes, masks and threads.
 
-    python benchmarks/train_step.py [--cases bert-mini bert-base] [--rounds 7] [--no-torch] [--json]
+    python benchmarks/train_step.py [--cases bert-mini bert-base] [--rounds 7] [--contenders …] [--json FILE]
 
-Ours is the compiled step of a real run, masking and gradient clipping included. Torch has scaled-dot-product attention, the
-fused tanh GELU, the same dropout and the fused AdamW, and gets its masks ready made; both have the allocator settings of the
-trainer. A causal row is one text, which torch's attention needs no mask for; ours confines it to segments all the same. Rounds
-alternate; figures are medians over rounds. GFLOP/s count the matrix products that the model needs (torch's vocabulary product
-at every position is not counted in its favour); the best product of two matrices is measured between the rounds.
+Ours is the compiled step of a real run, masking and gradient clipping included, in float32 and in bfloat16. Torch has
+scaled-dot-product attention, the fused tanh GELU, the same dropout and the fused AdamW, and gets its masks ready made:
+
+    eager       as transformers has it: logits at every position
+    gathered    logits at the predicted positions only, as ours (always so for ELECTRA; a causal model predicts everywhere)
+    compiled    gathered, by torch.compile
+    -bfloat16   gathered or compiled under torch.autocast
+
+Each contender is a process of its own with the allocator settings of the trainer, and rounds alternate between them. A ratio is
+the median over rounds of the best of torch's times to ours: for each of our two types, and for the best of both sides. The
+first step is what it takes from the made model to the end of one step, compiling included; memory is the process's peak.
+GFLOP/s count the matrix products that the model needs; the best product of two matrices, in either library, is measured
+in the same rounds. A causal row is one text, which torch's attention needs no mask for; ours confines it to segments.
 """
 
 from __future__ import annotations
@@ -15,26 +23,32 @@ import argparse
 import importlib.util
 import json
 import os
+import platform
+import resource
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from tpulm.accelerators import nvidia_driver, tpu_chips
 from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
 from tpulm.models.electra import generator_config
 from tpulm.runtime.memory import keep_between_steps
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.program import Program
-from tpulm.train.step import row_keys
 
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 MATMUL_SHAPES = ((1024, 768, 3072), (1024, 3072, 768), (2048, 2048, 2048), (4096, 256, 1024), (608, 256, 8064))
+OURS = ("tpulm-float32", "tpulm-bfloat16")
+TORCH = ("torch-eager", "torch-gathered", "torch-compiled", "torch-gathered-bfloat16", "torch-compiled-bfloat16")
+PRODUCTS = ("matmul-jax-float32", "matmul-jax-bfloat16", "matmul-torch-float32", "matmul-torch-bfloat16")
+
+Step = Callable[[], Any]
 
 
 class Case(NamedTuple):
@@ -103,9 +117,15 @@ def configured(case: Case) -> RunConfig:
     )
 
 
-def ours(case: Case, rows: np.ndarray) -> tuple[Callable[[], Any], float]:
+def ours(case: Case, rows: np.ndarray, dtype: Any) -> tuple[Step, float]:
     """A function that does one step, and the FLOPs of one."""
-    program = Program(configured(case), vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
+    import jax
+
+    from tpulm.train.program import Program
+
+    config = configured(case)
+    config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": dtype})})
+    program = Program(config, vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
     state = program.initial_state()
     batch, cursor = program.to_devices({"tokens": rows}), program.cursor(0)
 
@@ -117,23 +137,27 @@ def ours(case: Case, rows: np.ndarray) -> tuple[Callable[[], Any], float]:
     return step, program.objective.flops_per_row * case.batch_size
 
 
-def theirs(case: Case, rows: np.ndarray) -> Callable[[], Any]:
+def theirs(case: Case, rows: np.ndarray, variant: str) -> Step:
     """The same step in torch."""
     import torch  # pyright: ignore[reportMissingImports]
 
     make = {"decoder": causal_theirs, "electra": electra_theirs, "bert": masked_theirs}[case.model.architecture]
-    network, batch = make(case, rows)
+    network, batch = make(case, rows, gathered="eager" not in variant)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
+    loss_of = torch.compile(network) if "compiled" in variant else network
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        network(**batch).loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled="bfloat16" in variant):
+            loss = loss_of(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
 
     return step
 
 
-def causal_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
+def causal_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any, dict[str, Any]]:
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -157,7 +181,7 @@ def causal_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
     return GPT2LMHeadModel(config).train(), {"input_ids": ids, "labels": ids, "use_cache": False}
 
 
-def masked_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
+def masked_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any, dict[str, Any]]:
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import BertConfig, BertForMaskedLM
 
@@ -174,15 +198,27 @@ def masked_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
         hidden_act="gelu_pytorch_tanh",
     )
     config._attn_implementation = "sdpa"
-    batch = {
-        "input_ids": torch.from_numpy(inputs.tokens.ids.astype(np.int64)),
-        "token_type_ids": torch.from_numpy(inputs.tokens.types.astype(np.int64)),
-        "labels": torch.from_numpy(labels),
-    }
-    return BertForMaskedLM(config).train(), batch
+    ids, types = (torch.from_numpy(one.astype(np.int64)) for one in (inputs.tokens.ids, inputs.tokens.types))
+    network = BertForMaskedLM(config).train()
+    if not gathered:
+        return network, {"input_ids": ids, "token_type_ids": types, "labels": torch.from_numpy(labels)}
+
+    class Gathered(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, ids: Any, types: Any, predicted: Any, labels: Any) -> Any:
+            hidden = self.network.bert(input_ids=ids, token_type_ids=types).last_hidden_state
+            chosen = torch.gather(hidden, 1, predicted[:, :, None].expand(-1, -1, hidden.shape[-1]))
+            logits = self.network.cls(chosen)
+            return SimpleNamespace(loss=torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()))
+
+    predicted, labels = (torch.from_numpy(one.astype(np.int64)) for one in (inputs.predicted, inputs.labels))
+    return Gathered(), {"ids": ids, "types": types, "predicted": predicted, "labels": labels}
 
 
-def electra_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
+def electra_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any, dict[str, Any]]:
     """Generator and discriminator of transformers with shared embeddings, logits at our predicted positions only."""
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
@@ -233,9 +269,13 @@ def electra_theirs(case: Case, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
 
 def inputs_of(case: Case, rows: np.ndarray) -> Any:
     """What our objective makes of the rows: masks, labels, types."""
+    import jax
+    import jax.numpy as jnp
+
     from tpulm import objectives
     from tpulm.config import ObjectiveConfig
     from tpulm.nn.transformer import Execution
+    from tpulm.train.step import row_keys
 
     objective = objectives.make(
         case.model,
@@ -252,87 +292,203 @@ def inputs_of(case: Case, rows: np.ndarray) -> Any:
     )
 
 
-def matmul_rates() -> Callable[[], float]:
-    """A function that measures the best GFLOP/s over several shapes of float32 products."""
-    multiply = jax.jit(jnp.matmul)
-    pairs = [(jnp.ones((m, k)), jnp.ones((k, n))) for m, k, n in MATMUL_SHAPES]
-    for a, b in pairs:
-        multiply(a, b).block_until_ready()
+def products(library: str, dtype: str) -> Callable[[], float]:
+    """A function that measures the best GFLOP/s over several shapes of products."""
+    if library == "torch":
+        import torch  # pyright: ignore[reportMissingImports]
+
+        operands = [
+            (torch.ones(m, k, dtype=getattr(torch, dtype)), torch.ones(k, n, dtype=getattr(torch, dtype)))
+            for m, k, n in MATMUL_SHAPES
+        ]
+
+        def multiply(a: Any, b: Any) -> Any:
+            return torch.matmul(a, b)
+
+    else:
+        import jax
+        import jax.numpy as jnp
+
+        operands = [(jnp.ones((m, k), dtype), jnp.ones((k, n), dtype)) for m, k, n in MATMUL_SHAPES]
+        product = jax.jit(jnp.matmul)
+
+        def multiply(a: Any, b: Any) -> Any:
+            return product(a, b).block_until_ready()
 
     def measure() -> float:
         best = 0.0
-        for (m, k, n), (a, b) in zip(MATMUL_SHAPES, pairs, strict=True):
+        for (m, k, n), (a, b) in zip(MATMUL_SHAPES, operands, strict=True):
             for _ in range(3):
-                best = max(best, 2e-9 * m * k * n / seconds(lambda a=a, b=b: multiply(a, b).block_until_ready()))
+                best = max(best, 2e-9 * m * k * n / seconds(lambda a=a, b=b: multiply(a, b)))
         return best
 
+    measure()
     return measure
 
 
-def seconds(function: Callable[[], Any], times: int = 1) -> float:
+def seconds(function: Step, times: int = 1) -> float:
     began = time.perf_counter()
     for _ in range(times):
         function()
     return (time.perf_counter() - began) / times
 
 
-def run(name: str, *, rounds: int, with_torch: bool) -> dict[str, Any]:
-    case = CASES[name]
+def contend(name: str, case: Case) -> None:
+    """One contender: a JSON line once it is ready, one for each line of stdin, and one of its memory at the end."""
+    if not (tpu_chips() or nvidia_driver()):
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no TPU is looked for
+    keep_between_steps()  # as the pipeline does, before JAX starts its threads
+    library, _, variant = name.partition("-")
+    if library == "matmul":
+        measure = products(*variant.split("-"))
+        _say({})
+        for _ in sys.stdin:
+            _say({"gflops": measure()})
+        return
     rows = make_rows(case)
-    step, flops = ours(case, rows)
-    contenders = {"tpulm": step}
-    if with_torch:
-        contenders["torch"] = theirs(case, rows)
-    for contender in contenders.values():
-        contender()
-        contender()
-    measure = matmul_rates()
-    times: dict[str, list[float]] = {contender: [] for contender in contenders}
-    matmul = []
+    if library == "tpulm":
+        began = time.perf_counter()
+        step, flops = ours(case, rows, variant)
+    else:
+        inputs_of(case, rows)  # JAX's own compiling is not torch's first step
+        began = time.perf_counter()
+        step, flops = theirs(case, rows, variant), 0.0
+    step()
+    first = time.perf_counter() - began
+    step()
+    _say({"flops": flops, "first_step_seconds": first})
+    for _ in sys.stdin:
+        _say({"seconds": seconds(step, case.steps_per_round)})
+    _say({"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+
+
+def _say(answer: dict[str, Any]) -> None:
+    print("ANSWER" + json.dumps(answer), flush=True)
+
+
+class Contender:
+    """A process that measures a round when it is told to."""
+
+    def __init__(self, name: str, case: str):
+        self.name, self.answers = name, list[dict[str, Any]]()
+        command = [sys.executable, __file__, "--contend", name, "--cases", case]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.ready = self._answer()
+
+    def round(self) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("round\n")
+        self._process.stdin.flush()
+        self.answers.append(self._answer())
+        return self.answers[-1]
+
+    def end(self) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        answer = self._answer() if self.answers and "seconds" in self.answers[0] else {}
+        self._process.wait()
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("ANSWER"):
+                return json.loads(line.removeprefix("ANSWER"))
+        sys.exit(f"{self.name} ended without an answer, see above")
+
+
+def run(name: str, contenders: Sequence[str], *, rounds: int) -> dict[str, Any]:
+    case = CASES[name]
+    if case.model.architecture != "bert":
+        contenders = [one for one in contenders if one != "torch-eager"]  # is "gathered" there
+    running = [Contender(one, name) for one in contenders]
     for _ in range(rounds):
-        matmul.append(measure())
-        for contender, function in contenders.items():
-            times[contender].append(seconds(function, case.steps_per_round))
-    medians = {contender: statistics.median(values) for contender, values in times.items()}
+        for one in running:
+            one.round()
     tokens = case.batch_size * case.sequence_length
-    gflops = flops * 1e-9 / medians["tpulm"]
-    result = {
-        "case": name,
-        "threads": len(os.sched_getaffinity(0)),
-        "tpulm_step_seconds": round(medians["tpulm"], 4),
-        "tpulm_tokens_per_second": round(tokens / medians["tpulm"]),
-        "tpulm_gflops": round(gflops, 1),
-        "best_matmul_gflops": round(max(matmul), 1),
-        "fraction_of_matmul": round(gflops / max(matmul), 3),
-    }
-    if with_torch:
-        ratios = [theirs / ours for ours, theirs in zip(times["tpulm"], times["torch"], strict=True)]
-        result |= {
-            "torch_step_seconds": round(medians["torch"], 4),
-            "torch_tokens_per_second": round(tokens / medians["torch"]),
-            "times_torch": round(medians["torch"] / medians["tpulm"], 3),
-            "times_torch_range": [round(min(ratios), 3), round(max(ratios), 3)],
+    figures: dict[str, dict[str, Any]] = {}
+    for one in running:
+        ended = one.end()
+        if one.name.startswith("matmul"):
+            figures[one.name] = {"gflops": round(max(answer["gflops"] for answer in one.answers))}
+            continue
+        times = [answer["seconds"] for answer in one.answers]
+        figures[one.name] = {
+            "step_ms": round(1000 * statistics.median(times), 1),
+            "tokens_per_second": round(tokens / statistics.median(times)),
+            "first_step_seconds": round(one.ready["first_step_seconds"], 1),
+            "peak_memory_mb": round(ended["peak_memory_bytes"] / 1e6),
+            "_times": times,
         }
+        if flops := one.ready["flops"]:
+            figures[one.name]["gflops"] = round(flops * 1e-9 / statistics.median(times))
+    result = {"case": name, "contenders": figures, "ratios": {}}
+    by_type = [
+        (ours, [one for one in TORCH if one in figures and ("bfloat16" in one) == ("bfloat16" in ours)]) for ours in OURS
+    ]
+    for ours, opponents in [*by_type, ("best", [one for one in TORCH if one in figures])]:
+        mine = [one for one in OURS if one in figures] if ours == "best" else [ours] * (ours in figures)
+        if mine and opponents:
+            result["ratios"][ours] = _ratio(figures, mine, opponents)
+    for figure in figures.values():
+        figure.pop("_times", None)
     return result
+
+
+def _ratio(figures: dict[str, dict[str, Any]], mine: Sequence[str], opponents: Sequence[str]) -> dict[str, Any]:
+    """The fastest of either side by its median; the ratio is the median over rounds."""
+    ours, best = (min(some, key=lambda one: figures[one]["step_ms"]) for some in (mine, opponents))
+    ratios = [b / a for a, b in zip(figures[ours]["_times"], figures[best]["_times"], strict=True)]
+    return {
+        "of": f"{best} / {ours}",
+        "ratio": round(statistics.median(ratios), 2),
+        "range": [round(min(ratios), 2), round(max(ratios), 2)],
+    }
+
+
+def processor() -> str:
+    """Its name, which a virtual machine may hide, with its family and model."""
+    fields = dict[str, str]()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    known = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in fields.get("flags", "").split()]
+    place = f"family {fields.get('cpu family', '?')}, model {fields.get('model', '?')}; {', '.join(known)}"
+    return f"{fields.get('model name', platform.processor())} ({place})"
+
+
+def show(result: dict[str, Any]) -> None:
+    print(f"\n{result['case']}")
+    columns = ("step_ms", "tokens_per_second", "gflops", "first_step_seconds", "peak_memory_mb")
+    print(f"{'':26}" + "".join(f"{column:>20}" for column in columns))
+    for name, figure in result["contenders"].items():
+        print(f"{name:26}" + "".join(f"{figure.get(column, ''):>20}" for column in columns))
+    for name, ratio in result["ratios"].items():
+        print(f"{name:26}{ratio['ratio']:>10}  ({ratio['range'][0]} to {ratio['range'][1]})  {ratio['of']}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--no-torch", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--contenders", nargs="+", choices=(*OURS, *TORCH, *PRODUCTS), default=[*OURS, *TORCH, *PRODUCTS])
+    parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--contend", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    with_torch = not options.no_torch
-    if with_torch and importlib.util.find_spec("torch") is None:
-        sys.exit("torch is not installed: 'pip install torch' makes the comparison possible, --no-torch does without")
-    keep_between_steps()  # as the pipeline does, before JAX starts its threads
+    if options.contend:
+        contend(options.contend, CASES[options.cases[0]])
+        return
+    contenders = options.contenders
+    if importlib.util.find_spec("torch") is None:
+        print("torch is not installed: 'pip install torch==2.13.0' makes the comparison possible", file=sys.stderr)
+        contenders = [name for name in contenders if "torch" not in name]
+    print(f"{len(os.sched_getaffinity(0))} cores, {processor()}")
+    results = []
     for name in options.cases:
-        result = run(name, rounds=options.rounds, with_torch=with_torch)
-        if options.json:
-            print(json.dumps(result), flush=True)
-        else:
-            print("\n".join(f"{key:28}{value}" for key, value in result.items()), "\n", file=sys.stdout, flush=True)
+        results.append(run(name, contenders, rounds=options.rounds))
+        show(results[-1])
+    if options.json:
+        Path(options.json).write_text(json.dumps({"processor": processor(), "cases": results}, indent=1))
 
 
 if __name__ == "__main__":
