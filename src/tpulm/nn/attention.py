@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.nn.dropout import DropoutWords, dropout
-from tpulm.nn.layers import PRODUCT, affine
+from tpulm.nn.layers import PRODUCT, affine, multiply
 from tpulm.nn.params import Initializer, param, parameters, zeros
 from tpulm.nn.rotary import Rotation, rotate
 
@@ -160,7 +160,7 @@ def _attention_forward(
     unnormalized = jnp.exp(scores - highest)
     normalizer = jnp.sum(unnormalized, axis=-1, keepdims=True)
     weights = dropout(unnormalized / normalizer, rate=rate, words=words).astype(value.dtype)
-    mixed = checkpoint_name(jnp.einsum("bhlm,bhmk->bhlk", weights, value), PRODUCT)
+    mixed = checkpoint_name(multiply("bhlm,bhmk->bhlk", weights, value), PRODUCT)
     if keep_weights:
         return mixed, (query, key, value, segments, (unnormalized, normalizer), mixed, words)
     log_normalizer = checkpoint_name(highest + jnp.log(normalizer), PRODUCT)
@@ -185,13 +185,13 @@ def _attention_backward(rate: float, causal: bool, keep_weights: bool, kept: tup
     else:
         softmax = jnp.exp(_scores(query, key, segments, causal) - of_softmax)
     weights = dropout(softmax, rate=rate, words=words).astype(dtype)
-    d_value = jnp.einsum("bhlk,bhlm->bhkm", g, weights).swapaxes(2, 3)
+    d_value = multiply("bhlk,bhlm->bhkm", g, weights).swapaxes(2, 3)
     d_weights = jnp.einsum("bhlk,bhmk->bhlm", g, value, preferred_element_type=jnp.float32)
     d_softmax = dropout(d_weights, rate=rate, words=words)
     row_sums = jnp.sum(g.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1, keepdims=True)
     d_scores = (softmax * (d_softmax - row_sums) * jnp.float32(query.shape[-1] ** -0.5)).astype(dtype)
-    d_query = jnp.einsum("bhlm,bhmk->bhlk", d_scores, key)
-    d_key = jnp.einsum("bhlk,bhlm->bhkm", query, d_scores).swapaxes(2, 3)
+    d_query = multiply("bhlm,bhmk->bhlk", d_scores, key)
+    d_key = multiply("bhlk,bhlm->bhkm", query, d_scores).swapaxes(2, 3)
     return d_query, d_key, d_value, None, None
 
 
