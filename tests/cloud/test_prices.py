@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import accelerators, storage
 from tpulm.cloud import prices
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import CloudSettings
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError
 
 COMPUTE_ENGINE, CLOUD_TPU = "6F81-5844-456A", "E000-3F24-B8AA"
-ROWS = json.loads((resources.files("tpulm.emulator") / "recorded" / "billing.json").read_text())["services"]
+ROWS = json.loads((resources.files("cloud_emulator") / "recorded" / "billing.json").read_text())["services"]
 
 
 def settings_of(accelerator: str, **changes: Any) -> CloudSettings:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator, MachineSettings, as_it_was
 from tpulm import storage
 from tpulm.cloud import bundle, setup, smoke
 from tpulm.cloud.google_rest import GoogleRest
@@ -17,7 +18,6 @@ from tpulm.cloud.launch import offered
 from tpulm.cloud.provider import NodeStatus, Refused, Request
 from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator, MachineSettings, as_it_was
 from tpulm.errors import CloudRefused, ConfigError
 
 PROJECT = "tpulm-emulator"

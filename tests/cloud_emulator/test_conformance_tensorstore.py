@@ -1,0 +1,99 @@
+"""TensorStore, unmodified, against the emulator."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorstore as ts
+
+from cloud_emulator import Emulator
+
+
+def test_a_store_of_keys(gcs: Emulator):
+    store = ts.KvStore.open("gs://runs/kv/").result()
+    for key in ("a/b c+ü%", "plain", "empty"):
+        content = b"" if key == "empty" else key.encode()
+        store.write(key, content).result()
+        assert store.read(key).result().value == content
+    assert store.read("missing").result().state == "missing"
+    assert sorted(store.list().result()) == sorted([b"a/b c+\xc3\xbc%", b"empty", b"plain"])
+    store.delete_range(ts.KvStore.KeyRange("a", "b")).result()
+    store.write("plain", None).result()
+    assert store.list().result() == [b"empty"]
+
+
+def test_generations(gcs: Emulator):
+    store = ts.KvStore.open("gs://runs/kv/").result()
+    absent = store.read("k").result().stamp.generation
+    first = store.write("k", b"1", if_equal=absent).result()
+    store.write("k", b"2", if_equal=absent).result()
+    assert store.read("k").result().value == b"1"
+    second = store.write("k", b"2", if_equal=first.generation).result()
+    stale = store.write("k", b"3", if_equal=first.generation).result()
+    assert store.read("k").result().value == b"2" and stale.generation != second.generation
+    unchanged = store.read("k", if_not_equal=second.generation).result()
+    assert unchanged.state == "unspecified"
+
+
+def test_of_sixteen_that_create_one_wins(gcs: Emulator):
+    store = ts.KvStore.open("gs://runs/kv/").result()
+    absent = store.read("lease").result().stamp.generation
+    gate = threading.Barrier(16)
+    generations: list[bytes] = []
+
+    def create(number: int) -> None:
+        gate.wait()
+        generations.append(store.write("lease", b"%d" % number, if_equal=absent).result().generation)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    won = store.read("lease").result().stamp.generation
+    assert Counter(generation == won for generation in generations) == {True: 1, False: 15}
+
+
+@pytest.mark.parametrize("driver", ["zarr", "zarr3"])
+def test_arrays_in_shards(gcs: Emulator, driver: str):
+    values = np.arange(64 * 100, dtype=np.uint16).reshape(64, 100)
+    metadata: dict = {"shape": [64, 100], "chunks": [16, 100], "dtype": "<u2"}
+    if driver == "zarr3":
+        sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": [8, 100]}}
+        grid = {"name": "regular", "configuration": {"chunk_shape": [32, 100]}}
+        metadata = {"shape": [64, 100], "data_type": "uint16", "chunk_grid": grid, "codecs": [sharding]}
+    spec = {"driver": driver, "kvstore": "gs://runs/array/", "metadata": metadata}
+    written = ts.open(spec, create=True).result()
+    written.write(values).result()
+    read = ts.open({"driver": driver, "kvstore": "gs://runs/array/"}, context=ts.Context()).result()
+    assert np.array_equal(read.read().result(), values)
+    assert np.array_equal(read[13:29, 7].read().result(), values[13:29, 7])
+    with pytest.raises(ValueError, match=r"already exists|ALREADY_EXISTS"):
+        ts.open(spec, create=True, context=ts.Context()).result()
+
+
+def test_ocdbt(gcs: Emulator):
+    store = ts.KvStore.open("gs://runs/db/|ocdbt:").result()
+    for i in range(20):
+        store.write(f"key-{i:02d}", bytes([i]) * 2000).result()
+    again = ts.KvStore.open("gs://runs/db/|ocdbt:", context=ts.Context()).result()
+    assert again.read("key-07").result().value == bytes([7]) * 2000
+    assert len(again.list().result()) == 20
+
+
+def test_two_writers_of_one_ocdbt_lose_nothing(gcs: Emulator):
+    def write(name: str) -> None:
+        store = ts.KvStore.open("gs://runs/db/|ocdbt:", context=ts.Context()).result()
+        for i in range(10):
+            store.write(f"{name}-{i}", name.encode()).result()
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store = ts.KvStore.open("gs://runs/db/|ocdbt:", context=ts.Context()).result()
+    assert len(store.list().result()) == 20

