@@ -8,6 +8,6 @@ with Emulator() as emulator:
 from cloud_emulator.errors import EmulatorError
 from cloud_emulator.faults import FaultSettings
 from cloud_emulator.machines.machine import MachineSettings
-from cloud_emulator.server import Emulator
+from cloud_emulator.server import Emulator, environment_for
 
-__all__ = ["Emulator", "EmulatorError", "FaultSettings", "MachineSettings"]
+__all__ = ["Emulator", "EmulatorError", "FaultSettings", "MachineSettings", "environment_for"]

@@ -1,118 +1,150 @@
-"""Between the server and the service: strangers are refused, bodies read, faults befall connections, answers are streamed."""
+"""The emulated cloud: its services, and the application that answers for them."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from cloud_emulator.admission import refuse_pages, without_token
-from cloud_emulator.answers import Answer, ApiError, json_answer
-from cloud_emulator.calls import Call, split_target
-from cloud_emulator.router import Match
-from cloud_emulator.service import Service
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Mount
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from cloud_emulator.catalogue import Catalogue
+from cloud_emulator.errors import EmulatorError, invalid
+from cloud_emulator.faults import Faults
+from cloud_emulator.http import Admission, Call, Endpoint, Lazy, failed, not_routed
+from cloud_emulator.iam_api import IamApi
+from cloud_emulator.machines.hosting import Machines
+from cloud_emulator.projects import Projects
+from cloud_emulator.services_api import ServicesApi
+from cloud_emulator.storage.api import StorageApi
+from cloud_emulator.storage.store import Store
 
-THREADS = 64
-NO_BODY = (204, 304)
+if TYPE_CHECKING:
+    from cloud_emulator.tpu.control import Tpu
+
+# Where each API is served, by gcloud's names: at the root, or, where paths are alike, below a name that no bucket has.
+PATHS = {
+    "TPU": "",
+    "SERVICEUSAGE": "_serviceusage",
+    "CLOUDRESOURCEMANAGER": "_cloudresourcemanager",
+    "CLOUDBILLING": "_cloudbilling",
+    "IAM": "_iam",
+    "CLOUDQUOTAS": "_cloudquotas",
+    "SECRETMANAGER": "_secretmanager",
+    "COMPUTE": "_compute",
+}
 
 
-class Application:
-    """An ASGI application; `scope["state"]["transport"]` is the connection, for dropping it."""
+def endpoints(url: str) -> dict[str, str]:
+    """gcloud's own variables; the addresses end with a slash, as it needs them."""
+    return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{url}/{path}/" if path else f"{url}/" for name, path in PATHS.items()}
 
-    def __init__(self, service: Service, token: str):
-        self._service = service
-        self._token = token
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="emulator")
+
+class Cloud:
+    """All that there is: buckets, projects, faults and, once it is asked for, the TPU API and Compute Engine."""
+
+    def __init__(self, folder: Path | None, project: str, catalogue: Catalogue, machines: Machines):
+        self.projects = Projects(project, catalogue)
+        self.store = Store(folder)
+        self.requests: Counter[str] = Counter()  # answered calls by their names, those within a batch beside it
+        self._storage = StorageApi(self.store, lambda permission: self.faults.is_granted(permission))
+        self.faults = Faults(self._storage.name_of)
+        self._tpu_faults = Faults(_tpu_name)
+        self._machines = machines
+        self._tpu: Tpu | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def tpu(self) -> Tpu:
+        """Made when it is first asked for: google-cloud-tpu's types take a while to load."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this emulator was stopped")
+            if self._tpu is None:
+                try:
+                    from cloud_emulator.tpu.control import Tpu
+                except ModuleNotFoundError as error:
+                    raise EmulatorError(f"emulated TPUs need {error.name}: pip install google-cloud-tpu") from None
+                self._tpu = Tpu(self.projects, self._machines, self._tpu_faults)
+            return self._tpu
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """After the last call: ends all machines, and leaves the folder to another emulator."""
+        with self._lock:
+            self._closed = True
+            if self._tpu is not None:
+                self._tpu.close()
+                self._tpu = None
+        self.store.close()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    def application(self, token: str) -> Starlette:
+        made = Starlette(
+            routes=[
+                Endpoint("", "POST", "/_control/faults", "", self._set_faults, api="control"),
+                Endpoint("", "DELETE", "/_control/faults", "", self._set_faults, api="control"),
+                Endpoint("", "GET", "/_control/status", "", self._status, api="control"),
+                Mount("/_control/tpu", Lazy(lambda: self.tpu().routes())),
+                Mount("/v2", Lazy(self._tpu_routes)),
+                Mount("/_compute/compute/v1", Lazy(self._compute_routes)),
+                *IamApi(self.projects).routes(),
+                *ServicesApi(self.projects).routes(),
+                *self._storage.routes(),
+                *self._storage.xml_routes(),  # last: they take any path
+            ],
+            middleware=[Middleware(Admission, token=token)],
+            exception_handlers={HTTPException: not_routed, Exception: failed},
+        )
+        made.router.redirect_slashes = False
+        made.state.requests = self.requests
+        made.state.faults = {"storage": self.faults, "tpu": self._tpu_faults}
+        return made
+
+    def _tpu_routes(self) -> list[BaseRoute]:
+        tpu = self.tpu()
+        from cloud_emulator.tpu.api import TpuApi
+
+        return TpuApi(tpu).routes()
+
+    def _compute_routes(self) -> list[BaseRoute]:
+        tpu = self.tpu()
+        from cloud_emulator.compute import ComputeApi
+
+        return ComputeApi(tpu.compute, tpu.state).routes()
+
+    # The emulator's own calls; no fault ever touches these
+
+    def _set_faults(self, call: Call) -> dict[str, Any]:
         try:
-            refuse_pages(scope["headers"])
-            path = without_token(scope["raw_path"], self._token)
-            body, complete = await _read_body(receive)
-            call = _call_of(scope, path, self._token, body, complete)
-            match = self._service.match(call)
-        except ApiError as error:
-            return await _send(send, error.answer())
-        if not complete and match.route.kind != "PUT chunk":
-            return None  # nobody waits for an answer, and half a request is none
-        verdict, delay_seconds = self._service.verdict(call, match)
-        if delay_seconds:
-            await asyncio.sleep(delay_seconds)
-        if verdict.drop:
-            return await _drop(scope, receive)
-        if verdict.refusal is not None:
-            return await _send(send, verdict.refusal.answer(match.route.in_text))
-        answer = await asyncio.get_running_loop().run_in_executor(self._threads, _answer, match, call)
-        if verdict.drop_after:
-            return await _drop(scope, receive)
-        if verdict.refusal_after is not None:
-            answer = verdict.refusal_after.answer(match.route.in_text)
-        return await _send(send, answer, cut=verdict.truncate)
+            self.faults.set(**call.content())
+        except EmulatorError as error:
+            raise invalid(str(error)) from None
+        return self._status(call)
+
+    def _status(self, call: Call) -> dict[str, Any]:
+        with self.store.lock:
+            buckets = {
+                bucket.name: {
+                    "location": bucket.fields["location"],
+                    "objects": len(bucket.objects),
+                    "bytes": sum(stored.size for stored in bucket.objects.values()),
+                }
+                for bucket in self.store.buckets()
+            }
+        return {
+            "faults": self.faults.settings.model_dump(),
+            "injected": self.faults.injected,
+            "requests": dict(self.requests),
+            "buckets": buckets,
+        }
 
 
-def _answer(match: Match, call: Call) -> Answer:
-    try:
-        return match.answer(call)
-    except Exception as error:  # a defect of the emulator: tell both sides
-        traceback.print_exc(file=sys.stderr)
-        return json_answer({"error": {"code": 500, "message": f"the emulator failed: {error!r}"}}, 500)
-
-
-async def _read_body(receive: Receive) -> tuple[bytes, bool]:
-    """The body, and whether it came to its end before the client went away."""
-    pieces: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return b"".join(pieces), False
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(pieces) if len(pieces) > 1 else pieces[0], True
-
-
-def _call_of(scope: Message, path: bytes, token: str, body: bytes, complete: bool) -> Call:
-    segments, arguments = split_target(path.decode("ascii"), scope["query_string"].decode("ascii"))
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    return Call(scope["method"], segments, arguments, headers, f"http://{headers['host']}/{token}", body, complete)
-
-
-async def _drop(scope: Message, receive: Receive) -> None:
-    """Close the connection without a word, and wait until the server has noticed."""
-    scope["state"]["transport"].abort()
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _send(send: Send, answer: Answer, *, cut: bool = False) -> None:
-    """`cut` ends the body after half of it; returning then makes the server close the connection."""
-    whole = isinstance(answer.body, bytes)
-    length = len(answer.body) if isinstance(answer.body, bytes) else answer.length or 0
-    headers = answer.headers if answer.status in NO_BODY else {**answer.headers, "Content-Length": str(length)}
-    encoded = [(name.lower().encode("latin-1"), value.encode("utf-8")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
-    if whole and not cut:
-        return await send({"type": "http.response.body", "body": b"" if answer.status in NO_BODY else answer.body})
-    left = length // 2 if cut else length
-    pieces = iter([answer.body]) if isinstance(answer.body, bytes) else answer.body
-    try:
-        for piece in pieces:
-            await send({"type": "http.response.body", "body": piece[:left], "more_body": True})
-            left -= len(piece)
-            if left <= 0:
-                break
-    finally:
-        if hasattr(pieces, "close"):
-            pieces.close()  # type: ignore[union-attr]
-    if not cut:
-        await send({"type": "http.response.body", "body": b""})
-    return None
+def _tpu_name(call: Call) -> str:
+    """What a call of the TPU API is about, the name of what it creates included."""
+    path = unquote(call.scope["path"].partition("/v2/")[2])
+    created = call.query_params.get("nodeId") or call.query_params.get("queuedResourceId")
+    return f"{path}/{created}" if created else path

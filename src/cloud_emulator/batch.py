@@ -1,61 +1,135 @@
-"""Several calls in one request: each is answered as if it had come alone."""
+"""Bodies in parts: metadata and content of an upload (multipart/related), and several calls in one (multipart/mixed)."""
 
 from __future__ import annotations
 
+import email.message
+import email.parser
 import http
 import uuid
-from collections.abc import Callable
-from urllib.parse import urlsplit
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
-from cloud_emulator.answers import Answer, ApiError, invalid
-from cloud_emulator.calls import Call, split_target
-from cloud_emulator.multipart import Part, headers_of, mixed_parts
-from cloud_emulator.router import Route
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Scope
+
+from cloud_emulator.errors import ApiError, invalid
+from cloud_emulator.http import Call, refused
 
 LIMIT = 100  # calls in a batch
 
 
-class BatchRoutes:
-    def __init__(self, dispatch: Callable[[Call], Answer]):
-        self._dispatch = dispatch
+class Part(NamedTuple):
+    headers: dict[str, str]  # names in lower case
+    content: bytes
 
-    def routes(self) -> list[Route]:
-        return [Route("POST batch", "POST", "batch/storage/v1", "", self.batch)]
 
-    def batch(self, call: Call) -> Answer:
-        parts = mixed_parts(call.body, call.headers.get("content-type", ""))
-        if len(parts) > LIMIT:
-            raise invalid(f"The batch has {len(parts)} calls; the limit is {LIMIT}.")
+class Upload(NamedTuple):
+    metadata: bytes
+    content: bytes
+    content_type: str
+
+
+def _boundary(call: Call) -> bytes:
+    message = email.message.Message()
+    message["Content-Type"] = call.headers.get("content-type", "")
+    boundary = message.get_param("boundary")
+    if not isinstance(boundary, str) or not boundary:
+        raise invalid("Missing boundary in the Content-Type of a multipart body.")
+    return b"--" + boundary.encode()
+
+
+def related_parts(call: Call) -> Upload:
+    """The metadata and the content, which runs to the last boundary and so may contain anything."""
+    body, boundary = call.data, _boundary(call)
+    first, end = body.find(boundary), body.rfind(boundary + b"--")
+    ending = _line_ending(body, first + len(boundary))
+    second = body.find(ending + boundary + ending, first + len(boundary))
+    if first < 0 or second < 0 or end <= second:
+        raise invalid("Multipart body must have exactly two parts.")
+    metadata = _part(body, first + len(boundary) + len(ending), second, ending)
+    content = _part(body, second + 2 * len(ending) + len(boundary), end - len(ending), ending)
+    return Upload(metadata.content, content.content, content.headers.get("content-type", "application/octet-stream"))
+
+
+def _line_ending(body: bytes, at: int) -> bytes:
+    """Clients write either; which one must be known, for the content may itself end with a carriage return."""
+    return b"\r\n" if body[at : at + 2] == b"\r\n" else b"\n"
+
+
+def _part(body: bytes, start: int, stop: int, ending: bytes) -> Part:
+    if body.startswith(ending, start):  # no headers at all
+        return Part({}, body[start + len(ending) : stop])
+    blank = body.find(ending + ending, start, stop)
+    if blank < 0:
+        raise invalid("A part of a multipart body has no blank line after its headers.")
+    return Part(_headers(body[start:blank]), body[blank + 2 * len(ending) : stop])
+
+
+def _headers(text: bytes) -> dict[str, str]:
+    return {name.lower(): str(value) for name, value in email.parser.BytesHeaderParser().parsebytes(text).items()}
+
+
+class Batch(Route):
+    """Several calls in one request: each is answered as if it had come alone, without a connection to be dropped."""
+
+    def __init__(self, path: str):
+        super().__init__(path, self._respond, methods=["POST"], name="POST batch")
+
+    async def _respond(self, request: Request) -> Response:
+        call = Call(request.scope, request.receive)
+        await call.read()
+        request.app.state.requests[self.name] += 1
+        try:
+            parts = [_part(piece, len(end := _line_ending(piece, 0)), len(piece), end) for piece in _pieces(call)]
+            answers = [await _answered(call, part) for part in parts]
+        except ApiError as error:
+            return refused(error)
         boundary = f"batch_{uuid.uuid4().hex}"
-        pieces = []
-        for part in parts:
-            try:
-                answer = self._dispatch(_inner(part, call))
-            except ApiError as error:
-                answer = error.answer()
-            pieces.append(f"--{boundary}\r\n".encode() + _written(answer, part.headers.get("content-id", "")))
-        pieces.append(f"--{boundary}--\r\n".encode())
-        return Answer(200, {"Content-Type": f"multipart/mixed; boundary={boundary}"}, b"".join(pieces))
+        body = b"".join(f"--{boundary}\r\n".encode() + answer for answer in answers) + f"--{boundary}--\r\n".encode()
+        return Response(body, headers={"Content-Type": f"multipart/mixed; boundary={boundary}"})
 
 
-def _inner(part: Part, outer: Call) -> Call:
-    content = part.content.replace(b"\r\n", b"\n")
-    head, _, body = content.partition(b"\n\n")
+def _pieces(call: Call) -> list[bytes]:
+    pieces = call.data.split(_boundary(call))[1:]
+    whole = pieces[: next((at for at, piece in enumerate(pieces) if piece.startswith(b"--")), len(pieces))]
+    if len(whole) > LIMIT:
+        raise invalid(f"The batch has {len(whole)} calls; the limit is {LIMIT}.")
+    return whole
+
+
+async def _answered(outer: Call, part: Part) -> bytes:
+    """What the application says to one call, as it is written in the answer."""
+    head, _, body = part.content.replace(b"\r\n", b"\n").partition(b"\n\n")
     line, _, headers = head.partition(b"\n")
     words = line.decode("ascii", errors="replace").split(" ")
     if len(words) != 3:
-        raise invalid(
-            f"A part of the batch does not begin with a request line but with '{line[:80].decode(errors='replace')}'."
-        )
-    target = urlsplit(words[1])
-    segments, arguments = split_target(target.path.removeprefix(urlsplit(outer.base_url).path), target.query)
-    return Call(words[0], segments, arguments, headers_of(headers), outer.base_url, body.strip())
+        raise invalid(f"A part of the batch does not begin with a request line but with '{words[0][:80]}'.")
+    target, root = urlsplit(words[1]), outer.scope["root_path"]
+    path = root + target.path.removeprefix(root)
+    given = {**_headers(headers), "host": outer.headers["host"]}
+    scope: Scope = {
+        **{key: outer.scope[key] for key in ("type", "asgi", "http_version", "scheme", "server", "client")},
+        "method": words[0],
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": target.query.encode(),
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given.items()],
+        "state": {},
+    }
+    sent: list[Message] = []
 
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body.strip()}
 
-def _written(answer: Answer, content_id: str) -> bytes:
-    body = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
-    status = f"{answer.status} {http.HTTPStatus(answer.status).phrase}"
-    named = f"Content-ID: <response-{content_id.strip('<>')}>\r\n" if content_id else ""
-    headers = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
-    head = f"Content-Type: application/http\r\n{named}\r\nHTTP/1.1 {status}\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body + b"\r\n"
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await outer.app(scope, receive, send)
+    answer = b"".join(message.get("body", b"") for message in sent[1:])
+    status, content_id = sent[0]["status"], part.headers.get("content-id", "").strip("<>")
+    named = f"Content-ID: <response-{content_id}>\r\n" if content_id else ""
+    top = f"Content-Type: application/http\r\n{named}\r\nHTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
+    lines = b"".join(b"%b: %b\r\n" % header for header in sent[0]["headers"])
+    return top.encode() + lines + b"\r\n" + answer + b"\r\n"

@@ -9,18 +9,20 @@ import re
 import time
 import uuid
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cloud_emulator import places, recorded
-from cloud_emulator.answers import Answer, ApiError, invalid, json_answer
-from cloud_emulator.clock import Clock
-from cloud_emulator.errors import EmulatorError, suggest
+from starlette.routing import BaseRoute
 
-if TYPE_CHECKING:
-    from cloud_emulator.machines.machine import Machine
-    from cloud_emulator.projects import Project
-    from cloud_emulator.tpu.ground import Ground
+from cloud_emulator import recorded
+from cloud_emulator.catalogue import region_of
+from cloud_emulator.errors import ACCOUNT, ApiError, EmulatorError, invalid, suggest
+from cloud_emulator.http import Call, Endpoint
+from cloud_emulator.machines.machine import Machine
+from cloud_emulator.machines.metadata import instance_tree
+from cloud_emulator.projects import Project
+from cloud_emulator.tpu.state import Orders, State
 
 URL = "https://www.googleapis.com/compute/v1"
 SERVICE = "compute.googleapis.com"
@@ -31,16 +33,8 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 30, 120 * 86_400  # of maxRunDuration
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-class Refusal(ApiError):
-    """A recorded answer."""
-
-    def __init__(self, name: str, **values: object):
-        self.body = recorded.answer(name, "compute", **values)["http"]["body"]
-        error = self.body["error"]
-        super().__init__(error["code"], error["message"], error["errors"][0]["reason"])
-
-    def answer(self, as_text: bool = False) -> Answer:
-        return json_answer(self.body, self.status)
+def refusal(name: str, **values: object) -> ApiError:
+    return recorded.refusal(name, "compute", **values)
 
 
 @dataclass(eq=False)
@@ -69,13 +63,6 @@ class Instance:
 
 
 @dataclass
-class _Order:
-    name: str
-    zone: str | None
-    left: int
-
-
-@dataclass
 class Network:
     auto: bool = True  # a subnetwork of its name in every region
     private_access: bool = False
@@ -85,26 +72,23 @@ class Network:
 class Compute:
     """Its methods may be called from any thread."""
 
-    def __init__(self, ground: Ground):
-        self._ground = ground
+    def __init__(self, state: State):
+        self._state = state
+        self._catalogue = state.projects.catalogue
         self._instances: dict[str, Instance] = {}
         self._operations: dict[str, dict[str, Any]] = {}
-        self._orders: list[_Order] = []
+        self._orders = Orders("compute")
         self.networks = {"default": Network()}
+        self.clock = state.clock
         self.insert_seconds = 0.1
         self.delete_seconds = 0.05
-
-    @property
-    def clock(self) -> Clock:
-        return self._ground.clock
 
     # What rehearsals and tests do
 
     def answer_next(self, name: str, zone: str | None = None, count: int = 1) -> None:
         """The next insertions, in a zone or anywhere, end in that recorded answer."""
-        recorded.answer(name, "compute")
         with self.clock.lock:
-            self._orders.append(_Order(name, zone, count))
+            self._orders.add(name, zone, count, "")
 
     def vanish(self, name: str) -> None:
         """Gone at once, as if somebody had deleted it."""
@@ -131,24 +115,24 @@ class Compute:
         names = [found.name for found in self._instances.values()]
         raise EmulatorError(f"there is no instance '{name}'.{suggest(name, names)} Known: {', '.join(names) or 'none'}")
 
-    # What the API does
+    # What the API does, under the clock's lock
 
-    def insert(self, project: Project, zone: str, body: dict[str, Any], user: str) -> dict[str, Any]:
+    def insert(self, project: Project, zone: str, body: dict[str, Any]) -> dict[str, Any]:
         """The operation. Raises ApiError."""
-        with self.clock.lock:
-            made = Instance(project, zone, _name(body), body, self.clock.now(), str(uuid.uuid4().int % 10**19))
-            _check(made)
-            if made.path in self._instances:
-                raise Refusal("name-taken", resource=made.path)
-            if (order := self._taken("http", zone)) is not None:
-                raise Refusal(order, **self._values(made))
-            if (short := self._short(made)) is not None:
-                raise Refusal("quota", **{**self._values(made), **short})
-            self._instances[made.path] = made
-            operation = self._begin("insert", made, user)
-            failure = self._taken("operation", zone) or self._without_account(made)
-            self.clock.after(self.insert_seconds, lambda: self._inserted(made, operation, failure))
-            return operation
+        made = Instance(project, zone, _name(body), body, self.clock.now(), str(uuid.uuid4().int % 10**19))
+        _check(made)
+        if made.path in self._instances:
+            raise refusal("name-taken", resource=made.path)
+        if (order := self._orders.take("http", "", zone)) is not None:
+            raise refusal(order, **self._values(made))
+        if (short := self._short(made)) is not None:
+            raise refusal("quota", **{**self._values(made), **short})
+        self._instances[made.path] = made
+        operation = self._begin("insert", made)
+        no_account = None if project.has_account(_account_of(made)) else "no-account"
+        failure = self._orders.take("operation", "", zone) or no_account
+        self.clock.after(self.insert_seconds, lambda: self._inserted(made, operation, failure))
+        return operation
 
     def _inserted(self, made: Instance, operation: dict[str, Any], failure: str | None) -> None:
         if failure is not None:
@@ -159,15 +143,14 @@ class Compute:
             self._end(operation)
             return
         made.status = "RUNNING"
-        self._ground.history.add("vm running", made.path)
+        self._state.history.add("vm running", made.path)
         scheduling = made.asked.get("scheduling", {})
         if seconds := int(scheduling.get("maxRunDuration", {}).get("seconds", 0)):
             made.terminates = self.clock.now() + seconds
             self.clock.at(made.terminates, lambda: self._expire(made))
         items = {item["key"]: item["value"] for item in made.asked.get("metadata", {}).get("items", ())}
-        made.machine = self._ground.machines.start(
-            made.name, lambda address: _metadata(made, items, address), items.get("startup-script", "")
-        )
+        (made.machine,) = self._state.machines.create(made.name, 1, lambda _, addresses: _metadata(made, items, addresses[0]))
+        made.machine.boot(items.get("startup-script", ""))
         self._end(operation)
 
     def _expire(self, made: Instance) -> None:
@@ -179,39 +162,38 @@ class Compute:
             made.machine.power_off()
             made.status, made.terminates = "TERMINATED", None
 
-    def delete(self, project: Project, zone: str, name: str, user: str) -> dict[str, Any]:
-        with self.clock.lock:
-            found = self.find(project, zone, name)
-            found.status = "STOPPING"
-            operation = self._begin("delete", found, user)
+    def delete(self, project: Project, zone: str, name: str) -> dict[str, Any]:
+        found = self.find(project, zone, name)
+        found.status = "STOPPING"
+        operation = self._begin("delete", found)
 
-            def gone() -> None:
-                self._remove(found)
-                self._end(operation)
+        def gone() -> None:
+            self._remove(found)
+            self._end(operation)
 
-            self.clock.after(self.delete_seconds, gone)
-            return operation
+        self.clock.after(self.delete_seconds, gone)
+        return operation
 
     def _remove(self, found: Instance) -> None:
         if self._instances.get(found.path) is found:
             del self._instances[found.path]
-            self._ground.history.add("vm deleted", found.path)
+            self._state.history.add("vm deleted", found.path)
         if found.machine is not None:
-            self._ground.machines.end(found.machine)
+            self._state.machines.remove(found.machine)
             found.machine = None
 
     def find(self, project: Project, zone: str, name: str) -> Instance:
         path = f"projects/{project.name}/zones/{zone}/instances/{name}"
         if path not in self._instances:
-            raise Refusal("not-found", resource=path)
+            raise refusal("not-found", resource=path)
         return self._instances[path]
 
     def of(self, project: Project, zone: str | None = None) -> list[Instance]:
         return [found for found in self._instances.values() if found.project is project and zone in (None, found.zone)]
 
     def quotas(self, project: Project, region: str) -> list[dict[str, Any]]:
-        mine = [found for found in self.of(project) if places.region_of(found.zone) == region]
-        addresses = self._ground.behaviour.addresses
+        mine = [found for found in self.of(project) if region_of(found.zone) == region]
+        addresses = self._state.behaviour.addresses
         limits = LIMITS if addresses is None else {**LIMITS, ADDRESSES: float(addresses)}
         usage = {
             CPUS: float(sum(MACHINE_TYPES[found.machine_type] for found in mine)),
@@ -222,23 +204,9 @@ class Compute:
     def _short(self, made: Instance) -> dict[str, Any] | None:
         """The quota that does not suffice."""
         wanted = {CPUS: MACHINE_TYPES[made.machine_type], ADDRESSES: int(made.has_address)}
-        for quota in self.quotas(made.project, places.region_of(made.zone)):
+        for quota in self.quotas(made.project, region_of(made.zone)):
             if quota["usage"] + wanted[quota["metric"]] > quota["limit"]:
                 return quota
-        return None
-
-    def _without_account(self, made: Instance) -> str | None:
-        email = _account_of(made)
-        known = email in made.project.accounts or email == made.project.default_account
-        return None if known or not email.endswith(f"@{made.project.name}.iam.gserviceaccount.com") else "no-account"
-
-    def _taken(self, form: str, zone: str) -> str | None:
-        for order in self._orders:
-            if order.zone in (None, zone) and form in recorded.answer(order.name, "compute"):
-                order.left -= 1
-                if order.left <= 0:
-                    self._orders.remove(order)
-                return order.name
         return None
 
     def _values(self, made: Instance) -> dict[str, object]:
@@ -246,19 +214,19 @@ class Compute:
             "project": made.project.name,
             "number": made.project.number,
             "zone": made.zone,
-            "region": places.region_of(made.zone),
+            "region": region_of(made.zone),
             "resource": made.path,
             "machine": made.machine_type,
             "metric": CPUS,
             "limit": LIMITS[CPUS],
             "account": _account_of(made),
-            "user": "emulated-account@tpulm-emulator.iam.gserviceaccount.com",
+            "user": ACCOUNT,
             "permission": "compute.instances.create",
         }
 
     # Operations
 
-    def _begin(self, kind: str, target: Instance, user: str) -> dict[str, Any]:
+    def _begin(self, kind: str, target: Instance) -> dict[str, Any]:
         now = _moment(self.clock.now())
         name = f"operation-{round(self.clock.now() * 1000)}-{uuid.uuid4().hex[:13]}"
         where = f"{URL}/projects/{target.project.name}/zones/{target.zone}"
@@ -271,7 +239,7 @@ class Compute:
             "targetLink": f"{URL}/{target.path}",
             "targetId": target.number,
             "status": "RUNNING",
-            "user": user,
+            "user": ACCOUNT,
             "progress": 0,
             "insertTime": now,
             "startTime": now,
@@ -286,7 +254,7 @@ class Compute:
         with self.clock.lock:
             key = f"{project.name}/{zone}/{name}"
             if key not in self._operations:
-                raise Refusal("not-found", resource=f"projects/{project.name}/zones/{zone}/operations/{name}")
+                raise refusal("not-found", resource=f"projects/{project.name}/zones/{zone}/operations/{name}")
             return dict(self._operations[key])
 
     def wait(self, project: Project, zone: str, name: str) -> dict[str, Any]:
@@ -329,9 +297,9 @@ def resource(found: Instance) -> dict[str, Any]:
     }
 
 
-def network(project: Project, name: str, found: Network) -> dict[str, Any]:
+def network_resource(project: Project, name: str, found: Network, regions: list[str]) -> dict[str, Any]:
     where = f"{URL}/projects/{project.name}"
-    there = dict.fromkeys(places.regions(), name) if found.auto else found.subnetworks
+    there = dict.fromkeys(regions, name) if found.auto else found.subnetworks
     return {
         "kind": "compute#network",
         "id": str(zlib.crc32(name.encode())),
@@ -343,23 +311,19 @@ def network(project: Project, name: str, found: Network) -> dict[str, Any]:
     }
 
 
-def subnetwork(project: Project, region: str, name: str, networks: dict[str, Network]) -> dict[str, Any]:
-    """Raises Refusal (404)."""
+def subnetwork_resource(project: Project, region: str, name: str, of: str, found: Network) -> dict[str, Any]:
     where = f"{URL}/projects/{project.name}"
-    for of, found in networks.items():
-        if name == (of if found.auto and region in places.regions() else found.subnetworks.get(region)):
-            return {
-                "kind": "compute#subnetwork",
-                "name": name,
-                "network": f"{where}/global/networks/{of}",
-                "ipCidrRange": "10.128.0.0/20",
-                "region": f"{where}/regions/{region}",
-                "selfLink": f"{where}/regions/{region}/subnetworks/{name}",
-                "privateIpGoogleAccess": found.private_access,
-                "purpose": "PRIVATE",
-                "stackType": "IPV4_ONLY",
-            }
-    raise Refusal("not-found", resource=f"projects/{project.name}/regions/{region}/subnetworks/{name}")
+    return {
+        "kind": "compute#subnetwork",
+        "name": name,
+        "network": f"{where}/global/networks/{of}",
+        "ipCidrRange": "10.128.0.0/20",
+        "region": f"{where}/regions/{region}",
+        "selfLink": f"{where}/regions/{region}/subnetworks/{name}",
+        "privateIpGoogleAccess": found.private_access,
+        "purpose": "PRIVATE",
+        "stackType": "IPV4_ONLY",
+    }
 
 
 def _name(body: dict[str, Any]) -> str:
@@ -395,31 +359,149 @@ def _account_of(made: Instance) -> str:
 
 def _metadata(made: Instance, items: dict[str, str], address: str) -> dict[str, Any]:
     """What the metadata server says: unlike a TPU VM's, with the user's own project and the instance's own name."""
-    from cloud_emulator.tpu.vm import service_account
-
-    number = made.project.number
-    account = service_account(_account_of(made))
-    return {
-        "instance": {
-            "attributes": items,
-            "hostname": f"{made.name}.{made.zone}.c.{made.project.name}.internal",
-            "id": made.number,
-            "image": "projects/debian-cloud/global/images/emulated",
-            "machine-type": f"projects/{number}/machineTypes/{made.machine_type}",
-            "maintenance-event": "NONE",
-            "name": made.name,
-            "network-interfaces": {"0": {"ip": address, "network": f"projects/{number}/networks/default"}},
-            "preempted": "FALSE",
-            "scheduling": {"automatic-restart": "TRUE", "on-host-maintenance": "MIGRATE", "preemptible": "FALSE"},
-            "service-accounts": {"default": account, _account_of(made): account},
-            "tags": "[]",
-            "zone": f"projects/{number}/zones/{made.zone}",
-        },
-        "project": {"attributes": {}, "numeric-project-id": str(number), "project-id": made.project.name},
-        "universe": {"universe-domain": "googleapis.com", "universe_domain": "googleapis.com"},
-    }
+    return instance_tree(
+        made.name,
+        made.zone,
+        made.project.name,
+        made.project.number,
+        id=made.number,
+        machine_type=made.machine_type,
+        address=address,
+        email=_account_of(made),
+        attributes=items,
+        tags=[],
+        scheduling={"automatic-restart": "TRUE", "on-host-maintenance": "MIGRATE", "preemptible": "FALSE"},
+    )
 
 
 def _moment(at: float) -> str:
     """As "2026-11-23T04:05:06.789-00:00"."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}-00:00"
+
+
+PROJECT = "/projects/{project}"
+ZONE, REGION = PROJECT + "/zones/{zone}", PROJECT + "/regions/{region}"
+
+
+class ComputeApi:
+    """Below /_compute/compute/v1."""
+
+    def __init__(self, service: Compute, state: State):
+        self._service, self._state = service, state
+        self._catalogue = state.projects.catalogue
+
+    def routes(self) -> list[BaseRoute]:
+        operation, get = ZONE + "/operations/{operation}", "compute.zoneOperations.get"
+        table = [
+            ("LIST all instances", "GET", PROJECT + "/aggregated/instances", "compute.instances.list", self.list_all),
+            ("LIST instances", "GET", ZONE + "/instances", "compute.instances.list", self.list_zone),
+            ("INSERT instance", "POST", ZONE + "/instances", "compute.instances.create", self.insert),
+            ("GET instance", "GET", ZONE + "/instances/{instance}", "compute.instances.get", self.get),
+            ("DELETE instance", "DELETE", ZONE + "/instances/{instance}", "compute.instances.delete", self.delete),
+            ("GET zone operation", "GET", operation, get, self.operation),
+            ("WAIT for zone operation", "POST", operation + "/wait", get, self.wait),
+            ("GET region", "GET", REGION, "compute.regions.get", self.region),
+            ("GET network", "GET", PROJECT + "/global/networks/{network}", "compute.networks.get", self.network),
+            ("GET subnetwork", "GET", REGION + "/subnetworks/{subnetwork}", "compute.subnetworks.get", self.subnetwork),
+        ]
+        return [
+            Endpoint(name, method, path, permission, self._guarded(permission, do), api="compute")
+            for name, method, path, permission, do in table
+        ]
+
+    def _guarded(self, permission: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        """Project, service, permission and zone are looked at first, and refused in this API's words."""
+
+        def guarded(call: Call, project: str, **parameters: str) -> Any:
+            found = self._state.projects.find(project)
+            if found is None:
+                raise refusal("not-found", resource=f"projects/{project}")
+            if SERVICE not in found.services:
+                raise refusal("api-off", number=found.number)
+            if not found.is_granted(permission):
+                where = call.scope["path"].partition(f"/projects/{project}/")[2].removesuffix("/wait")
+                where = where.removesuffix("aggregated/instances").removesuffix("/instances").rstrip("/")
+                if permission == "compute.instances.create":
+                    where += f"/instances/{call.content().get('name', '')}"
+                raise refusal("permission", permission=permission, resource=f"projects/{found.name}/{where}".rstrip("/"))
+            zone, region = parameters.get("zone"), parameters.get("region")
+            if zone is not None and zone not in self._catalogue.zones:
+                raise refusal("not-found", resource=f"projects/{found.name}/zones/{zone}")
+            if region is not None and region not in self._catalogue.regions:
+                raise refusal("not-found", resource=f"projects/{found.name}/regions/{region}")
+            if do == self.wait:  # not under the lock
+                return do(call, found, **parameters)
+            with self._state.clock.lock:
+                return do(call, found, **parameters)
+
+        return guarded
+
+    def insert(self, call: Call, project: Project, zone: str) -> Any:
+        body = call.content()
+        if not project.is_granted("iam.serviceAccounts.actAs"):
+            accounts = body.get("serviceAccounts") or [{"email": project.default_account}]
+            raise refusal("account-denied", account=accounts[0]["email"], user=ACCOUNT)
+        return self._service.insert(project, zone, body)
+
+    def get(self, call: Call, project: Project, zone: str, instance: str) -> Any:
+        return resource(self._service.find(project, zone, instance))
+
+    def delete(self, call: Call, project: Project, zone: str, instance: str) -> Any:
+        return self._service.delete(project, zone, instance)
+
+    def _page(self, call: Call, found: list[Instance]) -> tuple[list[Instance], dict[str, str]]:
+        page, token = call.page([each for each in found if _fits(call, each)], call.integer("maxResults") or 500)
+        return page, {"nextPageToken": token} if token else {}
+
+    def list_zone(self, call: Call, project: Project, zone: str) -> Any:
+        page, more = self._page(call, self._service.of(project, zone))
+        items = [resource(each) for each in page]
+        return {"kind": "compute#instanceList", **({"items": items} if items else {}), **more}
+
+    def list_all(self, call: Call, project: Project) -> Any:
+        """Zones without any have a warning in place of instances, as Google's answer has."""
+        page, more = self._page(call, self._service.of(project))
+        items: dict[str, Any] = {}
+        for zone in self._catalogue.zones:
+            mine = [resource(each) for each in page if each.zone == zone]
+            message = f"There are no results for scope 'zones/{zone}' on this page."
+            warning = {"code": "NO_RESULTS_ON_PAGE", "message": message}
+            items[f"zones/{zone}"] = {"instances": mine} if mine else {"warning": warning}
+        return {"kind": "compute#instanceAggregatedList", "items": items, **more}
+
+    def operation(self, call: Call, project: Project, zone: str, operation: str) -> Any:
+        return self._service.operation(project, zone, operation)
+
+    def wait(self, call: Call, project: Project, zone: str, operation: str) -> Any:
+        return self._service.wait(project, zone, operation)
+
+    def region(self, call: Call, project: Project, region: str) -> Any:
+        where = f"{URL}/projects/{project.name}/zones"
+        zones = [f"{where}/{zone}" for zone in self._catalogue.zones if region_of(zone) == region]
+        quotas = self._service.quotas(project, region)
+        return {"kind": "compute#region", "name": region, "status": "UP", "zones": zones, "quotas": quotas}
+
+    def network(self, call: Call, project: Project, network: str) -> Any:
+        networks = self._service.networks
+        if network not in networks:
+            raise refusal("not-found", resource=f"projects/{project.name}/global/networks/{network}")
+        return network_resource(project, network, networks[network], self._catalogue.regions)
+
+    def subnetwork(self, call: Call, project: Project, region: str, subnetwork: str) -> Any:
+        for of, found in self._service.networks.items():
+            if subnetwork == (of if found.auto else found.subnetworks.get(region)):
+                return subnetwork_resource(project, region, subnetwork, of, found)
+        raise refusal("not-found", resource=f"projects/{project.name}/regions/{region}/subnetworks/{subnetwork}")
+
+
+def _fits(call: Call, found: Instance) -> bool:
+    """By "labels.KEY:*" or "labels.KEY=VALUE"; other filters are refused, not ignored."""
+    text = call.query_params.get("filter", "")
+    if not text:
+        return True
+    key, sign, value = text.partition(":*") if text.endswith(":*") else text.partition("=")
+    if not sign or not key.startswith("labels."):
+        raise invalid(f"Invalid value for field 'filter': '{text}'. The emulator knows labels.KEY:* and labels.KEY=VALUE.")
+    labels = found.asked.get("labels", {})
+    key = key.removeprefix("labels.")
+    return key in labels if sign == ":*" else labels.get(key) == value

@@ -1,119 +1,96 @@
-"""Faults to order: refusals, lost answers, dropped connections, short bodies, latency, and accounts that may not write.
-
-What happens to a request is a pure function of the settings, the request and a few random numbers.
-"""
+"""Fault injection: refusals, lost answers, dropped connections, short bodies, latency, and accounts that may not write."""
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import re
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
-from cloud_emulator.answers import ApiError, forbidden, unavailable
-from cloud_emulator.errors import EmulatorError, suggest
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from cloud_emulator.errors import ACCOUNT, ApiError, EmulatorError, storage_error, suggest
 
 
-@dataclass(frozen=True)
-class FaultSettings:
-    """Rates are probabilities in [0, 1]. `match`, a regular expression, confines all faults to names it is found in.
+def _regular_expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"'{text}' is no regular expression for names of objects: {error}") from None
+    return text
+
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class FaultSettings(BaseModel):
+    """Rates are probabilities. `match`, a regular expression, confines all faults to names it is found in.
 
     A listing goes by its prefix, and calls on buckets by the empty name.
     """
 
-    error_rate: float = 0.0  # refused before anything is done
-    error_status: int = 503
-    error_after_rate: float = 0.0  # done, and then refused
-    drop_rate: float = 0.0  # the connection is closed before anything is done
-    drop_after_rate: float = 0.0  # done, and then the connection is closed without an answer
-    truncate_rate: float = 0.0  # a download ends early, though its headers announce all of it
-    latency_seconds: float = 0.0  # added to each request
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    error_rate: Rate = 0.0  # refused before anything is done
+    error_status: Annotated[int, Field(ge=400, le=599)] = 503
+    error_after_rate: Rate = 0.0  # done, and then refused
+    drop_rate: Rate = 0.0  # the connection is closed before anything is done
+    drop_after_rate: Rate = 0.0  # done, and then the connection is closed without an answer
+    truncate_rate: Rate = 0.0  # a download ends early, though its headers announce all of it
+    latency_seconds: Seconds = 0.0  # added to each request
     read_only: bool = False  # writes are forbidden
     fail_commits: bool = False  # writes are refused as by an overloaded service
-    match: str = ""
-    seconds: float | None = None  # how long the faults last; None: until they are cleared
-    count: int | None = None  # how many there are; None: no end
+    match: Annotated[str, AfterValidator(_regular_expression)] = ""
+    seconds: Seconds | None = None  # how long the faults last; None: until they are cleared
+    count: Annotated[int, Field(ge=1)] | None = None  # how many there are; None: no end
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if field.name.endswith("_rate") and not (number and 0 <= value <= 1):
-                raise EmulatorError(f"{field.name} is a probability between 0 and 1; found {value!r}")
-            if field.name in ("latency_seconds", "seconds") and value is not None and not (number and value >= 0):
-                raise EmulatorError(f"{field.name} is a number of seconds, 0 or more; found {value!r}")
-            if field.name in ("read_only", "fail_commits") and not isinstance(value, bool):
-                raise EmulatorError(f"{field.name} is true or false; found {value!r}")
-        if self.count is not None and (isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1):
-            raise EmulatorError(f"count is a whole number, 1 or more; found {self.count!r}")
-        if isinstance(self.error_status, bool) or not isinstance(self.error_status, int) or not 400 <= self.error_status < 600:
-            raise EmulatorError(f"error_status is an HTTP status from 400 to 599; found {self.error_status!r}")
-        try:
-            re.compile(self.match)
-        except (re.error, TypeError) as error:
-            raise EmulatorError(
-                f"match is a regular expression for names of objects; {self.match!r} is not one: {error}"
-            ) from None
+
+def validated(model: type[Any], settings: dict[str, Any]) -> Any:
+    """A model of these settings. Raises EmulatorError, with the nearest name for one that does not exist."""
+    try:
+        return model(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            known = list(model.model_fields)
+            raise EmulatorError(f"there is no setting '{name}'.{suggest(name, known)} Known: {', '.join(known)}") from None
+        raise EmulatorError(f"{name}: {first['msg']}; found {first['input']!r}") from None
 
 
-class Request(NamedTuple):
-    """What is known of a request before it is carried out."""
-
-    name: str
-    permission: str
-    writes: bool
-    downloads: bool
-
-
-class Rolls(NamedTuple):
-    """Random numbers in [0, 1), one a kind of fault."""
-
-    error: float
-    error_after: float
-    drop: float
-    drop_after: float
-    truncate: float
+def decide(settings: FaultSettings, writes: bool, is_download: bool, rolls: list[float]) -> str:
+    """Which fault befalls a request, "" for none, given five random numbers in [0, 1); latency is added in any case."""
+    drop, error, drop_after, error_after, truncate = rolls
+    found = {
+        "read_only": writes and settings.read_only,
+        "fail_commits": writes and settings.fail_commits,
+        "drop": drop < settings.drop_rate,
+        "error": error < settings.error_rate,
+        "drop_after": drop_after < settings.drop_after_rate,
+        "error_after": error_after < settings.error_after_rate,
+        "truncate": is_download and truncate < settings.truncate_rate,
+    }
+    return next((fault for fault, befalls in found.items() if befalls), "")
 
 
-class Verdict(NamedTuple):
-    """`kind` is what the fault is counted under, "" for none; at most one of the rest is set."""
+class Fault(NamedTuple):
+    """What befalls a request: `refusal` in place of the answer, latency in any case."""
 
     kind: str = ""
-    refusal: ApiError | None = None  # instead of doing it
-    refusal_after: ApiError | None = None  # instead of the answer
-    drop: bool = False
-    drop_after: bool = False
-    truncate: bool = False
-
-
-def decide(settings: FaultSettings, request: Request, rolls: Rolls) -> Verdict:
-    """What becomes of a request; latency is added in any case."""
-    if request.writes and settings.read_only:
-        return Verdict("read_only", refusal=forbidden(request.permission))
-    if request.writes and settings.fail_commits:
-        return Verdict("fail_commits", refusal=unavailable(503))
-    if rolls.drop < settings.drop_rate:
-        return Verdict("drop", drop=True)
-    if rolls.error < settings.error_rate:
-        return Verdict("error", refusal=unavailable(settings.error_status))
-    if rolls.drop_after < settings.drop_after_rate:
-        return Verdict("drop_after", drop_after=True)
-    if rolls.error_after < settings.error_after_rate:
-        return Verdict("error_after", refusal_after=unavailable(settings.error_status))
-    if request.downloads and rolls.truncate < settings.truncate_rate:
-        return Verdict("truncate", truncate=True)
-    return Verdict()
+    latency_seconds: float = 0.0
+    refusal: ApiError | None = None
 
 
 class Faults:
-    """The faults in force, and how many of each kind were injected."""
+    """The faults in force in one API, and how many of each kind were injected; `name_of` tells what a request is about."""
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[Any], str]) -> None:
+        self._name_of = name_of
         self._lock = threading.Lock()
         self._injected: Counter[str] = Counter()
         self._install(FaultSettings())
@@ -126,11 +103,7 @@ class Faults:
 
     def set(self, **settings: Any) -> None:
         """Replace the faults in force; what is not named is off. The names are those of `FaultSettings`."""
-        known = [field.name for field in dataclasses.fields(FaultSettings)]
-        for name in settings:
-            if name not in known:
-                raise EmulatorError(f"there is no fault '{name}'.{suggest(name, known)} Known: {', '.join(known)}")
-        made = FaultSettings(**settings)
+        made = validated(FaultSettings, settings)
         with self._lock:
             self._install(made)
 
@@ -152,19 +125,41 @@ class Faults:
         with self._lock:
             return dict(self._injected)
 
-    def verdict(self, request: Request) -> tuple[Verdict, float]:
-        """What becomes of a request, and by how many seconds it is delayed."""
+    def choose(self, call: Any, permission: str, writes: bool, is_download: bool) -> Fault:
         with self._lock:
             settings = self._current()
-            if not re.search(settings.match, request.name):
-                return Verdict(), 0.0
-            verdict = decide(settings, request, Rolls(*(self._random.random() for _ in Rolls._fields)))
-            if verdict.kind:
-                self._injected[verdict.kind] += 1
+            if settings.match and not re.search(settings.match, self._name_of(call)):
+                return Fault()
+            fault = decide(settings, writes, is_download, [self._random.random() for _ in range(5)])
+            if fault:
+                self._injected[fault] += 1
                 self._left = None if self._left is None else self._left - 1
             if settings.latency_seconds:
                 self._injected["latency"] += 1
-            return verdict, settings.latency_seconds
+            refusal = {
+                "read_only": forbidden(permission),
+                "fail_commits": unavailable(503),
+                "error": unavailable(settings.error_status),
+                "error_after": unavailable(settings.error_status),
+            }
+            return Fault(fault, settings.latency_seconds, refusal.get(fault))
 
     def is_granted(self, permission: str) -> bool:
         return not self.settings.read_only or permission.rpartition(".")[2] in ("get", "list", "getIamPolicy")
+
+
+def forbidden(permission: str) -> ApiError:
+    resource = "object" if ".objects." in permission else "bucket"
+    message = (
+        f"{ACCOUNT} does not have {permission} access to the Google Cloud Storage {resource}. "
+        f"Permission '{permission}' denied on resource (or it may not exist)."
+    )
+    return storage_error(403, message, "forbidden")
+
+
+def unavailable(status: int = 503) -> ApiError:
+    """The answers that a client is to try again after."""
+    if status == 429:
+        message = "The rate of requests to the object exceeded the limit. Please reduce your request rate."
+        return storage_error(429, message, "rateLimitExceeded")
+    return storage_error(status, "We encountered an internal error. Please try again.", "backendError")

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cloud_emulator import as_it_was as old_behaviours
-from cloud_emulator import endpoints
-from cloud_emulator.answers import ApiError
-from cloud_emulator.app import Application
-from cloud_emulator.errors import EmulatorError
+from cloud_emulator.app import Cloud, endpoints
+from cloud_emulator.catalogue import DEFAULT, Catalogue
+from cloud_emulator.errors import ApiError, EmulatorError
 from cloud_emulator.faults import Faults
+from cloud_emulator.machines.hosting import Machines
 from cloud_emulator.machines.machine import MachineSettings
-from cloud_emulator.service import Service
 
 if TYPE_CHECKING:
     from cloud_emulator.compute import Compute
-    from cloud_emulator.tpu import Tpu
+    from cloud_emulator.tpu.control import Tpu
 
 HOST = "127.0.0.1"  # never reachable from elsewhere
 PROJECT = "tpulm-emulator"
@@ -43,30 +39,13 @@ class _Protocol(H11Protocol):
         super().connection_made(transport)
 
 
-class _Server(uvicorn.Server):
-    """Stops at once when asked to, not at the next tick."""
-
-    def __init__(self, config: uvicorn.Config):
-        super().__init__(config)
-        self._asked = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # 0: the tick at which the Date header is renewed
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), timeout=1)
-
-    def ask_to_stop(self) -> None:
-        self.should_exit = True
-        self._asked.set()
-
-
 class Emulator:
     """Cloud Storage and Cloud TPU on this machine, from `with` to the end of its block.
 
     `folder` keeps all objects for the next emulator with that folder; without one they live in memory. `port` 0 is any free
-    one. `project` is there from the start, with all services, billing and quota; `machines` is what TPU VMs are like.
-    `as_it_was` names old behaviours (`cloud_emulator.as_it_was`), None those of the environment. Raises OSError where the
-    port is taken.
+    one. `project` is there from the start, with all services, billing and quota; `machines` is what VMs are like;
+    `accelerators` is a file of TPU types (`cloud_emulator.catalogue`). Raises EmulatorError, and OSError where the port is
+    taken.
     """
 
     def __init__(
@@ -75,16 +54,16 @@ class Emulator:
         port: int = 0,
         project: str = PROJECT,
         machines: MachineSettings | None = None,
-        as_it_was: Iterable[str] | None = None,
+        accelerators: str | os.PathLike[str] = DEFAULT,
     ):
         self._project = project
-        old = old_behaviours.chosen(as_it_was)
-        self._service = Service(None if folder is None else Path(folder), project, machines, lambda: self.environment, old)
         self._port = port
         self._token = secrets.token_hex(16)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: _Server | None = None
+        self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
+        hosting = Machines(machines or MachineSettings(), lambda: self.environment, self._running_loop)
+        self._cloud = Cloud(None if folder is None else Path(folder), project, Catalogue(Path(accelerators)), hosting)
 
     def __enter__(self) -> Emulator:
         return self.start()
@@ -100,15 +79,13 @@ class Emulator:
             listener.bind((HOST, self._port))
         except BaseException:
             listener.close()
-            self._service.close()
+            self.stop()
             raise
         self._port = listener.getsockname()[1]
-        application = Application(self._service, self._token)
         config = uvicorn.Config(
-            application,  # type: ignore[arg-type]
+            self._cloud.application(self._token),
             http=_Protocol,
             ws="none",
-            loop="asyncio",
             lifespan="off",
             log_config=None,
             log_level="critical",
@@ -117,16 +94,16 @@ class Emulator:
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=1,
         )
-        server = self._server = _Server(config)
+        server = self._server = uvicorn.Server(config)
 
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
             await server.serve(sockets=[listener])
+            await asyncio.to_thread(self._cloud.close)  # machines' metadata is served in this loop, too
 
         def run() -> None:
             with listener:
                 asyncio.run(serve())
-            application.close()
 
         self._thread = threading.Thread(target=run, name="emulator", daemon=True)
         self._thread.start()
@@ -138,25 +115,29 @@ class Emulator:
         return self
 
     def stop(self) -> None:
-        if self._server is not None and self._thread is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._server.ask_to_stop)
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
             self._thread.join()
             self._server = self._thread = None
-        self._service.close()
+        self._cloud.close()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None, "the emulator does not run"
+        return self._loop
 
     @property
     def tpu(self) -> Tpu:
         """Orders to the emulated TPU service: what befalls nodes, what fails, how long things take, what time it is."""
-        return self._service.tpu()
+        return self._cloud.tpu()
 
     @property
     def compute(self) -> Compute:
         """Orders to the emulated Compute Engine; it has the clock of `tpu`."""
-        return self._service.world().compute
+        return self._cloud.tpu().compute
 
     @property
     def url(self) -> str:
-        """With the token that every request needs (`cloud_emulator.admission`)."""
+        """With the token that every request needs (`cloud_emulator.http`)."""
         return f"http://{HOST}:{self._port}/{self._token}"
 
     @property
@@ -166,12 +147,13 @@ class Emulator:
 
     @property
     def faults(self) -> Faults:
-        return self._service.faults
+        """Of Cloud Storage."""
+        return self._cloud.faults
 
     @property
     def requests(self) -> dict[str, int]:
         """How many requests of each kind were answered, such as {"GET object": 3, "POST object": 1}."""
-        return self._service.requests()
+        return dict(self._cloud.requests)
 
     def wait_until_idle(self, seconds: float = 30.0) -> None:
         """Return once no client is connected and all that was on its way is carried out, as what a killed client had sent.
@@ -188,12 +170,15 @@ class Emulator:
     def create_bucket(self, name: str, location: str = "US", **fields: Any) -> None:
         """`fields` are further ones of the bucket's resource, such as storageClass."""
         try:
-            self._service.store.create_bucket(name, {"location": location, **fields})
+            self._cloud.store.create_bucket(name, {"location": location, **fields})
         except ApiError as error:
             raise EmulatorError(f"cannot create the bucket '{name}': {error}") from None
 
     def bucket_names(self) -> list[str]:
-        return [bucket.name for bucket in self._service.store.buckets()]
+        return [bucket.name for bucket in self._cloud.store.buckets()]
+
+    def object_names(self, bucket: str) -> list[str]:
+        return list(self._cloud.store.bucket(bucket).names)
 
 
 def environment_for(url: str, project: str = PROJECT) -> dict[str, str]:
@@ -212,5 +197,5 @@ def environment_for(url: str, project: str = PROJECT) -> dict[str, str]:
         "EPATH_USE_TF": "false",  # TensorFlow's file system knows no emulator
         "NO_PROXY": direct,
         "no_proxy": direct,
-        **endpoints.environment_for(url),
+        **endpoints(url),
     }

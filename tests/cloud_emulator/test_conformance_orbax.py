@@ -39,9 +39,8 @@ def test_saves_in_the_background_and_restores(gcs: Emulator):
 def test_a_save_that_was_killed_is_no_checkpoint(gcs: Emulator, user_environment: dict[str, str]):
     gcs.faults.set(latency_seconds=0.3, match=r"^w/checkpoints/2/")
     child = start(user_environment, FOLDER, 3)
-    store = gcs._service.store
     deadline = time.monotonic() + 60
-    while not any(name.startswith("w/checkpoints/2/default/") for name in store.bucket("runs").names):
+    while not any(name.startswith("w/checkpoints/2/default/") for name in gcs.object_names("runs")):
         assert child.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     child.kill()

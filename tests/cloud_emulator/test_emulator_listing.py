@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_emulator import Emulator
-from cloud_emulator.listing import Page, Query, _opened, page_of
+from cloud_emulator.storage.listing import Page, Query, opened, page_of
 
 NAMES = st.sets(st.text("ab/ü", min_size=1, max_size=5), max_size=20)
 
@@ -51,7 +51,7 @@ def test_pages_together_are_the_whole_listing(
         prefixes += page.prefixes
         if page.token is None:
             break
-        after, after_prefix = _opened(page.token)
+        after, after_prefix = opened(page.token)
         query = query._replace(after=after, after_prefix=after_prefix)
     assert page is not None and page.token is None, "the pages end"
     assert (shown, prefixes) == plainly(sorted(names), Query(prefix, delimiter, start, end, with_marker=with_marker))

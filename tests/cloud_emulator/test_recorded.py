@@ -138,7 +138,7 @@ def test_metadata_of_a_vm(rig: Rig):
     node = rig.client.get_node(name=f"{rig.at('us-central2-b')}/nodes/run-a1")
     env: dict[str, str] = {}
     root = f"http://{node.network_endpoints[1].ip_address}:8479/computeMetadata/v1"
-    for path, entry in recorded.metadata()["keys"].items():
+    for path, entry in recorded.load("metadata")["keys"].items():
         found = requests.get(f"{root}/{path}", headers={"Metadata-Flavor": "Google"}, timeout=20).text
         form = ".*".join(re.escape(part) for part in re.split(r"\{\w+\}", entry["value"]))
         if path.endswith("worker-network-endpoints"):
@@ -201,5 +201,5 @@ def test_placeholders():
         "Location moon-a"
     )
     assert recorded.answer("session-over", "credentials")["http"]["body"]["error_subtype"] == "invalid_rapt"
-    assert "instance/name" in recorded.metadata()["keys"]
+    assert "instance/name" in recorded.load("metadata")["keys"]
     assert all("grade" in recorded.answer(name) and "source" in recorded.answer(name) for name in recorded.names())

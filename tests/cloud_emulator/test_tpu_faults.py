@@ -184,7 +184,7 @@ def test_orders_over_http(rig: Rig):
         ("kill", {"name": "run-a2"}, "node: Missing required argument; name: Unexpected keyword"),
         ("advance", {"seconds": "soon"}, "seconds: Input should be a valid number"),
         ("set", {"create_second": 1}, "Did you mean 'create_seconds'"),
-        ("set", {"create_seconds": -1}, "0 or more"),
+        ("set", {"create_seconds": -1}, "greater than or equal to 0"),
         ("set_quota", {"accelerator": "v3-9", "limit": 1}, "Did you mean 'v3-8'"),
     ]:
         refused = requests.post(f"{control}/{action}", json=arguments, timeout=20)

@@ -1,1 +1,1 @@
-"""TPU VMs as local processes: folders of their own, a metadata server each, and an end that leaves nothing behind."""
+"""VMs as processes of this machine (docs/design/emulated-tpus.md)."""

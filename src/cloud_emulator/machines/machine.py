@@ -1,7 +1,8 @@
-"""One worker of a TPU slice: a folder, a metadata server, and the processes that its startup script begins."""
+"""One VM: a folder, a metadata server, and the processes that its startup script begins."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -9,20 +10,24 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloud_emulator.machines import guardian, processes
+from cloud_emulator.machines import guardian
 from cloud_emulator.machines.metadata import Metadata
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEAD_PROXY = "http://127.0.0.1:9"  # nothing listens there, so a connection is refused at once
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+MARK = "EMULATED_MACHINE"  # in the environment of every process of a machine
+END_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class MachineSettings:
-    """What the emulated TPU VMs are like."""
+    """What the emulated VMs are like."""
 
     python: str | os.PathLike[str] | None = None  # what `python3` is there; None: the interpreter of the emulator
     internet: bool = True  # False: proxies that are dead, for all but 127.0.0.0/8
@@ -31,16 +36,24 @@ class MachineSettings:
 
 
 class Machine:
-    """Off until `boot`. What is in its folder outlives a reboot."""
+    """Off until `boot`. What is in its folder outlives a reboot; `address` is in 127.0.0.0/8."""
 
-    def __init__(self, mark: str, folder: Path, environment: Mapping[str, str], metadata: Metadata, settings: MachineSettings):
-        self.mark = mark
+    def __init__(
+        self,
+        mark: str,
+        folder: Path,
+        address: str,
+        environment: Mapping[str, str],
+        metadata: Metadata,
+        settings: MachineSettings,
+    ):
         self.folder = folder
+        self.address = address
         self.metadata = metadata
         self.home = folder / "home"
         self.serial = folder / "serial.log"
-        self.frozen = False
-        self._environment = {**environment, processes.MARK: mark}
+        self._mark = f"{MARK}={mark}\0".encode()
+        self._environment = {**environment, MARK: mark}
         self._settings = settings
         self._guardian: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -54,7 +67,8 @@ class Machine:
                 return
             for folder in (self.home, self.folder / "tmp", self.folder / "bin"):
                 folder.mkdir(parents=True, exist_ok=True)
-            _write_program(self.folder / "bin" / "python3", f'#!/bin/sh\nexec {shlex.quote(self._python())} "$@"\n')
+            python = os.fspath(self._settings.python or sys.executable)
+            _write_program(self.folder / "bin" / "python3", f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
             path = self.folder / "startup-script"
             _write_program(path, script)
             with self.serial.open("ab") as serial:
@@ -67,22 +81,16 @@ class Machine:
                     env=self._variables(),
                     start_new_session=True,
                 )
-            self.frozen = False
-
-    def _python(self) -> str:
-        return os.fspath(self._settings.python or sys.executable)
 
     def _variables(self) -> dict[str, str]:
-        count = self._settings.devices
-        offline = {} if self._settings.internet else dict.fromkeys(_proxies(), DEAD_PROXY)
         return {
             "PATH": f"{self.folder / 'bin'}:{PATH}",
             "HOME": str(self.home),
             "TMPDIR": str(self.folder / "tmp"),
             "LANG": "C.UTF-8",
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}",
-            **offline,
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={self._settings.devices}",
+            **({} if self._settings.internet else dict.fromkeys(PROXIES, DEAD_PROXY)),
             **self._environment,
             **self._settings.environment,
         }
@@ -92,34 +100,57 @@ class Machine:
         return self._guardian is not None
 
     def processes(self) -> set[int]:
-        """Those of the startup script and all that came of it."""
+        """Those of the startup script and all that came of it: below the guardian, or with the mark where that is gone."""
         if self._guardian is None:
             return set()
-        return processes.members(self._guardian.pid if self._guardian.poll() is None else None, self.mark)
+        return set(guardian.descendants(self._guardian.pid)) if self._guardian.poll() is None else self._marked()
+
+    def _marked(self) -> set[int]:
+        found: set[int] = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+                    if self._mark in (entry / "environ").read_bytes() and _state(int(entry.name)) != b"Z":
+                        found.add(int(entry.name))
+        return found
 
     def signal(self, number: signal.Signals) -> None:
-        processes.send(self.processes(), number)
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def freeze(self) -> None:
-        self.frozen = True
-        if self._guardian is not None:
-            processes.stop(self._guardian.pid, self.mark)
+        """Stop all processes without ending them, also those that were begun meanwhile."""
+        give_up_at = time.monotonic() + END_SECONDS
+        while left := {process for process in self.processes() if _state(process) not in (b"T", b"t", b"Z", b"")}:
+            self._give_up(left, give_up_at)
+            self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self.frozen = False
         self.signal(signal.SIGCONT)
 
     def kill_processes(self) -> None:
-        """The machine stays on, with nothing running."""
-        if self._guardian is not None:
-            processes.end(self._guardian.pid, self.mark)
+        """The machine stays on, with nothing running; its guardian goes on adopting orphans meanwhile."""
+        if self._guardian is None:
+            return
+        give_up_at = time.monotonic() + END_SECONDS
+        while left := self.processes() or self._marked() - {self._guardian.pid}:
+            self._give_up(left, give_up_at)
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+    def _give_up(self, left: set[int], at: float) -> None:
+        if time.monotonic() > at:
+            raise RuntimeError(f"processes {sorted(left)} of an emulated machine can be neither stopped nor killed")
+        time.sleep(0.002)
 
     def power_off(self) -> None:
         """All processes are gone when this returns."""
         with self._lock:
             if self._guardian is None:
                 return
-            processes.end(self._guardian.pid, self.mark)
+            self.kill_processes()
             self._guardian.kill()
             self._guardian.wait()
             if self._guardian.stdin is not None:
@@ -135,11 +166,14 @@ class Machine:
         return self.serial.read_text(errors="replace") if self.serial.exists() else ""
 
 
+def _state(process: int) -> bytes:
+    """One letter, as ps shows it; nothing where it is gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2][:1]
+    except OSError:
+        return b""
+
+
 def _write_program(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
-
-
-def _proxies() -> list[str]:
-    names = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
-    return [*names, *(name.lower() for name in names)]

@@ -1,83 +1,184 @@
-"""The tree of values that a machine can ask its metadata server for."""
+"""The metadata server of a machine: a tree of values, and the protocol of metadata.google.internal to read it."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
+import re
 import threading
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
 from cloud_emulator import recorded
+from cloud_emulator.errors import ApiError
+from cloud_emulator.http import refuse_pages
 
 Tree = dict[str, Any]  # str leaves
 
+ROOT = "/computeMetadata/v1"
+TOKEN_SECONDS = 3599
+GUEST_ATTRIBUTE = re.compile(r"instance/guest-attributes/[A-Za-z0-9_-]{1,128}/[A-Za-z0-9_-]{1,128}")
+
+
+def instance_tree(
+    name: str,
+    zone: str,
+    project: str,
+    number: int,
+    *,
+    id: str,
+    machine_type: str,
+    address: str,
+    email: str,
+    attributes: dict[str, str],
+    tags: list[str],
+    scheduling: dict[str, str],
+) -> Tree:
+    """What any VM of Compute Engine is told."""
+    token = {"access_token": "emulated", "expires_in": TOKEN_SECONDS, "token_type": "Bearer"}
+    account = {
+        "aliases": "default\n",
+        "email": email,
+        "scopes": "https://www.googleapis.com/auth/cloud-platform\n",
+        "token": json.dumps(token),
+    }
+    return {
+        "instance": {
+            "attributes": attributes,
+            "hostname": f"{name}.{zone}.c.{project}.internal",
+            "id": id,
+            "image": "projects/cloud-emulator/global/images/emulated",
+            "machine-type": f"projects/{number}/machineTypes/{machine_type}",
+            "maintenance-event": "NONE",
+            "name": name,
+            "network-interfaces": {"0": {"ip": address, "network": f"projects/{number}/networks/default"}},
+            "preempted": "FALSE",
+            "scheduling": scheduling,
+            "service-accounts": {"default": account, email: account},
+            "tags": json.dumps(tags),
+            "zone": f"projects/{number}/zones/{zone}",
+        },
+        "project": {"attributes": {}, "numeric-project-id": str(number), "project-id": project},
+        "universe": {"universe-domain": "googleapis.com", "universe_domain": "googleapis.com"},
+    }
+
+
+def put(tree: Tree, path: str, value: str | Tree) -> None:
+    """`path` as in "instance/preempted"."""
+    *folders, name = path.split("/")
+    for folder in folders:
+        tree = tree.setdefault(folder, {})
+    tree[name] = value
+
 
 class Metadata:
-    """Readable and changeable from any thread; changes wake those who wait for them."""
+    """Readable and changeable from any thread; changes wake those who wait for them. An ASGI application."""
 
-    def __init__(self, tree: Tree, guest_attributes: bool = True):
-        self.guest_attributes = guest_attributes  # whether the machine may write them
+    def __init__(self, tree: Tree, address: str):
         self._tree = tree
+        self._hosts = (address, "metadata.google.internal")
         self._failures: list[tuple[str, int]] = []
         self._lock = threading.Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def set(self, path: str, value: str | Tree) -> None:
-        """`path` as in "instance/preempted"."""
-        *folders, name = path.split("/")
         with self._lock:
-            place = self._tree
-            for folder in folders:
-                place = place.setdefault(folder, {})
-            place[name] = value
+            put(self._tree, path, value)
             waiting = list(self._waiting)
         for loop, event in waiting:
             loop.call_soon_threadsafe(event.set)
 
-    def fail(self, count: int, path: str) -> None:
-        """The next `count` requests for what is below `path` fail."""
-        with self._lock:
-            self._failures += [(path, count)]
-
-    def failure(self, path: str) -> tuple[int, str] | None:
-        """Status and text, if a request for `path` is to fail; counted."""
-        with self._lock:
-            for at, (begin, count) in enumerate(self._failures):
-                if path.startswith(begin):
-                    self._failures[at : at + 1] = [(begin, count - 1)] if count > 1 else []
-                    found = recorded.metadata()["failures"]["token" if path.endswith("/token") else "read"]
-                    return found["status"], found["body"]
-        return None
-
     def get(self, path: str) -> str | Tree | None:
-        """A value, a folder, or None for what is not there; folders may be changed by nobody."""
+        """A value, a copy of a folder, or None for what is not there."""
         with self._lock:
             found: Any = self._tree
             for name in filter(None, path.split("/")):
                 found = found.get(name) if isinstance(found, dict) else None
             return json.loads(json.dumps(found)) if isinstance(found, dict) else found
 
-    async def wait(self, path: str, known: str, seconds: float | None) -> None:
+    def fail(self, count: int, path: str) -> None:
+        """The next `count` requests for what is below `path` fail."""
+        with self._lock:
+            self._failures += [(path, count)]
+
+    def _failure(self, path: str) -> Response | None:
+        """The answer to a request for `path` that is to fail; counted."""
+        with self._lock:
+            for at, (begin, count) in enumerate(self._failures):
+                if path.startswith(begin):
+                    self._failures[at : at + 1] = [(begin, count - 1)] if count > 1 else []
+                    found = recorded.load("metadata")["failures"]["token" if path.endswith("/token") else "read"]
+                    return _response(found["body"], found["status"])
+        return None
+
+    async def _wait(self, path: str, known: str, seconds: float | None) -> None:
         """Until the etag of `path` is not `known`, or for so many seconds."""
-        loop = asyncio.get_running_loop()
-        give_up_at = None if seconds is None else loop.time() + seconds
-        entry = (loop, asyncio.Event())
+        entry = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiting.add(entry)
         try:
-            while etag(self.get(path)) == known:
-                left = None if give_up_at is None else give_up_at - loop.time()
-                if left is not None and left <= 0:
-                    return
-                try:
-                    await asyncio.wait_for(entry[1].wait(), left)
-                except TimeoutError:
-                    return
-                entry[1].clear()
+            async with asyncio.timeout(seconds):
+                while etag(self.get(path)) == known:
+                    await entry[1].wait()
+                    entry[1].clear()
+        except TimeoutError:
+            pass
         finally:
             with self._lock:
                 self._waiting.discard(entry)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        """A page cannot send the header that is asked for, unless its site's name was made to lead here; it cannot be ours."""
+        try:
+            refuse_pages(request.scope["headers"], self._hosts)
+        except ApiError as error:
+            return _response(f"{error}\n", error.status)
+        path, query = request.scope["path"], request.query_params
+        name = path.removeprefix(ROOT).strip("/")
+        if path == "/":
+            return _response("computeMetadata/\n")
+        if request.headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in request.headers:
+            return _response("Missing Metadata-Flavor:Google header.\n", 403)
+        if not f"{path}/".startswith(f"{ROOT}/"):
+            return _response("Not Found\n", 404)
+        if (failure := self._failure(name)) is not None:
+            return failure
+        if request.method == "PUT":
+            if not GUEST_ATTRIBUTE.fullmatch(name):
+                return _response("Bad Request\n", 400)
+            self.set(name, (await request.body()).decode(errors="replace"))
+            return _response("")
+        if request.method != "GET":
+            return _response("Method Not Allowed\n", 405)
+        if query.get("wait_for_change", "").lower() == "true":
+            known, seconds = query.get("last_etag") or etag(self.get(name)), query.get("timeout_sec", "")
+            await self._wait(name, known, float(seconds) if seconds.isdecimal() else None)
+        value = self.get(name)
+        if value is None:
+            return _response("Not Found\n", 404)
+        tag = {"ETag": etag(value)}
+        if query.get("recursive", "").lower() == "true":
+            return _response(json.dumps(as_json(value)), headers=tag, kind="application/json")
+        if isinstance(value, str):
+            kind = "application/json" if name.endswith("/token") else "application/text"
+            return _response(value, headers=tag, kind=kind)
+        if not path.endswith("/"):
+            return _response("", 301, {"Location": f"{path}/"})
+        names = (f"{key}/\n" if isinstance(inner, dict) else f"{key}\n" for key, inner in sorted(value.items()))
+        return _response("".join(names), headers=tag)
+
+
+def _response(text: str, status: int = 200, headers: dict[str, str] | None = None, kind: str = "application/text") -> Response:
+    every = {"Metadata-Flavor": "Google", "Content-Type": kind, "Server": "Metadata Server for VM"}
+    return Response(text, status, {**every, **(headers or {})})
 
 
 def etag(value: str | Tree | None) -> str:

@@ -1,24 +1,43 @@
-"""What rehearsals and tests do to the emulated TPU service, from Python."""
+"""What rehearsals and tests do to the emulated cloud, from Python and, by the same names, over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import wraps
 from typing import Any, TypeVar
 
-from cloud_emulator import places
-from cloud_emulator.clock import Clock
-from cloud_emulator.errors import EmulatorError, suggest
-from cloud_emulator.faults import Faults
+import pydantic
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute
+
+from cloud_emulator.catalogue import region_of
+from cloud_emulator.compute import Compute
+from cloud_emulator.errors import EmulatorError, invalid, storage_error, suggest
+from cloud_emulator.faults import Faults, validated
+from cloud_emulator.http import Call, Endpoint
+from cloud_emulator.machines.hosting import Machines
 from cloud_emulator.machines.machine import Machine
 from cloud_emulator.projects import Projects
-from cloud_emulator.tpu import mishaps
-from cloud_emulator.tpu.behaviour import STOCK_OUT, Behaviour, Failure
-from cloud_emulator.tpu.history import Event
-from cloud_emulator.tpu.queue import Queued
-from cloud_emulator.tpu.slices import Slice
-from cloud_emulator.tpu.world import World
+from cloud_emulator.tpu.nodes import OVER, Nodes, Slice, state_named
+from cloud_emulator.tpu.queue import Queue, Queued
+from cloud_emulator.tpu.state import STOCK_OUT, Behaviour, Event, Failure, State
 
 Found = TypeVar("Found")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+ORDERS: set[str] = set()
+
+
+def order(method: Method) -> Method:
+    """What can be ordered over HTTP, too; done under the clock's lock."""
+    ORDERS.add(method.__name__)
+
+    @wraps(method)
+    def locked(self: Tpu, *arguments: Any, **named: Any) -> Any:
+        with self.clock.lock:
+            return method(self, *arguments, **named)
+
+    return locked  # type: ignore[return-value]
 
 
 class Tpu:
@@ -27,31 +46,30 @@ class Tpu:
     Seconds are those of the emulator's clock. Raises EmulatorError for what does not exist.
     """
 
-    def __init__(self, world: World):
-        self._world = world
+    def __init__(self, projects: Projects, machines: Machines, faults: Faults):
+        self.state = State(projects, machines)
+        self.node_table = Nodes(self.state)
+        self.queue = Queue(self.state, self.node_table)
+        self.compute = Compute(self.state)
+        self.clock = self.state.clock
+        self.projects = projects
+        self.faults = faults  # of the TPU API itself; `match` is looked for in names of resources
 
-    @property
-    def clock(self) -> Clock:
-        return self._world.clock
+    def close(self) -> None:
+        """No process of any machine is left when this returns."""
+        self.clock.close()
+        with self.clock.lock:
+            for found in self.node_table.all():
+                self.node_table.remove_machines(found)
+            self.compute.close()
+        self.state.machines.close()
 
-    @property
-    def faults(self) -> Faults:
-        """Refusals, lost answers and latency of the TPU API itself; `match` is looked for in names of resources."""
-        return self._world.faults
-
-    @property
-    def projects(self) -> Projects:
-        return self._world.projects
-
-    @property
-    def behaviour(self) -> Behaviour:
-        return self._world.behaviour
-
+    @order
     def set(self, **settings: bool | float | None) -> None:
         """Change how long things take and how they go from now on; the names are those of `Behaviour`."""
-        with self.clock.lock:
-            self._world.behaviour = self._world.behaviour.changed(**settings)
+        self.state.behaviour = validated(Behaviour, {**self.state.behaviour.model_dump(), **settings})
 
+    @order
     def advance(self, seconds: float) -> None:
         """Skip time: what falls into it has happened when this returns."""
         if seconds < 0:
@@ -60,116 +78,120 @@ class Tpu:
 
     # What befalls nodes
 
+    @order
     def preempt(self, node: str, grace_seconds: float = 2.0) -> None:
         """With a notice: `instance/preempted` is TRUE and processes get SIGTERM; PREEMPTED when they ended or time is up.
 
         A node that is not spot is TERMINATED instead, here and in `kill`.
         """
-        with self.clock.lock:
-            mishaps.preempt(self._world, self._living(node), grace_seconds)
+        self.node_table.preempt(self._living(node), grace_seconds)
 
+    @order
     def kill(self, node: str) -> None:
         """Preempted without a notice."""
-        with self.clock.lock:
-            mishaps.lose(self._world, self._living(node), "without notice")
+        self.node_table.lose(self._living(node), "without notice")
 
+    @order
     def vanish(self, node: str) -> None:
         """Gone at once, with its machines and its name."""
-        with self.clock.lock:
-            mishaps.vanish(self._world, self._node(node))
+        self.node_table.forget(self._node(node), "vanished", "lost without a trace")
 
+    @order
     def kill_worker(self, node: str, worker: int = 0) -> None:
         """All processes of one worker end; the node stays READY."""
-        with self.clock.lock:
-            self.machine(node, worker).kill_processes()
-            self._world.history.add("worker killed", self._node(node).name, f"worker {worker}")
+        self.machine(node, worker).kill_processes()
+        self._note("worker killed", node, worker)
 
+    @order
     def freeze(self, node: str, worker: int = 0) -> None:
         """One worker's processes stop without ending."""
-        with self.clock.lock:
-            self.machine(node, worker).freeze()
-            self._world.history.add("frozen", self._node(node).name, f"worker {worker}")
+        self.machine(node, worker).freeze()
+        self._note("frozen", node, worker)
 
+    @order
     def thaw(self, node: str, worker: int = 0) -> None:
-        with self.clock.lock:
-            self.machine(node, worker).thaw()
-            self._world.history.add("thawed", self._node(node).name, f"worker {worker}")
+        self.machine(node, worker).thaw()
+        self._note("thawed", node, worker)
 
+    def _note(self, what: str, node: str, worker: int) -> None:
+        self.state.history.add(what, self._node(node).name, f"worker {worker}")
+
+    @order
     def maintenance(self, node: str, event: str = "TERMINATE_ON_HOST_MAINTENANCE") -> None:
         """What `instance/maintenance-event` says from now on; "NONE" when it is over."""
-        with self.clock.lock:
-            mishaps.maintenance(self._world, self._node(node), event)
+        self.node_table.announce_maintenance(self._node(node), event)
 
+    @order
     def repair(self, node: str, seconds: float = 1.0, state: str = "REPAIRING") -> None:
         """REPAIRING (or RESTARTING, …) for so long, then READY: the startup script runs again with the same folders."""
-        with self.clock.lock:
-            mishaps.reboot(self._world, self._living(node), mishaps.state_named(state), seconds, "maintenance")
+        self.node_table.reboot(self._living(node), state_named(state), seconds)
 
+    @order
     def set_state(self, node: str, state: str) -> None:
         """What the API says of a node from now on, such as UNKNOWN; its machines go on."""
-        with self.clock.lock:
-            self._world.nodes.set_state(self._node(node), mishaps.state_named(state), state.lower(), "by order")
+        self.node_table.set_state(self._node(node), state_named(state), state.lower(), "by order")
 
+    @order
     def fail_metadata(self, node: str, worker: int = 0, count: int = 1, path: str = "") -> None:
         """The next `count` requests to a worker's metadata server for what begins with `path` fail as recorded, 503 or 500."""
-        with self.clock.lock:
-            self.machine(node, worker).metadata.fail(count, path)
+        self.machine(node, worker).metadata.fail(count, path)
 
     # What befalls requests
 
+    @order
     def answer_next(self, name: str, zone: str | None = None, count: int | None = 1, requests: str | None = None) -> None:
         """Give a recorded answer (`cloud_emulator.recorded`) to the next `count` requests that it is for; None: to all of them.
 
         It is for what creates something, unless its entry says otherwise, or for requests whose kind begins with `requests`,
         such as "GET node", "" for any. An operation's error comes in the operation of a creation. `zone` None: in any.
         """
-        self._known_zone(zone)
-        with self.clock.lock:
-            self._world.orders.add(name, zone, count, requests)
+        known = self.projects.catalogue.zones
+        if zone is not None and zone not in known:
+            raise EmulatorError(f"'{zone}' is no zone with TPUs.{suggest(zone, known)}")
+        self.state.orders.add(name, zone, count, requests)
 
+    @order
     def take_back(self, name: str | None = None, zone: str | None = None) -> None:
         """Answers that were ordered and not given yet; None: any."""
-        with self.clock.lock:
-            self._world.orders.take_back(name, zone)
-            for found in self._world.queue.all():
-                self._world.queue.retry(found)
+        self.state.orders.take_back(name, zone)
+        for found in self.queue.all():
+            self.queue.retry(found)
 
+    @order
     def stock_out(self, zone: str, count: int | None = None) -> None:
         """No capacity: creations fail with code 8, queued resources wait. `count` creations, or until `restock`."""
         self.answer_next(STOCK_OUT, zone, count)
 
+    @order
     def restock(self, zone: str | None = None) -> None:
         self.take_back(STOCK_OUT, zone)
 
-    def _known_zone(self, zone: str | None) -> None:
-        if zone is not None and zone not in places.offered():
-            raise EmulatorError(f"'{zone}' is no zone with TPUs.{suggest(zone, list(places.offered()))}")
-
+    @order
     def hold(self, queued: str) -> None:
         """A queued resource goes on waiting, until `release` or its valid_until."""
-        with self.clock.lock:
-            self._queued(queued).held = True
+        self._queued(queued).held = True
 
+    @order
     def release(self, queued: str) -> None:
-        with self.clock.lock:
-            found = self._queued(queued)
-            found.held = False
-            self._world.queue.retry(found)
+        found = self._queued(queued)
+        found.held = False
+        self.queue.retry(found)
 
+    @order
     def suspend(self, queued: str) -> None:
-        with self.clock.lock:
-            self._world.queue.suspend(self._queued(queued))
+        self.queue.suspend(self._queued(queued))
 
+    @order
     def fail_queued(self, queued: str, name: str = "failed-internal") -> None:
         """FAILED with the `failedData` of a recorded answer; first SUSPENDING, where it is being provisioned or ACTIVE."""
-        with self.clock.lock:
-            found = self._queued(queued)
-            slice_ = found.wanted[0]
-            values = {"zone": slice_.zone, "region": places.region_of(slice_.zone), "project": slice_.project}
-            self._world.queue.fail(found, Failure.recorded(name, type=slice_.accelerator.name, **values))
+        found = self._queued(queued)
+        first = found.wanted[0]
+        values = {"zone": first.zone, "region": region_of(first.zone), "project": first.project, "type": first.accelerator.name}
+        self.queue.fail(found, Failure.recorded(name, **values))
 
     # Projects: None is the one that the emulator began with
 
+    @order
     def set_quota(
         self,
         accelerator: str,
@@ -182,31 +204,37 @@ class Tpu:
 
         `location` is a region or a zone, None every region; `spot` True is the preemptible quota, False the other, None both.
         """
-        with self.clock.lock:
-            self.projects.known(project).quotas.set(accelerator, limit, location, spot)
+        self.projects.known(project).quotas.set(accelerator, limit, location, spot)
 
+    @order
     def disable_service(self, service: str, project: str | None = None) -> None:
         self.projects.known(project).services.discard(service)
 
+    @order
     def enable_service(self, service: str, project: str | None = None) -> None:
         self.projects.known(project).services.add(service)
 
+    @order
     def set_billing(self, enabled: bool, project: str | None = None) -> None:
         self.projects.known(project).billing = enabled
 
+    @order
     def deny(self, permission: str, project: str | None = None) -> None:
         """Nobody has that permission ("tpu.nodes.create", or "tpu.*") from now on."""
         self.projects.known(project).denied.add(permission)
 
+    @order
     def allow(self, permission: str | None = None, project: str | None = None) -> None:
         """Take `deny` back; None: all of them."""
         denied = self.projects.known(project).denied
         denied.clear() if permission is None else denied.discard(permission)
 
+    @order
     def add_secret(self, name: str, value: str, project: str | None = None) -> None:
         """A new version of a secret of Secret Manager."""
         self.projects.known(project).secrets.setdefault(name, []).append(value.encode())
 
+    @order
     def add_project(self, project: str) -> None:
         self.projects.add(project)
 
@@ -215,14 +243,14 @@ class Tpu:
     def nodes(self) -> dict[str, str]:
         """State by id (by full name where two nodes have the same id)."""
         with self.clock.lock:
-            found = self._world.nodes.all()
-            return {_shortest(node.name, [other.name for other in found]): node.node.state.name for node in found}
+            found = {each.name: each.node.state.name for each in self.node_table.all()}
+            return {_shortest(name, found): state for name, state in found.items()}
 
     def queued_resources(self) -> dict[str, str]:
         """State by id."""
         with self.clock.lock:
-            found = self._world.queue.all()
-            return {_shortest(each.name, [other.name for other in found]): each.state.name for each in found}
+            found = {each.name: each.state.name for each in self.queue.all()}
+            return {_shortest(name, found): state for name, state in found.items()}
 
     def machine(self, node: str, worker: int = 0) -> Machine:
         """One worker: its `folder`, `home`, `console()`, `processes()` and `metadata`."""
@@ -238,12 +266,12 @@ class Tpu:
 
     def history(self) -> list[Event]:
         with self.clock.lock:
-            return self._world.history.events()
+            return list(self.state.history.events)
 
     def node_seconds(self) -> dict[str, float]:
         """How long each node ran, by its full name: from READY until it was stopped, preempted or deleted."""
         with self.clock.lock:
-            return self._world.history.node_seconds()
+            return self.state.history.node_seconds()
 
     def status(self) -> dict[str, Any]:
         with self.clock.lock:
@@ -252,22 +280,61 @@ class Tpu:
                 "project": self.projects.default,
                 "nodes": self.nodes(),
                 "queued_resources": self.queued_resources(),
-                "orders": self._world.orders.ordered(),
+                "orders": self.state.orders.ordered(),
                 "node_seconds": self.node_seconds(),
                 "injected": self.faults.injected,
             }
 
     def _node(self, name: str) -> Slice:
-        return _one("node", name, {found.name: found for found in self._world.nodes.all()})
+        return _one("node", name, {found.name: found for found in self.node_table.all()})
 
     def _living(self, name: str) -> Slice:
         found = self._node(name)
-        if found.node.state in mishaps.OVER:
+        if found.node.state in OVER:
             raise EmulatorError(f"node '{name}' is {found.node.state.name} already")
         return found
 
     def _queued(self, name: str) -> Queued:
-        return _one("queued resource", name, {found.name: found for found in self._world.queue.all()})
+        return _one("queued resource", name, {found.name: found for found in self.queue.all()})
+
+    # Over HTTP
+
+    def routes(self) -> list[BaseRoute]:
+        """Below /_control/tpu: POST ACTION with its arguments as JSON."""
+        console = "/console/{node}/{worker}"
+        return [
+            Endpoint("", "GET", "/status", "", lambda call: self.status(), api="control"),
+            Endpoint("", "GET", "/history", "", lambda call: [each._asdict() for each in self.history()], api="control"),
+            Endpoint("", "GET", console, "", self._console, api="control"),
+            Endpoint("", "POST", "/faults", "", self._set_faults, api="control"),
+            Endpoint("", "DELETE", "/faults", "", self._set_faults, api="control"),
+            Endpoint("", "POST", "/{action}", "", self._act, api="control"),
+        ]
+
+    def _console(self, call: Call, node: str, worker: str) -> Response:
+        try:
+            return PlainTextResponse(self.console(node, int(worker)))
+        except ValueError as error:
+            raise invalid(str(error)) from None
+
+    def _set_faults(self, call: Call) -> dict[str, Any]:
+        try:
+            self.faults.set(**call.content())
+        except EmulatorError as error:
+            raise invalid(str(error)) from None
+        return self.status()
+
+    def _act(self, call: Call, action: str) -> dict[str, Any]:
+        if action not in ORDERS:
+            raise storage_error(404, f"there is no '{action}' to do.{suggest(action, ORDERS)}", "notFound")
+        try:
+            pydantic.validate_call(getattr(self, action))(**call.content())
+        except pydantic.ValidationError as error:
+            wrong = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+            raise invalid(f"{action}: {'; '.join(wrong)}") from None
+        except EmulatorError as error:
+            raise invalid(f"{action}: {error}") from None
+        return self.status()
 
 
 def _one(kind: str, name: str, known: dict[str, Found]) -> Found:

@@ -1,35 +1,80 @@
-"""Nodes from CREATING to gone."""
+"""Nodes from CREATING to gone, and their machines."""
 
 from __future__ import annotations
 
 import random
+import re
 import signal
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
+from google.cloud.tpu_v2 import types
 from google.longrunning.operations_pb2 import Operation
 
-from cloud_emulator import places
-from cloud_emulator.catalogue import Accelerator
-from cloud_emulator.quotas import Demand
-from cloud_emulator.rpc import RpcError, exists, failed_precondition, not_found
-from cloud_emulator.tpu import checks
-from cloud_emulator.tpu.behaviour import Failure
-from cloud_emulator.tpu.ground import Ground
-from cloud_emulator.tpu.messages import timestamp, types
-from cloud_emulator.tpu.slices import Slice, State
-from cloud_emulator.tpu.vm import SCOPES, attributes
+from cloud_emulator import recorded
+from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
+from cloud_emulator.errors import EmulatorError
+from cloud_emulator.machines.machine import Machine
+from cloud_emulator.machines.metadata import Tree, instance_tree, put
+from cloud_emulator.projects import Demand, Project
+from cloud_emulator.tpu.state import Failure, State, refused, resource_refusal, timestamp
 
-OVER = (State.DELETING, State.PREEMPTED, State.TERMINATED)
-UNPAID = (State.CREATING, State.PREEMPTED, State.TERMINATED, State.STOPPED)
+NodeState = types.Node.State
+OVER = (NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED)
+UNPAID = (NodeState.CREATING, NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED)
 CHANGEABLE = ("description", "labels", "metadata", "tags", "data_disks")
+TPU_PORT = 8470
+NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+METADATA_BYTES = 256 * 1024
+ATTRIBUTES = "instance/attributes/"
+LOOK_SECONDS = 0.1  # how often a machine that shuts down is looked at
+
+# Of nodes that name none: k8s-config-connector's golden log of a TPU VM.
+SCOPES = [
+    f"https://www.googleapis.com/auth/{name}"
+    for name in ("devstorage.read_write", "logging.write", "service.management", "servicecontrol", "cloud-platform", "pubsub")
+]
+
+
+@dataclass(eq=False)
+class Slice:
+    """A node with what it stands for; `machines` are its workers, in order, none before it is booted for the first time."""
+
+    node: types.Node
+    accelerator: Accelerator
+    spot: bool
+    queued: str = ""  # the queued resource it was born of
+    machines: list[Machine] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def zone(self) -> str:
+        return self.name.split("/")[3]
+
+    @property
+    def project(self) -> str:
+        return self.name.split("/")[1]
+
+    @property
+    def demand(self) -> Demand:
+        return Demand(self.accelerator, self.spot, self.zone)
 
 
 class Nodes:
-    """Everything happens under the clock's lock, which callers hold."""
+    """Everything happens under the clock's lock, which callers hold. `watchers` hear of every change of a node's state."""
 
-    def __init__(self, ground: Ground):
-        self._ground = ground
+    def __init__(self, state: State):
+        self._state = state
         self._slices: dict[str, Slice] = {}
-        ground.holders.append(self.demands)
+        self.watchers: list[Callable[[Slice], None]] = []
+        state.holders.append(self.demands)
 
     def demands(self, project: str) -> list[Demand]:
         """Nodes born of a queued resource are counted with it."""
@@ -37,7 +82,7 @@ class Nodes:
 
     def get(self, name: str) -> Slice:
         if name not in self._slices:
-            raise not_found(name)
+            raise resource_refusal("not-found", name)
         return self._slices[name]
 
     def all(self) -> list[Slice]:
@@ -46,41 +91,53 @@ class Nodes:
     def list(self, location: str) -> list[types.Node]:
         return [found.node for name, found in sorted(self._slices.items()) if name.startswith(f"{location}/nodes/")]
 
+    # Creation
+
     def prepared(self, name: str, wanted: types.Node, *, spot: bool = False, queued: str = "") -> Slice:
-        """A node as it will be, or an RpcError for what is wrong with it. Nothing is begun."""
-        *_, zone, _, node_id = name.split("/")
-        checks.identifier("node", node_id)
-        accelerator = checks.node(wanted, zone)
+        """A node as it will be, or an ApiError for what is wrong with it. Nothing is begun."""
+        _, project_name, _, zone, _, node_id = name.split("/")
+        check_identifier("node", node_id)
+        accelerator = self._checked(wanted, zone)
         if name in self._slices:
-            raise exists(name)
-        self._check_account(name.split("/")[1], wanted.service_account.email)
+            raise resource_refusal("name-taken", name)
+        project, email = self._state.projects.known(project_name), wanted.service_account.email
+        if not project.has_account(email) or not project.is_granted("iam.serviceAccounts.actAs"):
+            raise refused("account", account=email or project.default_account)
         spot = spot or wanted.scheduling_config.spot or wanted.scheduling_config.preemptible
         return Slice(self._filled(name, wanted, accelerator, spot, queued), accelerator, spot, queued)
 
-    def _check_account(self, project_name: str, email: str) -> None:
-        """Whoever creates a node must be allowed to act as its service account, and that must exist."""
-        project = self._ground.projects.known(project_name)
-        missing = email.endswith(f"@{project.name}.iam.gserviceaccount.com") and email not in project.accounts
-        if missing or not project.is_granted("iam.serviceAccounts.actAs"):
-            raise RpcError(
-                403,
-                f"The user does not have access to service account '{email or project.default_account}'. Ask a project owner "
-                "to grant you the iam.serviceAccountUser role on the service account.",
-            )
+    def _checked(self, wanted: types.Node, zone: str) -> Accelerator:
+        """Its accelerator."""
+        catalogue, config, name = self._state.projects.catalogue, wanted.accelerator_config, wanted.accelerator_type
+        if name and config.topology:
+            raise refused("type-and-topology")
+        by_topology = catalogue.with_topology(config.type_.name, config.topology) if config.topology else None
+        accelerator = by_topology or catalogue.find(name)
+        if accelerator is None:
+            raise refused("type", type=name or config.topology)
+        if zone not in accelerator.zones:
+            raise recorded.refusal("type-not-in-zone", type=accelerator.name, zone=zone)
+        if wanted.runtime_version not in catalogue.runtime_versions():
+            raise refused("runtime-version", version=wanted.runtime_version)
+        check_labels(dict(wanted.labels))
+        for key, value in wanted.metadata.items():
+            if len(value.encode()) > METADATA_BYTES:
+                raise refused("large-metadata", key=key)
+        if wanted.scheduling_config.preemptible and wanted.scheduling_config.spot:
+            raise refused("preemptible-and-spot")
+        return accelerator
 
     def _filled(self, name: str, wanted: types.Node, accelerator: Accelerator, spot: bool, queued: str) -> types.Node:
+        project = self._state.projects.known(name.split("/")[1])
         node = types.Node(wanted)
         node.name = name
-        node.state = State.CREATING
+        node.state = NodeState.CREATING
         node.accelerator_type = accelerator.name
-        node.accelerator_config = types.AcceleratorConfig(
-            type_=types.AcceleratorConfig.Type[places.CONFIG_TYPES[accelerator.generation]],
-            topology=places.topology(accelerator),
-        )
-        node.create_time = timestamp(self._ground.clock.now())
+        kind = types.AcceleratorConfig.Type[CONFIG_TYPES[accelerator.generation]]
+        node.accelerator_config = types.AcceleratorConfig(type_=kind, topology=accelerator.topology)
+        node.create_time = timestamp(self._state.clock.now())
         node.id = random.randrange(10**18, 9 * 10**18)
         node.api_version = types.Node.ApiVersion.V2
-        project = self._ground.projects.known(name.split("/")[1])
         node.queued_resource = project.numbered(queued)
         node.shielded_instance_config = node.shielded_instance_config or types.ShieldedInstanceConfig()
         node.scheduling_config.spot = spot and not node.scheduling_config.preemptible
@@ -90,171 +147,322 @@ class Nodes:
         if "/" not in network.network:
             network.network = f"{home}/global/networks/{network.network or 'default'}"
         if "/" not in network.subnetwork:
-            region, name_of_it = places.region_of(name.split("/")[3]), network.subnetwork or network.network.rpartition("/")[2]
+            region, name_of_it = region_of(name.split("/")[3]), network.subnetwork or network.network.rpartition("/")[2]
             network.subnetwork = f"{home}/regions/{region}/subnetworks/{name_of_it}"
         node.cidr_block = node.cidr_block or "10.20.30.0/24"
         return node
 
     def create(self, name: str, wanted: types.Node) -> Operation:
         made = self.prepared(name, wanted)
-        self._ground.check_quota(made.project, [made.demand])
-        operation = self._ground.operations.begin(name, "create")
+        self._state.check_quota(made.project, [made.demand])
+        operation = self._state.operations.begin(name, "create")
         values = {"type": made.accelerator.name, "project": made.project}
-        failure = self._ground.orders.failure("operation", "CREATE node", made.zone, **values)
+        failure = self._state.orders.failure("operation", "CREATE node", made.zone, **values)
         failure = failure or self.lacks_addresses([made])
-        if failure is not None:
-            self._fail(made, operation, failure)
-        else:
+        if failure is None:
             self.begin(made, operation)
-        return operation
+            return operation
+        self._slices[made.name] = made  # it is seen CREATING until the operation fails, and is then no more
 
-    def _fail(self, made: Slice, operation: Operation, failure: Failure) -> None:
-        """The node is seen CREATING until the operation fails, and is then no more."""
-        self._slices[made.name] = made
-
-        def end() -> None:
+        def fail() -> None:
             if self._slices.get(made.name) is made:
                 self.forget(made, "failed", failure.message)
-            self._ground.operations.fail(operation, failure)
+            self._state.operations.end(operation, failure)
 
-        self._ground.clock.after(self._ground.behaviour.create_seconds, end)
+        self._state.clock.after(self._state.behaviour.create_seconds, fail)
+        return operation
 
     def lacks_addresses(self, wanted: list[Slice]) -> Failure | None:
         """Where hosts with external addresses, those of `wanted` included, are more than a region's quota."""
-        limit, first = self._ground.behaviour.addresses, wanted[0]
-        if limit is None or "addresses" in self._ground.projects.as_it_was:
-            return None
-        region = places.region_of(first.zone)
+        limit, first = self._state.behaviour.addresses, wanted[0]
+        region = region_of(first.zone)
         held = [
             found.accelerator.hosts
             for found in {*self._slices.values(), *wanted}
             if found.project == first.project
-            and places.region_of(found.zone) == region
+            and region_of(found.zone) == region
             and found.node.network_config.enable_external_ips
-            and (found in wanted or found.node.state not in (*OVER, State.STOPPED))
+            and (found in wanted or found.node.state not in (*OVER, NodeState.STOPPED))
         ]
         asks = any(found.node.network_config.enable_external_ips for found in wanted)
-        return Failure.recorded("failed-addresses", limit=limit, region=region) if asks and sum(held) > limit else None
+        lacks = limit is not None and asks and sum(held) > limit
+        return Failure.recorded("failed-addresses", limit=limit, region=region) if lacks else None
 
     def begin(self, made: Slice, operation: Operation | None, doomed: bool = False) -> None:
         """What was prepared is being created, and `operation` ends when it is READY; `doomed`: it stays CREATING."""
         self._slices[made.name] = made
-        self._ground.history.add("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
-        behaviour = self._ground.behaviour
+        self._state.history.add("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
+        behaviour, clock = self._state.behaviour, self._state.clock
         if doomed:
             return
 
         def boot() -> None:
-            if self._slices.get(made.name) is made and made.node.state == State.CREATING:
-                self._ground.machines.boot(made)
+            if self._is(made, NodeState.CREATING):
+                self.boot(made)
 
         def ready() -> None:
-            if self._slices.get(made.name) is not made or made.node.state != State.CREATING:
-                if operation is not None:
-                    self._ground.operations.fail(operation, Failure(1, "The operation was cancelled."))
-                return
-            self._ground.machines.boot(made)
-            self.set_state(made, State.READY, "ready")
+            boot()
+            if self._is(made, NodeState.CREATING):
+                self.set_state(made, NodeState.READY, "ready")
             if operation is not None:
-                self._ground.operations.succeed(operation, made.node)
+                whole = self._is(made, NodeState.READY)
+                self._state.operations.end(operation, made.node if whole else Failure(1, "The operation was cancelled."))
 
         if behaviour.boot_seconds is not None and behaviour.boot_seconds < behaviour.create_seconds:
-            self._ground.clock.after(behaviour.boot_seconds, boot)
-        self._ground.clock.after(behaviour.create_seconds, ready)
+            clock.after(behaviour.boot_seconds, boot)
+        clock.after(behaviour.create_seconds, ready)
 
-    def set_state(self, found: Slice, state: State, what: str, reason: str = "") -> None:
+    def _is(self, found: Slice, state: NodeState) -> bool:
+        return self._slices.get(found.name) is found and found.node.state == state
+
+    # What is done to nodes
+
+    def set_state(self, found: Slice, state: NodeState, what: str, reason: str = "") -> None:
         found.node.state = state
-        found.node.health = types.Node.Health.HEALTHY if state == State.READY else types.Node.Health.HEALTH_UNSPECIFIED
-        if state == State.READY:
-            self._ground.history.begin_charging(found.name)
+        found.node.health = types.Node.Health.HEALTHY if state == NodeState.READY else types.Node.Health.HEALTH_UNSPECIFIED
+        if state == NodeState.READY:
+            self._state.history.begin_charging(found.name)
         elif state in UNPAID:
-            self._ground.history.end_charging(found.name)
-        self._ground.history.add(what, found.name, reason)
-        self._ground.changed(found)
+            self._state.history.end_charging(found.name)
+        self._changed(found, what, reason)
 
-    def delete(self, name: str, *, by_queue: bool = False) -> Operation:
-        found = self.get(name)
-        if found.queued and not by_queue:
-            raise failed_precondition(
-                f"Cloud TPU received an invalid operation. Node {name} belongs to queued resource {found.queued}; "
-                "delete the queued resource instead. [EID: 0x5b8c2d7e9f1a3640]"
-            )
-        if found.node.state == State.DELETING:
-            raise failed_precondition(
-                "Cloud TPU received an invalid operation. The TPU node is in state DELETING and cannot be deleted. "
-                "[EID: 0x3e6f8a1b5c7d9240]"
-            )
-        operation = self._ground.operations.begin(name, "delete")
-        self.set_state(found, State.DELETING, "deleting")
-        seconds = self._ground.behaviour.delete_seconds
-
-        def end() -> None:
-            if self._slices.get(name) is found:
-                self.forget(found, "deleted", "asked for")
-            self._ground.operations.succeed(operation)
-
-        if seconds:
-            self._ground.clock.after(seconds / 2, lambda: self._ground.machines.signal(found, signal.SIGTERM))
-        self._ground.clock.after(seconds, end)
-        return operation
+    def _changed(self, found: Slice, what: str, reason: str) -> None:
+        self._state.history.add(what, found.name, reason)
+        for watcher in self.watchers:
+            watcher(found)
 
     def forget(self, found: Slice, what: str, reason: str) -> None:
         """It is gone, with its machines; only the history knows it."""
         del self._slices[found.name]
-        self._ground.machines.remove(found)
-        self._ground.history.end_charging(found.name)
-        self._ground.history.add(what, found.name, reason)
-        self._ground.changed(found)
+        self.remove_machines(found)
+        self._state.history.end_charging(found.name)
+        self._changed(found, what, reason)
+
+    def delete(self, name: str, *, by_queue: bool = False) -> Operation:
+        found = self.get(name)
+        if found.queued and not by_queue:
+            raise refused("node-of-queue", node=name, queued=found.queued)
+        if found.node.state == NodeState.DELETING:
+            raise refused("being-deleted")
+        operation = self._state.operations.begin(name, "delete")
+        self.set_state(found, NodeState.DELETING, "deleting")
+        seconds = self._state.behaviour.delete_seconds
+
+        def end() -> None:
+            if self._slices.get(name) is found:
+                self.forget(found, "deleted", "asked for")
+            self._state.operations.end(operation)
+
+        if seconds:
+            self._state.clock.after(seconds / 2, lambda: signal_all(found, signal.SIGTERM))
+        self._state.clock.after(seconds, end)
+        return operation
+
+    def _pass_through(self, found: Slice, verb: str, state: NodeState, then: Callable[[], None]) -> Operation:
+        """`state` for a while; then what is to be done if it is still that."""
+        operation = self._state.operations.begin(found.name, verb)
+        self.set_state(found, state, state.name.lower())
+
+        def end() -> None:
+            if self._is(found, state):
+                then()
+            self._state.operations.end(operation, found.node)
+
+        self._state.clock.after(self._state.behaviour.stop_seconds, end)
+        return operation
 
     def stop(self, name: str) -> Operation:
         found = self.get(name)
-        if found.accelerator.hosts > 1 or found.spot or found.node.state != State.READY:
-            raise failed_precondition(
-                "Cloud TPU received an invalid operation. Only a READY node that is neither spot nor a pod slice can be "
-                f"stopped; {name} is {found.node.state.name}. [EID: 0x9a4b6c8d2e1f5370]"
-            )
-        operation = self._ground.operations.begin(name, "stop")
-        self.set_state(found, State.STOPPING, "stopping")
+        if found.accelerator.hosts > 1 or found.spot or found.node.state != NodeState.READY:
+            raise refused("not-stoppable", node=name, state=found.node.state.name)
 
-        def end() -> None:
-            if self._slices.get(name) is found and found.node.state == State.STOPPING:
-                self._ground.machines.power_off(found)
-                self.set_state(found, State.STOPPED, "stopped")
-            self._ground.operations.succeed(operation, found.node)
+        def stopped() -> None:
+            power_off(found)
+            self.set_state(found, NodeState.STOPPED, "stopped")
 
-        self._ground.clock.after(self._ground.behaviour.stop_seconds, end)
-        return operation
+        return self._pass_through(found, "stop", NodeState.STOPPING, stopped)
 
     def start(self, name: str) -> Operation:
         found = self.get(name)
-        if found.node.state != State.STOPPED:
-            raise failed_precondition(
-                f"Cloud TPU received an invalid operation. Only a STOPPED node can be started; {name} is "
-                f"{found.node.state.name}. [EID: 0x1d7e3f9a5b2c8460]"
-            )
-        operation = self._ground.operations.begin(name, "start")
-        self.set_state(found, State.STARTING, "starting")
+        if found.node.state != NodeState.STOPPED:
+            raise refused("not-stopped", node=name, state=found.node.state.name)
 
-        def end() -> None:
-            if self._slices.get(name) is found and found.node.state == State.STARTING:
-                self._ground.machines.boot(found)
-                self.set_state(found, State.READY, "ready", "started again")
-            self._ground.operations.succeed(operation, found.node)
+        def started() -> None:
+            self.boot(found)
+            self.set_state(found, NodeState.READY, "ready", "started again")
 
-        self._ground.clock.after(self._ground.behaviour.stop_seconds, end)
-        return operation
+        return self._pass_through(found, "start", NodeState.STARTING, started)
 
     def patch(self, name: str, changes: types.Node, mask: list[str]) -> Operation:
         found = self.get(name)
         for path in mask:
             if path not in CHANGEABLE:
-                raise RpcError(400, f"Invalid update mask: the field '{path}' cannot be changed; {', '.join(CHANGEABLE)} can.")
-        checks.labels(dict(changes.labels))
+                raise refused("update-mask", field=path, fields=", ".join(CHANGEABLE))
+        check_labels(dict(changes.labels))
         for path in mask:
             setattr(found.node, path, getattr(changes, path))
         for worker, machine in enumerate(found.machines):
-            project = self._ground.projects.known(found.project)
-            machine.metadata.set("instance/attributes", attributes(found, project, worker))
-        operation = self._ground.operations.begin(name, "update")
-        self._ground.operations.succeed(operation, found.node)
+            tree = self._metadata(found, worker, [machine.address for machine in found.machines])
+            machine.metadata.set("instance/attributes", tree["instance"]["attributes"])
+        operation = self._state.operations.begin(name, "update")
+        self._state.operations.end(operation, found.node)
         return operation
+
+    # What befalls them
+
+    def preempt(self, found: Slice, grace_seconds: float) -> None:
+        """Machines are told, and get SIGTERM; once all of their processes ended, or after the grace, the node is PREEMPTED."""
+        clock = self._state.clock
+        for machine in found.machines:
+            machine.metadata.set("instance/preempted", "TRUE")
+        self._state.history.add("notified", found.name, f"preemption, {grace_seconds:g} s of grace")
+        signal_all(found, signal.SIGTERM)
+        until = clock.now() + grace_seconds
+
+        def look() -> None:
+            if self._slices.get(found.name) is not found or found.node.state in OVER:
+                return
+            if clock.now() >= until or not any(machine.processes() for machine in found.machines):
+                self.lose(found, "preempted")
+            else:
+                clock.after(LOOK_SECONDS, look)
+
+        clock.after(min(LOOK_SECONDS, grace_seconds), look)
+
+    def lose(self, found: Slice, reason: str) -> None:
+        """All processes end at once. The node keeps its name and its quota until it is deleted."""
+        power_off(found)
+        state = NodeState.PREEMPTED if found.spot else NodeState.TERMINATED
+        self.set_state(found, state, state.name.lower(), reason)
+
+    def reboot(self, found: Slice, state: NodeState, seconds: float) -> None:
+        """`state` for so long, its processes gone; then READY, the startup script run again with the same folders."""
+        power_off(found)
+        self.set_state(found, state, state.name.lower(), "maintenance")
+
+        def end() -> None:
+            if self._is(found, state):
+                for machine in found.machines:
+                    machine.metadata.set("instance/maintenance-event", "NONE")
+                self.boot(found)
+                self.set_state(found, NodeState.READY, "ready", "rebooted")
+
+        self._state.clock.after(seconds, end)
+
+    def announce_maintenance(self, found: Slice, event: str) -> None:
+        """`event` is what the metadata says: NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE."""
+        for machine in found.machines:
+            machine.metadata.set("instance/maintenance-event", event)
+        health = types.Node.Health
+        found.node.health = health.HEALTHY if event == "NONE" else health.UNHEALTHY_MAINTENANCE
+        self._state.history.add("maintenance", found.name, event)
+
+    # Machines
+
+    def boot(self, found: Slice) -> None:
+        """Every worker runs the startup script; one that is on already goes on as it is."""
+        if not found.machines:
+            node_id, hosts = found.name.rpartition("/")[2], found.accelerator.hosts
+            create = self._state.machines.create
+            found.machines = create(node_id, hosts, lambda worker, addresses: self._metadata(found, worker, addresses))
+            outside = found.node.network_config.enable_external_ips
+            found.node.network_endpoints = [
+                types.NetworkEndpoint(
+                    ip_address=machine.address,
+                    port=TPU_PORT,
+                    access_config=types.AccessConfig(external_ip=f"203.0.113.{number % 256}" if outside else ""),
+                )
+                for number, machine in enumerate(found.machines)
+            ]
+        for machine in found.machines:
+            machine.boot(found.node.metadata.get("startup-script", ""))
+
+    def remove_machines(self, found: Slice) -> None:
+        for machine in found.machines:
+            self._state.machines.remove(machine)
+
+    def _metadata(self, found: Slice, worker: int, addresses: list[str]) -> Tree:
+        """As on a Compute Engine machine, with what is recorded of TPU VMs: in a project of Google's own, with its own name."""
+        node, accelerator = found.node, found.accelerator
+        project = self._state.projects.known(found.project)
+        home, number = project.name, project.number
+        if self._state.behaviour.tenant_project:
+            home = _tenant(project)
+            number = zlib.crc32(home.encode())
+        sides = [*map(int, accelerator.topology.split("x")), 1][:3]
+        of_host = sides if accelerator.hosts == 1 else [2, 2, 1]
+        values = {
+            "tenant": home,
+            "project": project.name,
+            "number": project.number,
+            "node": node.name.rpartition("/")[2],
+            "short": f"{zlib.crc32(node.name.encode()):08x}",
+            "worker": worker,
+            "zone": found.zone,
+            "type": node.accelerator_type,
+            "generation": CONFIG_TYPES[accelerator.generation],
+            "topology": accelerator.topology,
+            "chips_per_host_bounds": ",".join(map(str, of_host)),
+            "host_bounds": ",".join(str(whole // part) for whole, part in zip(sides, of_host, strict=True)),
+            "wrap": ",".join("true" if side > 1 and side % 4 == 0 else "false" for side in sides),
+            "ici_resiliency": "true" if accelerator.dimensions == 3 and accelerator.chips >= 64 else "false",
+            "preemptible": "true" if found.spot else "false",
+            "PREEMPTIBLE": "TRUE" if found.spot else "FALSE",
+            "uid": node.id,
+        }
+        told = {path: entry["value"] for path, entry in recorded.load("metadata")["keys"].items()}
+        own: dict[str, Any] = recorded.filled(told, **values)
+        ends = ATTRIBUTES + "worker-network-endpoints"
+        own[ends] = ",".join(recorded.filled(told[ends], address=address) for address in addresses)
+        tree = instance_tree(
+            own["instance/name"],
+            found.zone,
+            home,
+            number,
+            id=str(10**18 + zlib.crc32(f"{node.name}/{node.id}/{worker}".encode())),
+            machine_type="n1-standard-96",
+            address=addresses[worker],
+            email=node.service_account.email or project.default_account,
+            attributes=dict(node.metadata),
+            tags=list(node.tags),
+            scheduling={"automatic-restart": "FALSE" if found.spot else "TRUE", "on-host-maintenance": "TERMINATE"},
+        )
+        for path, value in own.items():
+            put(tree, path, value)
+        return tree
+
+
+def check_identifier(kind: str, name: str) -> None:
+    if not NODE_ID.fullmatch(name):
+        raise refused("bad-id", kind=kind, id=name)
+
+
+def check_labels(given: dict[str, str]) -> None:
+    if len(given) > 64:
+        raise refused("many-labels", count=len(given))
+    for key, value in given.items():
+        if not LABEL_KEY.fullmatch(key):
+            raise refused("label-key", key=key)
+        if not LABEL_VALUE.fullmatch(value):
+            raise refused("label-value", value=value)
+
+
+def state_named(name: str) -> NodeState:
+    if name not in NodeState.__members__:
+        raise EmulatorError(f"there is no state '{name}' of nodes; known: {', '.join(NodeState.__members__)}")
+    return NodeState[name]
+
+
+def signal_all(found: Slice, number: signal.Signals) -> None:
+    for machine in found.machines:
+        machine.signal(number)
+
+
+def power_off(found: Slice) -> None:
+    for machine in found.machines:
+        machine.power_off()
+
+
+def _tenant(project: Project) -> str:
+    """A letter, 16 hexadecimal digits, "-tp"."""
+    return f"g{zlib.crc32(project.name.encode()) << 32 | project.number & 0xFFFFFFFF:016x}-tp"

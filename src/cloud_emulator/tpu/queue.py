@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from google.cloud.tpu_v2 import types
 from google.longrunning.operations_pb2 import Operation
 from google.rpc.status_pb2 import Status
 
-from cloud_emulator import places
-from cloud_emulator.quotas import Demand
-from cloud_emulator.rpc import RpcError, bad_argument, exists, failed_precondition, not_found, recorded_refusal
-from cloud_emulator.tpu import checks
-from cloud_emulator.tpu.behaviour import Failure
-from cloud_emulator.tpu.ground import Ground
-from cloud_emulator.tpu.messages import raw, timestamp, types
-from cloud_emulator.tpu.nodes import Nodes
-from cloud_emulator.tpu.slices import Slice
-from cloud_emulator.tpu.slices import State as NodeState
+from cloud_emulator import recorded
+from cloud_emulator.catalogue import region_of
+from cloud_emulator.errors import ApiError
+from cloud_emulator.projects import Demand
+from cloud_emulator.tpu.nodes import Nodes, NodeState, Slice, check_identifier
+from cloud_emulator.tpu.state import Failure, raw, refused, resource_refusal, timestamp
+from cloud_emulator.tpu.state import State as Shared
 
 State = types.QueuedResourceState.State
 Initiator = types.QueuedResourceState.StateInitiator
@@ -46,16 +44,16 @@ class Queued:
 class Queue:
     """Everything happens under the clock's lock, which callers hold."""
 
-    def __init__(self, ground: Ground, nodes: Nodes):
-        self._ground = ground
+    def __init__(self, shared: Shared, nodes: Nodes):
+        self._shared = shared
         self._all_nodes = nodes
         self._queued: dict[str, Queued] = {}
-        ground.holders.append(self.demands)
-        ground.watchers.append(self._node_changed)
+        shared.holders.append(self.demands)
+        nodes.watchers.append(self._node_changed)
 
     def get(self, name: str) -> Queued:
         if name not in self._queued:
-            raise not_found(name)
+            raise resource_refusal("not-found", name)
         return self._queued[name]
 
     def all(self) -> list[Queued]:
@@ -70,47 +68,47 @@ class Queue:
         return [wanted.demand for found in self._queued.values() for wanted in found.wanted if wanted.project == project]
 
     def create(self, name: str, resource: types.QueuedResource) -> Operation:
-        checks.identifier("queued resource", name.rpartition("/")[2])
+        check_identifier("queued resource", name.rpartition("/")[2])
         if name in self._queued:
-            raise exists(name)
+            raise resource_refusal("name-taken", name)
         made = Queued(types.QueuedResource(resource))
         made.resource.name = name
-        project = self._ground.projects.known(name.split("/")[1])
+        project = self._shared.projects.known(name.split("/")[1])
         made.wanted = self._wanted(name, resource)
-        self._ground.check_quota(name.split("/")[1], [wanted.demand for wanted in made.wanted])
-        operation = self._ground.operations.begin(name, "create")
+        self._shared.check_quota(name.split("/")[1], [wanted.demand for wanted in made.wanted])
+        operation = self._shared.operations.begin(name, "create")
         values = {"type": made.wanted[0].accelerator.name, "project": made.wanted[0].project}
-        failure = self._ground.orders.failure("operation", "CREATE queued", made.wanted[0].zone, **values)
+        failure = self._shared.orders.failure("operation", "CREATE queued", made.wanted[0].zone, **values)
         if failure is not None:
-            create_seconds = self._ground.behaviour.create_seconds
-            self._ground.clock.after(create_seconds, lambda: self._ground.operations.fail(operation, failure))
+            create_seconds = self._shared.behaviour.create_seconds
+            self._shared.clock.after(create_seconds, lambda: self._shared.operations.end(operation, failure))
             return operation
-        now = self._ground.clock.now()
+        now = self._shared.clock.now()
         made.resource.create_time = timestamp(now)
         for spec in made.resource.tpu.node_spec:
             spec.parent = project.numbered(spec.parent)
             spec.node.queued_resource = project.numbered(name)
         self._queued[name] = made
-        self._ground.history.add("queued", name, made.wanted[0].accelerator.name)
+        self._shared.history.add("queued", name, made.wanted[0].accelerator.name)
         self._enter(made, State.CREATING)
         until = _valid_until(made.resource, now)
         if until is not None:
-            self._ground.clock.at(until, lambda: self._expire(made))
+            self._shared.clock.at(until, lambda: self._expire(made))
         self._wait(made)
-        self._ground.operations.succeed(operation, made.resource)
+        self._shared.operations.end(operation, made.resource)
         return operation
 
     def _wanted(self, name: str, resource: types.QueuedResource) -> list[Slice]:
         location = name.rpartition("/queuedResources/")[0]
         specs = list(resource.tpu.node_spec)
         if len(specs) != 1:
-            raise bad_argument(f"{checks.PREFIX}A queued resource has one node_spec; found {len(specs)}.")
+            raise refused("node-specs", count=len(specs))
         spec = specs[0]
         if spec.parent.rpartition("/")[2] != location.rpartition("/")[2]:
-            raise bad_argument(f'{checks.PREFIX}The parent "{spec.parent}" of the node is not "{location}".')
+            raise refused("node-parent", parent=spec.parent, location=location)
         count = spec.multislice_params.node_count
         if not spec.node_id and count < 2:
-            raise bad_argument(f"{checks.PREFIX}A node_spec has a node_id, or multislice_params with node_count > 1.")
+            raise refused("node-id")
         prefix = spec.multislice_params.node_id_prefix or name.rpartition("/")[2]
         ids = [spec.node_id] if spec.node_id else [f"{prefix}-{index}" for index in range(count)]
         spot = "spot" in resource
@@ -122,20 +120,20 @@ class Queue:
         if state not in (State.WAITING_FOR_RESOURCES, State.FAILED):
             getattr(raw(made), data).SetInParent()
         found.resource.state = made
-        self._ground.history.add(state.name.lower(), found.name)
+        self._shared.history.add(state.name.lower(), found.name)
 
     def _wait(self, found: Queued) -> None:
         self._enter(found, State.ACCEPTED)
         self._enter(found, State.WAITING_FOR_RESOURCES)
-        queue_seconds = self._ground.behaviour.queue_seconds
-        found.not_before = self._ground.clock.now() + queue_seconds
-        self._ground.clock.after(queue_seconds, lambda: self.retry(found))
+        queue_seconds = self._shared.behaviour.queue_seconds
+        found.not_before = self._shared.clock.now() + queue_seconds
+        self._shared.clock.after(queue_seconds, lambda: self.retry(found))
 
     def retry(self, found: Queued) -> None:
         """Provision it, if it waits and nothing holds it back."""
         zone = found.wanted[0].zone
         here = self._queued.get(found.name) is found and found.state == State.WAITING_FOR_RESOURCES
-        if not here or found.held or self._ground.clock.now() < found.not_before or self._ground.orders.is_out_of_stock(zone):
+        if not here or found.held or self._shared.clock.now() < found.not_before or self._shared.orders.is_out_of_stock(zone):
             return None
         self._enter(found, State.PROVISIONING)
         try:
@@ -143,16 +141,16 @@ class Queue:
                 bare = types.Node(wanted.node)
                 raw(bare).ClearField("accelerator_config")
                 found.wanted[index] = self._all_nodes.prepared(wanted.name, bare, spot=wanted.spot, queued=found.name)
-        except RpcError as error:  # such as a name that was taken meanwhile
-            return self.fail(found, Failure(9, error.message))
-        first, region = found.wanted[0], places.region_of(zone)
+        except ApiError as error:  # such as a name that was taken meanwhile
+            return self.fail(found, Failure(9, str(error)))
+        first, region = found.wanted[0], region_of(zone)
         values = {"type": first.accelerator.name, "project": first.project, "region": region}
-        failure = self._ground.orders.failure("failed_data", "CREATE queued", zone, **values)
+        failure = self._shared.orders.failure("failed_data", "CREATE queued", zone, **values)
         failure = failure or self._all_nodes.lacks_addresses(found.wanted)
         for made in found.wanted:
             self._all_nodes.begin(made, None, doomed=failure is not None)
         if failure is not None:
-            self._ground.clock.after(self._ground.behaviour.create_seconds, lambda: self._fail_if(found, failure))
+            self._shared.clock.after(self._shared.behaviour.create_seconds, lambda: self._fail_if(found, failure))
         return None
 
     def _fail_if(self, found: Queued, failure: Failure) -> None:
@@ -165,18 +163,14 @@ class Queue:
 
     def fail(self, found: Queued, failure: Failure) -> None:
         """Where it has nodes it is SUSPENDING first, and they are deleted."""
-        if "failed-data" in self._ground.projects.as_it_was:
-            for node in self._nodes(found):
-                self._all_nodes.forget(node, "deleted", "its queued resource failed")
-            self._failed(found, Failure(13, "Internal error encountered."))
-        elif found.state in (State.PROVISIONING, State.ACTIVE):
+        if found.state in (State.PROVISIONING, State.ACTIVE):
             self._suspend(found, Initiator.SERVICE, lambda: self._failed(found, failure))
         else:
             self._failed(found, failure)
 
     def _failed(self, found: Queued, failure: Failure) -> None:
         self._enter(found, State.FAILED, Initiator.SERVICE)
-        raw(found.resource).state.failed_data.error.CopyFrom(Status(code=failure.code, message=failure.message))  # type: ignore[attr-defined]
+        raw(found.resource).state.failed_data.error.CopyFrom(Status(code=failure.code, message=failure.message))
 
     def suspend(self, found: Queued, initiator: Initiator = Initiator.SERVICE) -> None:
         """Its nodes are deleted; it keeps its name and its quota, and is never served again."""
@@ -190,14 +184,17 @@ class Queue:
 
         def end() -> None:
             if self._queued.get(found.name) is found and found.state == State.SUSPENDING:
-                for node in self._nodes(found):
-                    self._all_nodes.forget(node, "deleted", "its queued resource was suspended")
+                self._forget_nodes(found, "suspended")
                 then()
 
-        self._ground.clock.after(self._ground.behaviour.delete_seconds, end)
+        self._shared.clock.after(self._shared.behaviour.delete_seconds, end)
 
     def _nodes(self, found: Queued) -> list[Slice]:
         return [node for node in self._all_nodes.all() if node.queued == found.name]
+
+    def _forget_nodes(self, found: Queued, what: str) -> None:
+        for node in self._nodes(found):
+            self._all_nodes.forget(node, "deleted", f"its queued resource was {what}")
 
     def _node_changed(self, node: Slice) -> None:
         """A node entered another state, or is gone."""
@@ -215,44 +212,39 @@ class Queue:
     def delete(self, name: str, force: bool) -> Operation:
         found = self.get(name)
         nodes = self._nodes(found)
-        by_force = (State.ACTIVE, *IN_BETWEEN) if self._ground.behaviour.force_in_provisioning else (State.ACTIVE,)
+        by_force = (State.ACTIVE, *IN_BETWEEN) if self._shared.behaviour.force_in_provisioning else (State.ACTIVE,)
         if found.state not in DELETABLE and not (force and found.state in by_force):
-            raise recorded_refusal("delete-refused", state=found.state.name)
-        operation = self._ground.operations.begin(name, "delete")
+            raise recorded.refusal("delete-refused", state=found.state.name)
+        operation = self._shared.operations.begin(name, "delete")
         self._enter(found, State.DELETING)
         for node in nodes:
             if node.node.state != NodeState.DELETING:
                 self._all_nodes.delete(node.name, by_queue=True)
 
         def end() -> None:
-            for node in self._nodes(found):
-                self._all_nodes.forget(node, "deleted", "its queued resource was deleted")
+            self._forget_nodes(found, "deleted")
             del self._queued[name]
-            self._ground.history.add("deleted", name, "asked for")
-            self._ground.operations.succeed(operation)
+            self._shared.history.add("deleted", name, "asked for")
+            self._shared.operations.end(operation)
 
-        self._ground.clock.after(self._ground.behaviour.delete_seconds, end)
+        self._shared.clock.after(self._shared.behaviour.delete_seconds, end)
         return operation
 
     def reset(self, name: str) -> Operation:
         found = self.get(name)
         if found.state != State.ACTIVE:
-            raise failed_precondition(
-                f"Cloud TPU received an invalid operation. Only an ACTIVE queued resource can be reset; {name} is "
-                f"{found.state.name}. [EID: 0x4b6c8d2e1f5a9370]"
-            )
-        operation = self._ground.operations.begin(name, "reset")
+            raise refused("not-active", queued=name, state=found.state.name)
+        operation = self._shared.operations.begin(name, "reset")
         self._enter(found, State.ACCEPTED)
-        for node in self._nodes(found):
-            self._all_nodes.forget(node, "deleted", "its queued resource was reset")
+        self._forget_nodes(found, "reset")
         self._wait(found)
-        self._ground.operations.succeed(operation, found.resource)
+        self._shared.operations.end(operation, found.resource)
         return operation
 
 
 def _valid_until(resource: types.QueuedResource, now: float) -> float | None:
     """Seconds since 1970."""
-    policy = raw(resource).queueing_policy  # type: ignore[attr-defined]
+    policy = raw(resource).queueing_policy
     match policy.WhichOneof("start_timing_constraints"):
         case "valid_until_duration":
             return now + policy.valid_until_duration.ToTimedelta().total_seconds()

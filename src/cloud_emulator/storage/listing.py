@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cloud_emulator.answers import invalid
-from cloud_emulator.calls import Call
+from cloud_emulator.errors import invalid
+from cloud_emulator.http import Call
 
 PAGE_LIMIT = 1000  # the most that the service lists at once
 
@@ -34,21 +34,15 @@ class Page(NamedTuple):
 
 
 def query_of(call: Call) -> Query:
-    limit = call.whole_number("maxResults")
+    limit = call.integer("maxResults")
     if limit is not None and limit < 0:
         raise invalid(f"Invalid value for maxResults: {limit}. Values must be within the range: [0, 2147483647]")
-    after, after_prefix = _opened(call.query.get("pageToken", ""))
-    return Query(
-        call.query.get("prefix", ""),
-        call.query.get("delimiter", ""),
-        call.query.get("startOffset", ""),
-        call.query.get("endOffset", ""),
-        after,
-        after_prefix,
-        min(limit or PAGE_LIMIT, PAGE_LIMIT),
-        call.flag("includeTrailingDelimiter"),
-        call.query.get("matchGlob", ""),
+    prefix, delimiter, start, end, token, pattern = (
+        call.query_params.get(name, "")
+        for name in ("prefix", "delimiter", "startOffset", "endOffset", "pageToken", "matchGlob")
     )
+    with_marker, limit = call.flag("includeTrailingDelimiter"), min(limit or PAGE_LIMIT, PAGE_LIMIT)
+    return Query(prefix, delimiter, start, end, *opened(token), limit, with_marker, pattern)
 
 
 def page_of(names: Sequence[str], query: Query) -> Page:
@@ -90,7 +84,7 @@ def _sealed(name: str, is_prefix: bool) -> str:
     return base64.urlsafe_b64encode(f"{'p' if is_prefix else 'n'}{name}".encode()).decode()
 
 
-def _opened(token: str) -> tuple[str, bool]:
+def opened(token: str) -> tuple[str, bool]:
     try:
         text = base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

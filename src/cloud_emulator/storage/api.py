@@ -1,0 +1,318 @@
+"""Calls on buckets and objects: listings, uploads, downloads, copies, policies."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from cloud_emulator import batch
+from cloud_emulator.errors import ApiError, invalid, storage_error
+from cloud_emulator.http import Call, Endpoint, json_object
+from cloud_emulator.storage import listing
+from cloud_emulator.storage.objects import Preconditions, StoredObject, etag, promised_hashes
+from cloud_emulator.storage.store import Source, Store
+from cloud_emulator.storage.uploads import ByteRange, Session, Sessions
+
+BUCKET = "/storage/v1/b/{bucket}"
+OBJECT = BUCKET + "/o/{name}"
+UPLOAD = "/upload/storage/v1/b/{bucket}/o"
+RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+JSON_API = ("storage", "upload", "download", "batch")
+
+
+class StorageApi:
+    def __init__(self, store: Store, is_granted: Callable[[str], bool]):
+        self._store = store
+        self._is_granted = is_granted
+        self._sessions = Sessions(store)
+
+    def routes(self) -> list[BaseRoute]:
+        media = "storage.objects.get"
+        table: list[tuple[Any, ...]] = [
+            ("GET media", "GET", OBJECT, media, self.download, "alt=media"),
+            ("GET media", "GET", "/download" + OBJECT, media, self.download),
+            ("GET object", "GET", OBJECT, "storage.objects.get", self.get),
+            ("LIST objects", "GET", BUCKET + "/o", "storage.objects.list", self.list),
+            ("PATCH object", "PATCH", OBJECT, "storage.objects.update", self.change),
+            ("UPDATE object", "PUT", OBJECT, "storage.objects.update", self.change),
+            ("DELETE object", "DELETE", OBJECT, "storage.objects.delete", self.delete),
+            ("COMPOSE object", "POST", OBJECT + "/compose", "storage.objects.create", self.compose),
+            ("REWRITE object", "POST", OBJECT + "/rewriteTo/b/{to_bucket}/o/{to}", "storage.objects.create", self.rewrite),
+            ("COPY object", "POST", OBJECT + "/copyTo/b/{to_bucket}/o/{to}", "storage.objects.create", self.copy),
+            ("MOVE object", "POST", OBJECT + "/moveTo/o/{to}", "storage.objects.move", self.move),
+            ("PUT chunk", "PUT", UPLOAD, "storage.objects.create", self.chunk, "upload_id"),
+            ("PUT chunk", "POST", UPLOAD, "storage.objects.create", self.chunk, "upload_id"),
+            ("CANCEL upload", "DELETE", UPLOAD, "storage.objects.create", self.cancel, "upload_id"),
+            ("POST resumable", "POST", UPLOAD, "storage.objects.create", self.begin, "uploadType=resumable"),
+            ("POST object", "POST", UPLOAD, "storage.objects.create", self.upload, "uploadType=multipart"),
+            ("POST object", "POST", UPLOAD, "storage.objects.create", self.upload, "uploadType=media"),
+            ("GET bucket", "GET", BUCKET, "storage.buckets.get", self.get_bucket),
+            ("LIST buckets", "GET", "/storage/v1/b", "storage.buckets.list", self.list_buckets),
+            ("CREATE bucket", "POST", "/storage/v1/b", "storage.buckets.create", self.create_bucket),
+            ("PATCH bucket", "PATCH", BUCKET, "storage.buckets.update", self.change_bucket),
+            ("UPDATE bucket", "PUT", BUCKET, "storage.buckets.update", self.change_bucket),
+            ("DELETE bucket", "DELETE", BUCKET, "storage.buckets.delete", self.delete_bucket),
+            ("GET layout", "GET", BUCKET + "/storageLayout", "storage.objects.list", self.layout),
+            ("GET policy", "GET", BUCKET + "/iam", "storage.buckets.getIamPolicy", self.get_policy),
+            ("SET policy", "PUT", BUCKET + "/iam", "storage.buckets.setIamPolicy", self.set_policy),
+            ("TEST permissions", "GET", BUCKET + "/iam/testPermissions", "", self.test_permissions),
+            ("GET account", "GET", "/storage/v1/projects/{project}/serviceAccount", "", self.account),
+        ]
+        return [*(_endpoint(*row) for row in table), batch.Batch("/batch/storage/v1")]
+
+    def xml_routes(self) -> list[BaseRoute]:
+        """To be tried last: every path has this form."""
+        path, permission = "/{bucket}/{name:path}", "storage.objects.get"
+        return [_endpoint(f"{verb} media", verb, path, permission, self.xml_download) for verb in ("GET", "HEAD")]
+
+    def name_of(self, call: Call) -> str:
+        """The object that a request is for, wherever the request says so; of a listing its prefix."""
+        parameters, query = call.path_params, call.query_params
+        if not call.scope["path"].startswith(call.scope["root_path"] + "/upload/"):
+            name = parameters.get("to") or parameters.get("name")
+            return unquote(name) if name else query.get("prefix", "")
+        try:
+            if "upload_id" in query:
+                return self._sessions.get(query["upload_id"]).name
+            return self._described(call)[0]
+        except ApiError:  # will be refused anyway
+            return query.get("name", "")
+
+    # Objects
+
+    def get(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
+        return self._store.find(_source(call, bucket, name), reading=True).resource(call.root)
+
+    def list(self, call: Call, bucket: str) -> dict[str, Any]:
+        query = listing.query_of(call)
+        with self._store.lock:
+            home = self._store.bucket(bucket)
+            page = listing.page_of(home.names, query)
+            items = [home.objects[name].resource(call.root) for name in page.names]
+        content = {"nextPageToken": page.token, "prefixes": page.prefixes, "items": items}
+        return {"kind": "storage#objects", **{key: value for key, value in content.items() if value}}
+
+    def change(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
+        changed = self._store.change(_source(call, bucket, name), call.content(), replace=call.method == "PUT")
+        return changed.resource(call.root)
+
+    def delete(self, call: Call, bucket: str, name: str) -> Response:
+        self._store.delete(_source(call, bucket, name))
+        return Response(status_code=204)
+
+    def compose(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
+        request = call.content()
+        sources = [
+            Source(
+                bucket,
+                str(part.get("name", "")),
+                _integer(part.get("generation")),
+                Preconditions(_integer(part.get("objectPreconditions", {}).get("ifGenerationMatch"))),
+            )
+            for part in request.get("sourceObjects", [])
+        ]
+        fields, consume = request.get("destination", {}), bool(request.get("deleteSourceObjects"))
+        return self._store.compose(bucket, name, sources, fields, _conditions(call), consume=consume).resource(call.root)
+
+    def rewrite(self, call: Call, bucket: str, name: str, to_bucket: str, to: str) -> dict[str, Any]:
+        """Always done in one call, as the service does for small objects."""
+        resource = self.copy(call, bucket, name, to_bucket, to)
+        size = resource["size"]
+        return {
+            "kind": "storage#rewriteResponse",
+            "totalBytesRewritten": size,
+            "objectSize": size,
+            "done": True,
+            "resource": resource,
+        }
+
+    def copy(self, call: Call, bucket: str, name: str, to_bucket: str, to: str, *, move: bool = False) -> dict[str, Any]:
+        source = Source(bucket, name, call.integer("sourceGeneration"), _conditions(call, "Source"))
+        return self._store.copy(source, to_bucket, to, call.content(), _conditions(call), move=move).resource(call.root)
+
+    def move(self, call: Call, bucket: str, name: str, to: str) -> dict[str, Any]:
+        return self.copy(call, bucket, name, bucket, to, move=True)
+
+    # Uploads
+
+    def _described(self, call: Call) -> tuple[str, dict[str, Any]]:
+        """The name of an object that is to be made, and what the request says of it."""
+        kind = call.query_params["uploadType"]
+        if kind == "multipart":
+            resource = json_object(batch.related_parts(call).metadata)
+        else:
+            resource = call.content() if kind == "resumable" else {}
+        return call.query_params.get("name") or str(resource.get("name", "")), resource
+
+    def upload(self, call: Call, bucket: str) -> dict[str, Any]:
+        name, resource = self._described(call)
+        if call.query_params["uploadType"] == "multipart":
+            parts = batch.related_parts(call)
+            content, kind = parts.content, parts.content_type
+        else:
+            content, kind = call.data, call.headers.get("content-type", "application/octet-stream")
+            if "contentEncoding" in call.query_params:
+                resource = {"contentEncoding": call.query_params["contentEncoding"]}
+        promised = promised_hashes(resource, call.headers)
+        stored = self._store.put(bucket, name, content, {"contentType": kind, **resource}, _conditions(call), promised)
+        return stored.resource(call.root)
+
+    def begin(self, call: Call, bucket: str) -> Response:
+        name, resource = self._described(call)
+        fields = {"contentType": call.headers.get("x-upload-content-type", "application/octet-stream"), **resource}
+        promised = promised_hashes(resource, call.headers)
+        key = self._sessions.begin(Session(bucket, name, fields, _conditions(call), promised))
+        location = f"{call.root}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={key}"
+        return Response(headers={"Location": location, "X-GUploader-UploadID": key})
+
+    def chunk(self, call: Call, bucket: str) -> dict[str, Any] | Response:
+        given = ByteRange.parse(call.headers.get("content-range"), len(call.data))
+        promised = promised_hashes({}, call.headers) if given.total is not None else {}
+        key = call.query_params["upload_id"]
+        session = self._sessions.receive(key, call.data, given, promised, complete=call.complete)
+        if session.done is not None:
+            return session.done.resource(call.root)
+        kept = len(session.content)
+        return Response(b"", 308, {"X-GUploader-UploadID": key} | ({"Range": f"bytes=0-{kept - 1}"} if kept else {}))
+
+    def cancel(self, call: Call, bucket: str) -> Response:
+        self._sessions.cancel(call.query_params["upload_id"])
+        return Response(status_code=499)
+
+    # Downloads
+
+    def xml_download(self, call: Call, bucket: str, name: str) -> Response:
+        if bucket in JSON_API:
+            raise storage_error(404, f"Not Found: the emulator has no {call.method} /{bucket}/{name}", "notFound")
+        return self.download(call, bucket, name)
+
+    def download(self, call: Call, bucket: str, name: str) -> Response:
+        with self._store.lock:  # the bytes are read before the object can be deleted
+            stored = self._store.find(_source(call, bucket, name), reading=True)
+            headers = _headers(stored)
+            if stored.fields.get("contentEncoding") == "gzip" and "gzip" not in call.headers.get("accept-encoding", ""):
+                headers.pop("Content-Encoding")  # stored compressed, for a client that does not say that it takes it so
+                return Response(gzip.decompress(stored.read()), headers=headers)
+            asked = call.headers.get("range", "")
+            span = range_of(asked, stored.size)
+            content = stored.read(span.start, span.stop)
+        if RANGE.fullmatch(asked):
+            return Response(content, 206, headers | {"Content-Range": f"bytes {span.start}-{span.stop - 1}/{stored.size}"})
+        return Response(content, headers=headers)
+
+    # Buckets
+
+    def get_bucket(self, call: Call, bucket: str) -> dict[str, Any]:
+        with self._store.lock:
+            found = self._store.bucket(bucket)
+            _conditions(call).check(found, reading=True)
+            return found.resource(call.root)
+
+    def list_buckets(self, call: Call) -> dict[str, Any]:
+        with self._store.lock:
+            found = {bucket.name: bucket.resource(call.root) for bucket in self._store.buckets()}
+        page = listing.page_of(list(found), listing.query_of(call))
+        more = {"nextPageToken": page.token} if page.token else {}
+        return {"kind": "storage#buckets", "items": [found[name] for name in page.names], **more}
+
+    def create_bucket(self, call: Call) -> dict[str, Any]:
+        request = call.content()
+        return self._store.create_bucket(str(request.get("name", "")), request).resource(call.root)
+
+    def change_bucket(self, call: Call, bucket: str) -> dict[str, Any]:
+        replace = call.method == "PUT"
+        return self._store.change_bucket(bucket, call.content(), _conditions(call), replace=replace).resource(call.root)
+
+    def delete_bucket(self, call: Call, bucket: str) -> Response:
+        self._store.delete_bucket(bucket, _conditions(call))
+        return Response(status_code=204)
+
+    def layout(self, call: Call, bucket: str) -> dict[str, Any]:
+        found = self._store.bucket(bucket)
+        return {
+            "kind": "storage#storageLayout",
+            "bucket": bucket,
+            "location": found.fields["location"],
+            "locationType": found.location_type,
+            "hierarchicalNamespace": {"enabled": False},
+        }
+
+    def get_policy(self, call: Call, bucket: str) -> dict[str, Any]:
+        return self._store.bucket(bucket).policy_resource()
+
+    def set_policy(self, call: Call, bucket: str) -> dict[str, Any]:
+        return self._store.set_policy(bucket, call.content()).policy_resource()
+
+    def test_permissions(self, call: Call, bucket: str) -> dict[str, Any]:
+        """Every permission is granted but for what a read-only fault takes away."""
+        self._store.bucket(bucket)
+        granted = [permission for permission in call.query_params.getlist("permissions") if self._is_granted(permission)]
+        return {"kind": "storage#testIamPermissionsResponse"} | ({"permissions": granted} if granted else {})
+
+    def account(self, call: Call, project: str) -> dict[str, Any]:
+        address = f"service-{project}@gs-project-accounts.iam.gserviceaccount.com"
+        return {"kind": "storage#serviceAccount", "email_address": address}
+
+
+def _endpoint(name: str, method: str, path: str, permission: str, answer: Callable[..., Any], argument: str = "") -> Endpoint:
+    is_media = name.endswith("media")
+    return Endpoint(name, method, path, permission, answer, argument=argument, api="storage", is_media=is_media)
+
+
+def _source(call: Call, bucket: str, name: str) -> Source:
+    return Source(bucket, name, call.integer("generation"), _conditions(call))
+
+
+def _conditions(call: Call, infix: str = "") -> Preconditions:
+    """Of the query; `infix` "Source" reads those on the source of a copy."""
+    generation, metageneration = f"if{infix}Generation", f"if{infix}Metageneration"
+    fields = (f"{generation}Match", f"{generation}NotMatch", f"{metageneration}Match", f"{metageneration}NotMatch")
+    return Preconditions(*map(call.integer, fields))
+
+
+def _integer(value: object) -> int | None:
+    try:
+        return None if value is None else int(str(value))
+    except ValueError:
+        raise invalid(f"Invalid value for ifGenerationMatch: '{value}' is not a whole number.") from None
+
+
+def range_of(header: str, size: int) -> range:
+    """The bytes that a Range header asks for; one that is malformed asks for all of them, as the standard has it."""
+    found = RANGE.fullmatch(header)
+    if found is None or found.groups() == ("", ""):
+        return range(size)
+    first, last = found.groups()
+    if first == "":  # the last so many
+        start, stop = max(0, size - int(last)), size
+    else:
+        start, stop = int(first), min(size, int(last) + 1) if last else size
+    if start >= size or start >= stop:
+        message = "The requested range cannot be satisfied."
+        raise storage_error(416, message, "requestedRangeNotSatisfiable", {"Content-Range": f"bytes */{size}"})
+    return range(start, stop)
+
+
+def _headers(stored: StoredObject) -> dict[str, str]:
+    hashes = [f"crc32c={stored.crc32c}"] + ([f"md5={stored.md5}"] if stored.md5 else [])
+    headers = {
+        "Content-Type": stored.fields.get("contentType", "application/octet-stream"),
+        "ETag": etag(stored.generation, stored.metageneration),
+        "Accept-Ranges": "bytes",
+        "X-Goog-Generation": str(stored.generation),
+        "X-Goog-Metageneration": str(stored.metageneration),
+        "X-Goog-Hash": ",".join(hashes),
+        "X-Goog-Storage-Class": stored.fields["storageClass"],
+        "X-Goog-Stored-Content-Length": str(stored.size),
+        "X-Goog-Stored-Content-Encoding": stored.fields.get("contentEncoding", "identity"),
+        "Content-Encoding": stored.fields.get("contentEncoding"),
+        "Cache-Control": stored.fields.get("cacheControl"),
+        "Content-Disposition": stored.fields.get("contentDisposition"),
+    }
+    return {name: value for name, value in headers.items() if value is not None}

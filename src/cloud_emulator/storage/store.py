@@ -1,0 +1,220 @@
+"""The object store: every change to buckets and objects is made here, one at a time, under one lock."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cloud_emulator.errors import invalid, storage_error
+from cloud_emulator.storage.folder import Folder
+from cloud_emulator.storage.objects import ANY, Bucket, Hashes, Preconditions, StoredObject, merged, writable
+
+BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+OBJECT_NAME_BYTES = 1024  # the service's limit on the UTF-8 of a name
+
+
+class Source(NamedTuple):
+    """What a copy or a compose request takes its bytes from, and any request the object that it is about."""
+
+    bucket: str
+    name: str
+    generation: int | None = None
+    conditions: Preconditions = ANY
+
+
+class Store:
+    """In memory, or in a folder for the next emulator that is given it."""
+
+    def __init__(self, folder: Path | None = None):
+        self.lock = threading.RLock()
+        self._folder = None if folder is None else Folder(folder)
+        self._buckets = {bucket.name: bucket for bucket in self._folder.buckets()} if self._folder else {}
+        made = [stored.generation for bucket in self._buckets.values() for stored in bucket.objects.values()]
+        self._last_time = max([*made, *(bucket.updated for bucket in self._buckets.values())], default=0)
+
+    def close(self) -> None:
+        """Leave the folder to another emulator."""
+        if self._folder:
+            self._folder.close()
+
+    def _now(self) -> int:
+        """Microseconds, strictly increasing whatever the clock does; the caller holds the lock."""
+        self._last_time = max(self._last_time + 1, time.time_ns() // 1000)
+        return self._last_time
+
+    # Buckets
+
+    def buckets(self) -> list[Bucket]:
+        with self.lock:
+            return [self._buckets[name] for name in sorted(self._buckets)]
+
+    def bucket(self, name: str) -> Bucket:
+        with self.lock:
+            if name not in self._buckets:
+                raise storage_error(404, "The specified bucket does not exist.", "notFound")
+            return self._buckets[name]
+
+    def create_bucket(self, name: str, fields: dict[str, Any]) -> Bucket:
+        if not BUCKET_NAME.fullmatch(name) or ".." in name:
+            raise invalid(f"Invalid bucket name: '{name}'")
+        with self.lock:
+            if name in self._buckets:
+                message = "Your previous request to create the named bucket succeeded and you already own it."
+                raise storage_error(409, message, "conflict")
+            fields = {"storageClass": "STANDARD", **{key: value for key, value in fields.items() if key != "name"}}
+            fields["location"] = str(fields.get("location", "US")).upper()
+            now = self._now()
+            return self._kept(Bucket(name, now, now, 1, fields, {}))
+
+    def _kept(self, bucket: Bucket) -> Bucket:
+        self._buckets[bucket.name] = bucket
+        if self._folder:
+            self._folder.put_bucket(bucket)
+        return bucket
+
+    def change_bucket(self, name: str, changes: dict[str, Any], conditions: Preconditions, *, replace: bool = False) -> Bucket:
+        with self.lock:
+            bucket = self.bucket(name)
+            conditions.check(bucket)
+            keep = {key: bucket.fields[key] for key in ("location", "storageClass")}
+            bucket.fields = {**keep, **changes} if replace else merged(bucket.fields, changes)
+            bucket.fields["location"] = keep["location"]
+            bucket.metageneration += 1
+            bucket.updated = self._now()
+            return self._kept(bucket)
+
+    def set_policy(self, name: str, wanted: dict[str, Any]) -> Bucket:
+        with self.lock:
+            bucket = self.bucket(name)
+            if wanted.get("etag") not in (None, bucket.policy_resource()["etag"]):
+                raise storage_error(412, "The IAM policy was changed by somebody else meanwhile.", "conditionNotMet")
+            kept = {name: wanted[name] for name in ("bindings", "version") if name in wanted}
+            bucket.policy = {**kept, "revision": int(bucket.policy.get("revision", 0)) + 1}
+            return self._kept(bucket)
+
+    def delete_bucket(self, name: str, conditions: Preconditions) -> None:
+        with self.lock:
+            bucket = self.bucket(name)
+            conditions.check(bucket)
+            if bucket.objects:
+                raise storage_error(409, "The bucket you tried to delete is not empty.", "conflict")
+            if self._folder:
+                self._folder.remove_bucket(name)
+            del self._buckets[name]
+
+    # Objects
+
+    def find(self, source: Source, *, reading: bool = False) -> StoredObject:
+        with self.lock:
+            stored = self.bucket(source.bucket).objects.get(source.name)
+            if stored is None or source.generation not in (None, stored.generation):
+                raise storage_error(404, f"No such object: {source.bucket}/{source.name}", "notFound")
+            source.conditions.check(stored, reading=reading)
+            return stored
+
+    def check(self, bucket: str, name: str, conditions: Preconditions) -> None:
+        """Refuse now what would be refused if it were written now."""
+        if not name:
+            raise storage_error(400, "Required", "required")
+        if len(name.encode()) > OBJECT_NAME_BYTES or name in (".", "..") or "\r" in name or "\n" in name:
+            raise invalid(f"Invalid object name: '{name[:100]}'")
+        with self.lock:
+            conditions.check(self.bucket(bucket).objects.get(name))
+
+    def put(
+        self,
+        bucket: str,
+        name: str,
+        content: bytes,
+        fields: dict[str, Any],
+        conditions: Preconditions = ANY,
+        promised: dict[str, str] | None = None,
+    ) -> StoredObject:
+        """An upload; `promised` are the hashes that the client expects."""
+        self.check(bucket, name, conditions)
+        hashes = Hashes.of(content)
+        hashes.check(promised or {})
+        return self._commit(bucket, name, content, len(content), hashes, None, fields, conditions)
+
+    def _commit(
+        self,
+        bucket: str,
+        name: str,
+        content: bytes | Path,
+        size: int,
+        hashes: Hashes,
+        components: int | None,
+        fields: dict[str, Any],
+        conditions: Preconditions,
+    ) -> StoredObject:
+        """The only place where an object appears: conditions are checked and the object replaced under the lock."""
+        with self.lock:
+            home = self.bucket(bucket)
+            old = home.objects.get(name)
+            conditions.check(old)
+            fields = {"storageClass": home.fields["storageClass"], **writable(fields)}
+            now = self._now()
+            stored = StoredObject(bucket, name, now, 1, now, size, *hashes, components, fields, content)
+            if self._folder:
+                stored = self._folder.put(stored)
+                if old is not None:
+                    self._folder.forget_body(old)
+            home.put(stored)
+            return stored
+
+    def change(self, source: Source, changes: dict[str, Any], *, replace: bool = False) -> StoredObject:
+        with self.lock:
+            old = self.find(source)
+            keep = {"storageClass": old.fields["storageClass"]}
+            fields = {**keep, **writable(changes if replace else merged(old.fields, changes))}
+            new = dataclasses.replace(old, fields=fields, metageneration=old.metageneration + 1, updated=self._now())
+            if self._folder:
+                new = self._folder.put(new)
+            self.bucket(source.bucket).put(new)
+            return new
+
+    def delete(self, source: Source) -> None:
+        with self.lock:
+            self._remove(self.find(source))
+
+    def _remove(self, stored: StoredObject) -> None:
+        self.bucket(stored.bucket).remove(stored.name)
+        if self._folder:
+            self._folder.remove(stored)
+
+    def copy(
+        self, source: Source, bucket: str, name: str, changes: dict[str, Any], conditions: Preconditions, *, move: bool = False
+    ) -> StoredObject:
+        """A copy under another name, with the source's metadata unless `changes` has its own; a move is one atomic step."""
+        with self.lock:
+            old = self.find(source)
+            self.check(bucket, name, conditions)
+            if move and old.name == name:
+                raise invalid("The source and destination object names must be different.")
+            hashes, fields = Hashes(old.crc32c, old.md5), {**old.fields, **writable(changes)}
+            new = self._commit(bucket, name, old.content, old.size, hashes, old.component_count, fields, conditions)
+            if move:
+                self._remove(old)
+            return new
+
+    def compose(
+        self, bucket: str, name: str, sources: list[Source], fields: dict[str, Any], conditions: Preconditions, *, consume: bool
+    ) -> StoredObject:
+        """The sources' bytes one after another; `consume` deletes them."""
+        if not 1 <= len(sources) <= 32:
+            raise invalid(f"The number of source components provided ({len(sources)}) must be between 1 and 32.")
+        with self.lock:
+            found = [self.find(source) for source in sources]
+            self.check(bucket, name, conditions)
+            content = b"".join(part.read() for part in found)
+            count = sum(part.component_count or 1 for part in found)
+            hashes = Hashes.of(content)._replace(md5=None)
+            new = self._commit(bucket, name, content, len(content), hashes, count, fields, conditions)
+            if consume:
+                for part in {part.name: part for part in found if part.name != name}.values():
+                    self._remove(part)
+            return new
