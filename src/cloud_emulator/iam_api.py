@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from starlette.routing import BaseRoute
@@ -22,76 +23,102 @@ ROLE_ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
 ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
+def permitted(projects: Projects, service: str, table: list[tuple[Any, ...]]) -> list[BaseRoute]:
+    """Endpoints of (name, method, path, permission, answer); answers get the project, if service and permission are there."""
+
+    def guarded(permission: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda call, project, **more: answer(call, projects.permitted(project, service, permission), **more)
+
+    return [
+        Endpoint(name, method, path, permission, guarded(permission, answer))
+        for name, method, path, permission, answer in table
+    ]
+
+
+def policy_endpoints(
+    name: str, path: str, permission: str, get: str, find: Callable[..., tuple[Project, str]]
+) -> list[BaseRoute]:
+    """`find(permission, **parameters)` gives the project, and what of it the policy is of; `get` is the method of reading."""
+
+    def read(call: Call, **parameters: str) -> dict[str, Any]:
+        project, of = find(f"{permission}.getIamPolicy", **parameters)
+        return project.policy(of)
+
+    def write(call: Call, **parameters: str) -> dict[str, Any]:
+        project, of = find(f"{permission}.setIamPolicy", **parameters)
+        return project.set_policy(of, call.content().get("policy"))
+
+    def test(call: Call, **parameters: str) -> dict[str, Any]:
+        project, _ = find("", **parameters)
+        granted = [wanted for wanted in call.content().get("permissions", []) if project.is_granted(wanted)]
+        return {"permissions": granted} if granted else {}
+
+    return [
+        Endpoint(f"TEST {name}", "POST", f"{path}:testIamPermissions", "", test),
+        Endpoint(f"GET {name} policy", get, f"{path}:getIamPolicy", f"{permission}.getIamPolicy", read),
+        Endpoint(f"SET {name} policy", "POST", f"{path}:setIamPolicy", f"{permission}.setIamPolicy", write),
+    ]
+
+
 class IamApi:
     def __init__(self, projects: Projects):
         self._projects = projects
 
     def routes(self) -> list[BaseRoute]:
-        table: list[tuple[Any, ...]] = [
-            ("TEST project", "POST", PROJECT + ":testIamPermissions", "", self.test),
-            ("GET project policy", "POST", PROJECT + ":getIamPolicy", "resourcemanager.projects.getIamPolicy", self.get_policy),
-            ("SET project policy", "POST", PROJECT + ":setIamPolicy", "resourcemanager.projects.setIamPolicy", self.set_policy),
-            ("GET project", "GET", PROJECT, "resourcemanager.projects.get", self.get_project),
-            ("LIST accounts", "GET", ACCOUNTS, "iam.serviceAccounts.list", self.list_accounts),
-            ("CREATE account", "POST", ACCOUNTS, "iam.serviceAccounts.create", self.create_account),
-            ("TEST account", "POST", ACCOUNTS + "/{account}:testIamPermissions", "", self.test_account),
-            ("GET account policy", "POST", ACCOUNTS + "/{account}:getIamPolicy", "", self.get_account_policy),
-            ("SET account policy", "POST", ACCOUNTS + "/{account}:setIamPolicy", "", self.set_account_policy),
-            ("GET account", "GET", ACCOUNTS + "/{account}", "iam.serviceAccounts.get", self.get_account),
-            ("DELETE account", "DELETE", ACCOUNTS + "/{account}", "iam.serviceAccounts.delete", self.delete_account),
-            ("GET predefined role", "GET", "/_iam/v1/roles/{role}", "", self.get_predefined),
+        roles = [
             ("LIST roles", "GET", ROLES, "iam.roles.list", self.list_roles),
             ("CREATE role", "POST", ROLES, "iam.roles.create", self.create_role),
             ("UNDELETE role", "POST", ROLES + "/{role}:undelete", "iam.roles.undelete", self.undelete_role),
-            ("GET role", "GET", ROLES + "/{role}", "iam.roles.get", self.get_role),
+            ("GET role", "GET", ROLES + "/{role}", "iam.roles.get", lambda call, found, role: tagged(_role(found, role))),
             ("PATCH role", "PATCH", ROLES + "/{role}", "iam.roles.update", self.patch_role),
             ("DELETE role", "DELETE", ROLES + "/{role}", "iam.roles.delete", self.delete_role),
+            ("LIST accounts", "GET", ACCOUNTS, "iam.serviceAccounts.list", self.list_accounts),
+            ("CREATE account", "POST", ACCOUNTS, "iam.serviceAccounts.create", self.create_account),
         ]
-        return [Endpoint(*row) for row in table]
+        get, account = "resourcemanager.projects.get", ACCOUNTS + "/{account}"
+        of_project = lambda permission, project, version: (self._projects.permitted(project, MANAGER, permission), "")  # noqa: E731
+        return [
+            *policy_endpoints("project", PROJECT, "resourcemanager.projects", "POST", of_project),
+            *permitted(self._projects, MANAGER, [("GET project", "GET", PROJECT, get, self.get_project)]),
+            *policy_endpoints("account", account, "iam.serviceAccounts", "POST", self._account),
+            Endpoint("GET account", "GET", account, "iam.serviceAccounts.get", self.get_account),
+            Endpoint("DELETE account", "DELETE", account, "iam.serviceAccounts.delete", self.delete_account),
+            Endpoint("GET predefined role", "GET", "/_iam/v1/roles/{role}", "", self.get_predefined),
+            *permitted(self._projects, IAM, roles),
+        ]
 
-    # Resource Manager
-
-    def get_project(self, call: Call, version: str, project: str) -> dict[str, Any]:
-        found = self._projects.permitted(project, MANAGER, "resourcemanager.projects.get")
+    def get_project(self, call: Call, found: Project, version: str) -> dict[str, Any]:
         common = {"projectId": found.name, "createTime": "2024-01-01T00:00:00Z"}
         if version == "v1":
             return common | {"projectNumber": str(found.number), "lifecycleState": "ACTIVE", "name": found.name}
         return tagged(common | {"name": f"projects/{found.number}", "state": "ACTIVE", "displayName": found.name})
 
-    def test(self, call: Call, version: str, project: str) -> dict[str, Any]:
-        return tested(self._projects.permitted(project, MANAGER), call)
-
-    def get_policy(self, call: Call, version: str, project: str) -> dict[str, Any]:
-        return self._projects.permitted(project, MANAGER, "resourcemanager.projects.getIamPolicy").policy("")
-
-    def set_policy(self, call: Call, version: str, project: str) -> dict[str, Any]:
-        found = self._projects.permitted(project, MANAGER, "resourcemanager.projects.setIamPolicy")
-        return found.set_policy("", call.content().get("policy"))
-
     # Service accounts
 
-    def _account(self, name: str, account: str, permission: str) -> Project:
-        wildcard = name == "-"
+    def _account(self, permission: str, project: str, account: str) -> tuple[Project, str]:
+        wildcard = project == "-"
         if wildcard:  # whichever project it is in
-            name = account.partition("@")[2].removesuffix(".iam.gserviceaccount.com")
-        project = self._projects.permitted(name, IAM, permission)
-        if account not in project.accounts:
+            project = account.partition("@")[2].removesuffix(".iam.gserviceaccount.com")
+        found = self._projects.permitted(project, IAM, permission)
+        if account not in found.accounts:
             if wildcard:  # as the service has it
                 raise permission_denied(permission or "iam.serviceAccounts.get", f"projects/-/serviceAccounts/{account}")
             raise rpc_error(404, f"Unknown service account: {account}")
-        return project
+        return found, account
 
-    def list_accounts(self, call: Call, project: str) -> dict[str, Any]:
-        accounts = self._projects.permitted(project, IAM, "iam.serviceAccounts.list").accounts
-        return {"accounts": list(accounts.values())} if accounts else {}
+    def list_accounts(self, call: Call, found: Project) -> dict[str, Any]:
+        return {"accounts": list(found.accounts.values())} if found.accounts else {}
 
     def get_account(self, call: Call, project: str, account: str) -> dict[str, Any]:
-        return self._account(project, account, "iam.serviceAccounts.get").accounts[account]
+        return self._account("iam.serviceAccounts.get", project, account)[0].accounts[account]
 
-    def create_account(self, call: Call, project: str) -> dict[str, Any]:
-        found = self._projects.permitted(project, IAM, "iam.serviceAccounts.create")
+    def delete_account(self, call: Call, project: str, account: str) -> dict[str, Any]:
+        del self._account("iam.serviceAccounts.delete", project, account)[0].accounts[account]
+        return {}
+
+    def create_account(self, call: Call, found: Project) -> dict[str, Any]:
         request = call.content()
-        name = str(request.get("accountId", ""))
+        name, given = str(request.get("accountId", "")), request.get("serviceAccount", {})
         if not ACCOUNT_ID.fullmatch(name):
             rule = "6 to 30 lower-case letters, digits and hyphens, a letter first, no hyphen last"
             raise rpc_error(400, f'The account ID must be {rule}; found "{name}".')
@@ -99,40 +126,12 @@ class IamApi:
         if email in found.accounts:
             raise rpc_error(409, f"Service account {name} already exists within project projects/{found.name}.")
         unique = str(10**20 + zlib.crc32(email.encode()))
-        given = request.get("serviceAccount", {})
-        made = {
-            "name": f"projects/{found.name}/serviceAccounts/{email}",
-            "projectId": found.name,
-            "uniqueId": unique,
-            "email": email,
-            **{key: str(value) for key, value in given.items() if key in ("displayName", "description")},
-            "oauth2ClientId": unique,
-        }
-        found.accounts[email] = tagged(made)
+        made = {"name": f"projects/{found.name}/serviceAccounts/{email}", "projectId": found.name, "email": email}
+        described = {key: str(value) for key, value in given.items() if key in ("displayName", "description")}
+        found.accounts[email] = tagged({**made, **described, "uniqueId": unique, "oauth2ClientId": unique})
         return found.accounts[email]
 
-    def delete_account(self, call: Call, project: str, account: str) -> dict[str, Any]:
-        del self._account(project, account, "iam.serviceAccounts.delete").accounts[account]
-        return {}
-
-    def test_account(self, call: Call, project: str, account: str) -> dict[str, Any]:
-        return tested(self._account(project, account, ""), call)
-
-    def get_account_policy(self, call: Call, project: str, account: str) -> dict[str, Any]:
-        return self._account(project, account, "iam.serviceAccounts.getIamPolicy").policy(account)
-
-    def set_account_policy(self, call: Call, project: str, account: str) -> dict[str, Any]:
-        found = self._account(project, account, "iam.serviceAccounts.setIamPolicy")
-        return found.set_policy(account, call.content().get("policy"))
-
     # Roles: those that are predefined, and a project's own
-
-    def _role(self, name: str, role: str, permission: str) -> dict[str, Any]:
-        project = self._projects.permitted(name, IAM, permission)
-        full = f"projects/{project.name}/roles/{role}"
-        if full not in project.roles:
-            raise rpc_error(404, f"The role named {full} was not found.")
-        return project.roles[full]
 
     def get_predefined(self, call: Call, role: str) -> dict[str, Any]:
         name, known = f"roles/{role}", recorded.load("roles")["roles"]
@@ -140,12 +139,11 @@ class IamApi:
             raise rpc_error(404, f"The role named {name} was not found.")
         return tagged({"name": name, "title": role, "includedPermissions": known[name], "stage": "GA"})
 
-    def list_roles(self, call: Call, project: str) -> dict[str, Any]:
-        roles = self._projects.permitted(project, IAM, "iam.roles.list").roles
-        return {"roles": [tagged(role) for role in roles.values() if not role.get("deleted")]} if roles else {}
+    def list_roles(self, call: Call, found: Project) -> dict[str, Any]:
+        roles = [tagged(role) for role in found.roles.values() if not role.get("deleted")]
+        return {"roles": roles} if found.roles else {}
 
-    def create_role(self, call: Call, project: str) -> dict[str, Any]:
-        found = self._projects.permitted(project, IAM, "iam.roles.create")
+    def create_role(self, call: Call, found: Project) -> dict[str, Any]:
         request = call.content()
         role, given = str(request.get("roleId", "")), request.get("role", {})
         if not ROLE_ID.fullmatch(role):
@@ -156,31 +154,28 @@ class IamApi:
         found.roles[name] = {"name": name, **{field: given[field] for field in ROLE_FIELDS if field in given}}
         return tagged(found.roles[name])
 
-    def get_role(self, call: Call, project: str, role: str) -> dict[str, Any]:
-        return tagged(self._role(project, role, "iam.roles.get"))
-
-    def patch_role(self, call: Call, project: str, role: str) -> dict[str, Any]:
-        found = self._role(project, role, "iam.roles.update")
-        request, mask = call.content(), call.query_params.get("updateMask", "")
-        if request.get("etag") not in (None, "", tagged(found)["etag"]):
+    def patch_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
+        known, request, mask = _role(found, role), call.content(), call.query_params.get("updateMask", "")
+        if request.get("etag") not in (None, "", tagged(known)["etag"]):
             raise rpc_error(409, "There were concurrent changes of the role. Please retry.", "ABORTED")
         chosen = mask.split(",") if mask else ROLE_FIELDS
-        found.update({field: request[field] for field in ROLE_FIELDS if field in request and field in chosen})
-        return tagged(found)
+        known.update({field: request[field] for field in ROLE_FIELDS if field in request and field in chosen})
+        return tagged(known)
 
-    def delete_role(self, call: Call, project: str, role: str) -> dict[str, Any]:
+    def delete_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
         """It stays for a week, with the mark "deleted"."""
-        found = self._role(project, role, "iam.roles.delete")
-        found["deleted"] = True
-        return tagged(found)
+        known = _role(found, role)
+        known["deleted"] = True
+        return tagged(known)
 
-    def undelete_role(self, call: Call, project: str, role: str) -> dict[str, Any]:
-        found = self._role(project, role, "iam.roles.undelete")
-        found.pop("deleted", None)
-        return tagged(found)
+    def undelete_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
+        known = _role(found, role)
+        known.pop("deleted", None)
+        return tagged(known)
 
 
-def tested(project: Project, call: Call) -> dict[str, Any]:
-    """The answer to testIamPermissions."""
-    granted = [permission for permission in call.content().get("permissions", []) if project.is_granted(permission)]
-    return {"permissions": granted} if granted else {}
+def _role(project: Project, role: str) -> dict[str, Any]:
+    full = f"projects/{project.name}/roles/{role}"
+    if full not in project.roles:
+        raise rpc_error(404, f"The role named {full} was not found.")
+    return project.roles[full]

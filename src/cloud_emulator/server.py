@@ -66,7 +66,7 @@ class Emulator:
         self._cloud = Cloud(None if folder is None else Path(folder), project, Catalogue(Path(accelerators)), hosting)
 
     def __enter__(self) -> Emulator:
-        return self.start()
+        return self if self._server else self.start()
 
     def __exit__(self, *error: object) -> None:
         self.stop()

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from cloud_emulator import recorded
 from cloud_emulator.errors import rpc_error
 from cloud_emulator.http import Call, Endpoint
-from cloud_emulator.iam_api import tested
+from cloud_emulator.iam_api import permitted, policy_endpoints
 from cloud_emulator.projects import SERVICES, Project, Projects
 
 USAGE, BILLING, QUOTAS = "serviceusage.googleapis.com", "cloudbilling.googleapis.com", "cloudquotas.googleapis.com"
@@ -31,67 +31,73 @@ class ServicesApi:
         self._operations: dict[str, dict[str, Any]] = {}
 
     def routes(self) -> list[BaseRoute]:
-        assign = "resourcemanager.projects.createBillingAssignment"
-        table: list[tuple[Any, ...]] = [
-            ("ENABLE services", "POST", SERVICE + ":batchEnable", "serviceusage.services.enable", self.batch_enable),
-            ("GET services", "GET", SERVICE + ":batchGet", "serviceusage.services.get", self.batch_get),
-            ("LIST services", "GET", SERVICE, "serviceusage.services.list", self.list_services),
-            ("ENABLE service", "POST", SERVICE + "/{service}:enable", "serviceusage.services.enable", self.enable),
-            ("DISABLE service", "POST", SERVICE + "/{service}:disable", "serviceusage.services.disable", self.disable),
-            ("GET service", "GET", SERVICE + "/{service}", "serviceusage.services.get", self.get_service),
-            ("GET enabling", "GET", "/_serviceusage/v1/operations/{operation}", "", self.get_operation),
-            ("GET billing", "GET", INFO, "resourcemanager.projects.get", self.get_billing),
-            ("SET billing", "PUT", INFO, assign, self.set_billing),
-            ("LIST prices", "GET", SKUS, "", self.list_skus),
+        permission, assign = "serviceusage.services.", "resourcemanager.projects.createBillingAssignment"
+        usage = [
+            ("ENABLE services", "POST", SERVICE + ":batchEnable", permission + "enable", self.batch_enable),
+            ("GET services", "GET", SERVICE + ":batchGet", permission + "get", self.batch_get),
+            ("LIST services", "GET", SERVICE, permission + "list", self.list_services),
+            ("ENABLE service", "POST", SERVICE + "/{service}:enable", permission + "enable", self.enable),
+            ("DISABLE service", "POST", SERVICE + "/{service}:disable", permission + "disable", self.disable),
+            (
+                "GET service",
+                "GET",
+                SERVICE + "/{service}",
+                permission + "get",
+                lambda call, found, service: _of(found, service),
+            ),
+        ]
+        billing = [
+            ("GET billing", "GET", INFO, "resourcemanager.projects.get", self.billing),
+            ("SET billing", "PUT", INFO, assign, self.billing),
+        ]
+        quotas = [
             ("LIST quotas", "GET", INFOS, "cloudquotas.quotas.get", self.list_quotas),
             ("GET quota", "GET", INFOS + "/{quota}", "cloudquotas.quotas.get", self.get_quota),
-            ("ACCESS secret", "GET", SECRET + "/versions/{version}:access", "secretmanager.versions.access", self.access),
-            ("GET secret policy", "GET", SECRET + ":getIamPolicy", "secretmanager.secrets.getIamPolicy", self.get_policy),
-            ("SET secret policy", "POST", SECRET + ":setIamPolicy", "secretmanager.secrets.setIamPolicy", self.set_policy),
-            ("TEST secret", "POST", SECRET + ":testIamPermissions", "", self.test_secret),
-            ("GET secret", "GET", SECRET, "secretmanager.secrets.get", self.get_secret),
         ]
-        return [Endpoint(*row) for row in table]
+        access = "secretmanager.versions.access"
+        return [
+            *permitted(self._projects, USAGE, usage),
+            Endpoint("GET enabling", "GET", "/_serviceusage/v1/operations/{operation}", "", self.get_operation),
+            *permitted(self._projects, BILLING, billing),
+            Endpoint("LIST prices", "GET", SKUS, "", self.list_skus),
+            *permitted(self._projects, QUOTAS, quotas),
+            Endpoint("ACCESS secret", "GET", SECRET + "/versions/{version}:access", access, self.access),
+            *policy_endpoints("secret", SECRET, "secretmanager.secrets", "GET", self._secret),
+            Endpoint("GET secret", "GET", SECRET, "secretmanager.secrets.get", self.get_secret),
+        ]
 
     # Service Usage
 
-    def get_service(self, call: Call, project: str, service: str) -> dict[str, Any]:
-        return _service(self._projects.permitted(project, USAGE, "serviceusage.services.get"), service)
-
-    def list_services(self, call: Call, project: str) -> dict[str, Any]:
-        found = self._projects.permitted(project, USAGE, "serviceusage.services.list")
+    def list_services(self, call: Call, found: Project) -> dict[str, Any]:
         wanted = call.query_params.get("filter", "").partition("state:")[2]
-        services = [_service(found, name) for name in SERVICES]
+        services = [_of(found, name) for name in SERVICES]
         return {"services": [service for service in services if wanted in ("", service["state"])]}
 
-    def batch_get(self, call: Call, project: str) -> dict[str, Any]:
-        found = self._projects.permitted(project, USAGE, "serviceusage.services.get")
-        return {"services": [_service(found, name.rpartition("/")[2]) for name in call.query_params.getlist("names")]}
+    def batch_get(self, call: Call, found: Project) -> dict[str, Any]:
+        return {"services": [_of(found, name.rpartition("/")[2]) for name in call.query_params.getlist("names")]}
 
-    def batch_enable(self, call: Call, project: str) -> dict[str, Any]:
+    def batch_enable(self, call: Call, found: Project) -> dict[str, Any]:
         names = call.content().get("serviceIds", [])
         if not names:
             raise rpc_error(400, "The request has no service ids.")
-        return self._enable(project, names, "BatchEnableServicesResponse")
+        return self._enable(found, names, "BatchEnableServicesResponse")
 
-    def enable(self, call: Call, project: str, service: str) -> dict[str, Any]:
-        return self._enable(project, [service], "EnableServiceResponse")
+    def enable(self, call: Call, found: Project, service: str) -> dict[str, Any]:
+        return self._enable(found, [service], "EnableServiceResponse")
 
-    def _enable(self, name: str, services: list[str], response: str) -> dict[str, Any]:
-        project = self._projects.permitted(name, USAGE, "serviceusage.services.enable")
+    def _enable(self, project: Project, services: list[str], response: str) -> dict[str, Any]:
         for service in services:
-            _service(project, service)
+            _of(project, service)
         new = set(services) - project.services
         project.services |= new
-        described = [_service(project, service) for service in services]
+        described = [_of(project, service) for service in services]
         content = {"service": described[0]} if response.startswith("Enable") else {"services": described}
         return self._done(project, bool(new), response, content)
 
-    def disable(self, call: Call, project: str, service: str) -> dict[str, Any]:
-        found = self._projects.permitted(project, USAGE, "serviceusage.services.disable")
+    def disable(self, call: Call, found: Project, service: str) -> dict[str, Any]:
         new = service in found.services
         found.services.discard(service)
-        return self._done(found, new, "DisableServiceResponse", {"service": _service(found, service)})
+        return self._done(found, new, "DisableServiceResponse", {"service": _of(found, service)})
 
     def _done(self, project: Project, changed: bool, response: str, content: dict[str, Any]) -> dict[str, Any]:
         """An operation: told as running at first where something had to be done, and as done when asked for."""
@@ -105,15 +111,14 @@ class ServicesApi:
             raise rpc_error(404, f"Operation operations/{operation} not found.")
         return self._operations[f"operations/{operation}"]
 
-    # Cloud Billing
+    # Cloud Billing and Cloud Quotas
 
-    def get_billing(self, call: Call, project: str) -> dict[str, Any]:
-        return _billing(self._projects.permitted(project, BILLING, "resourcemanager.projects.get"))
-
-    def set_billing(self, call: Call, project: str) -> dict[str, Any]:
-        found = self._projects.permitted(project, BILLING, "resourcemanager.projects.createBillingAssignment")
-        found.billing = bool(call.content().get("billingAccountName"))
-        return _billing(found)
+    def billing(self, call: Call, found: Project) -> dict[str, Any]:
+        if call.method == "PUT":
+            found.billing = bool(call.content().get("billingAccountName"))
+        account = "billingAccounts/000000-111111-222222" if found.billing else ""
+        name = f"projects/{found.name}/billingInfo"
+        return {"name": name, "projectId": found.name, "billingAccountName": account, "billingEnabled": found.billing}
 
     def list_skus(self, call: Call, service: str) -> dict[str, Any]:
         """The rows of recorded/billing.json. Open to every login; the API must be on in the caller's project."""
@@ -125,46 +130,31 @@ class ServicesApi:
         page, token = call.page([entry["sku"] for entry in known[service]], size)
         return {"skus": page, "nextPageToken": token}
 
-    # Cloud Quotas
-
-    def _infos(self, project: str, service: str) -> list[dict[str, Any]]:
-        found = self._projects.permitted(project, QUOTAS, "cloudquotas.quotas.get")
-        return found.quotas.infos() if service == "tpu.googleapis.com" else []
-
-    def list_quotas(self, call: Call, project: str, service: str) -> dict[str, Any]:
-        infos = self._infos(project, service)
+    def list_quotas(self, call: Call, found: Project, service: str) -> dict[str, Any]:
+        infos = found.quotas.infos() if service == "tpu.googleapis.com" else []
         page, token = call.page(infos, call.integer("pageSize") or len(infos))
         return {"quotaInfos": page} | ({"nextPageToken": token} if token else {})
 
-    def get_quota(self, call: Call, project: str, service: str, quota: str) -> dict[str, Any]:
-        for info in self._infos(project, service):
+    def get_quota(self, call: Call, found: Project, service: str, quota: str) -> dict[str, Any]:
+        for info in found.quotas.infos() if service == "tpu.googleapis.com" else []:
             if info["quotaId"] == quota:
                 return info
-        raise recorded.refusal("not-found", project=project, zone="global", resource=f"services/{service}/quotaInfos/{quota}")
+        resource = f"services/{service}/quotaInfos/{quota}"
+        raise recorded.refusal("not-found", project=found.name, zone="global", resource=resource)
 
     # Secret Manager
 
-    def _secret(self, project: str, secret: str, permission: str) -> Project:
+    def _secret(self, permission: str, project: str, secret: str) -> tuple[Project, str]:
         resource = f"projects/{project}/secrets/{secret}"
         found = self._projects.permitted(project, SECRETS, permission, resource=resource)
         if secret not in found.secrets:
             raise rpc_error(404, f"Secret [projects/{found.number}/secrets/{secret}] not found.")
-        return found
+        return found, f"secrets/{secret}"
 
     def get_secret(self, call: Call, project: str, secret: str) -> dict[str, Any]:
-        found = self._secret(project, secret, "secretmanager.secrets.get")
-        name = f"projects/{found.number}/secrets/{secret}"
+        found, path = self._secret("secretmanager.secrets.get", project, secret)
+        name = f"projects/{found.number}/{path}"
         return {"name": name, "replication": {"automatic": {}}, "createTime": "2024-01-01T00:00:00Z"}
-
-    def get_policy(self, call: Call, project: str, secret: str) -> dict[str, Any]:
-        return self._secret(project, secret, "secretmanager.secrets.getIamPolicy").policy(f"secrets/{secret}")
-
-    def set_policy(self, call: Call, project: str, secret: str) -> dict[str, Any]:
-        found = self._secret(project, secret, "secretmanager.secrets.setIamPolicy")
-        return found.set_policy(f"secrets/{secret}", call.content().get("policy"))
-
-    def test_secret(self, call: Call, project: str, secret: str) -> dict[str, Any]:
-        return tested(self._secret(project, secret, ""), call)
 
     def access(self, call: Call, project: str, secret: str, version: str) -> dict[str, Any]:
         resource = f"projects/{project}/secrets/{secret}/versions/{version}"
@@ -180,21 +170,10 @@ class ServicesApi:
         return {"name": f"{name}/versions/{number}", "payload": payload}
 
 
-def _service(project: Project, name: str) -> dict[str, Any]:
+def _of(project: Project, name: str) -> dict[str, Any]:
+    """A service, and whether it is on there."""
     if name not in SERVICES:
         raise recorded.refusal("unknown-service", "projects", service=name)
-    return {
-        "name": f"projects/{project.number}/services/{name}",
-        "config": {"name": name, "title": SERVICES[name]},
-        "state": "ENABLED" if name in project.services else "DISABLED",
-        "parent": f"projects/{project.number}",
-    }
-
-
-def _billing(project: Project) -> dict[str, Any]:
-    return {
-        "name": f"projects/{project.name}/billingInfo",
-        "projectId": project.name,
-        "billingAccountName": "billingAccounts/000000-111111-222222" if project.billing else "",
-        "billingEnabled": project.billing,
-    }
+    home, state = f"projects/{project.number}", "ENABLED" if name in project.services else "DISABLED"
+    config = {"name": name, "title": SERVICES[name]}
+    return {"name": f"{home}/services/{name}", "config": config, "state": state, "parent": home}

@@ -88,8 +88,8 @@ class Nodes:
     def all(self) -> list[Slice]:
         return list(self._slices.values())
 
-    def list(self, location: str) -> list[types.Node]:
-        return [found.node for name, found in sorted(self._slices.items()) if name.startswith(f"{location}/nodes/")]
+    def list(self, collection: str) -> list[types.Node]:
+        return [found.node for name, found in sorted(self._slices.items()) if name.startswith(f"{collection}/")]
 
     # Creation
 

@@ -59,9 +59,8 @@ class Queue:
     def all(self) -> list[Queued]:
         return list(self._queued.values())
 
-    def list(self, location: str) -> list[types.QueuedResource]:
-        prefix = f"{location}/queuedResources/"
-        return [found.resource for name, found in sorted(self._queued.items()) if name.startswith(prefix)]
+    def list(self, collection: str) -> list[types.QueuedResource]:
+        return [found.resource for name, found in sorted(self._queued.items()) if name.startswith(f"{collection}/")]
 
     def demands(self, project: str) -> list[Demand]:
         """A queued resource counts until it is deleted, whatever became of it."""

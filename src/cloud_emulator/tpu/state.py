@@ -204,8 +204,8 @@ class Operations:
             raise resource_refusal("not-found", name)
         return self._operations[name]
 
-    def list(self, location: str) -> list[Operation]:
-        return [found for name, found in self._operations.items() if name.startswith(f"{location}/operations/")]
+    def list(self, collection: str) -> list[Operation]:
+        return [found for name, found in self._operations.items() if name.startswith(f"{collection}/")]
 
     def forget(self, name: str) -> None:
         self.get(name)
