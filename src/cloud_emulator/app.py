@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
 
 from cloud_emulator.catalogue import Catalogue
-from cloud_emulator.errors import EmulatorError, invalid
+from cloud_emulator.errors import EmulatorError
 from cloud_emulator.faults import Faults
 from cloud_emulator.http import Admission, Call, Endpoint, Lazy, failed, not_routed
 from cloud_emulator.iam_api import IamApi
@@ -119,10 +119,7 @@ class Cloud:
     # The emulator's own calls; no fault ever touches these
 
     def _set_faults(self, call: Call) -> dict[str, Any]:
-        try:
-            self.faults.set(**call.content())
-        except EmulatorError as error:
-            raise invalid(str(error)) from None
+        self.faults.set(**call.content())
         return self._status(call)
 
     def _status(self, call: Call) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import email.message
 import email.parser
 import http
 import uuid
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
@@ -82,7 +82,7 @@ class Batch(Route):
         await call.read()
         request.app.state.requests[self.name] += 1
         try:
-            parts = [_part(piece, len(end := _line_ending(piece, 0)), len(piece), end) for piece in _pieces(call)]
+            parts = _mixed_parts(call)
             answers = [await _answered(call, part) for part in parts]
         except ApiError as error:
             return refused(error)
@@ -91,12 +91,13 @@ class Batch(Route):
         return Response(body, headers={"Content-Type": f"multipart/mixed; boundary={boundary}"})
 
 
-def _pieces(call: Call) -> list[bytes]:
-    pieces = call.data.split(_boundary(call))[1:]
-    whole = pieces[: next((at for at, piece in enumerate(pieces) if piece.startswith(b"--")), len(pieces))]
-    if len(whole) > LIMIT:
-        raise invalid(f"The batch has {len(whole)} calls; the limit is {LIMIT}.")
-    return whole
+def _mixed_parts(call: Call) -> list[Part]:
+    _boundary(call)
+    head = f"Content-Type: {call.headers['content-type']}\r\n\r\n".encode()
+    parts: Any = email.parser.BytesParser().parsebytes(head + call.data).get_payload()
+    if not isinstance(parts, list) or len(parts) > LIMIT:
+        raise invalid(f"The batch has {len(parts)} calls; the limit is {LIMIT}.")
+    return [Part({name.lower(): str(value) for name, value in part.items()}, part.get_payload(decode=True)) for part in parts]
 
 
 async def _answered(outer: Call, part: Part) -> bytes:

@@ -227,40 +227,26 @@ class Compute:
     # Operations
 
     def _begin(self, kind: str, target: Instance) -> dict[str, Any]:
-        now = _moment(self.clock.now())
-        name = f"operation-{round(self.clock.now() * 1000)}-{uuid.uuid4().hex[:13]}"
-        where = f"{URL}/projects/{target.project.name}/zones/{target.zone}"
-        made = self._operations[f"{target.project.name}/{target.zone}/{name}"] = {
-            "kind": "compute#operation",
-            "id": str(uuid.uuid4().int % 10**19),
-            "name": name,
-            "zone": where,
-            "operationType": kind,
-            "targetLink": f"{URL}/{target.path}",
-            "targetId": target.number,
-            "status": "RUNNING",
-            "user": ACCOUNT,
-            "progress": 0,
-            "insertTime": now,
-            "startTime": now,
-            "selfLink": f"{where}/operations/{name}",
-        }
-        return made
+        name, made = f"operation-{round(self.clock.now() * 1000)}-{uuid.uuid4().hex[:13]}", _moment(self.clock.now())
+        values = {**self._values(target), "id": uuid.uuid4().int % 10**19, "target": target.number, "now": made}
+        operation = form("operation", **{**values, "name": name, "operation": kind})
+        self._operations[f"{target.project.name}/{target.zone}/{name}"] = operation
+        return operation
 
     def _end(self, operation: dict[str, Any], failure: dict[str, Any] | None = None) -> None:
         operation.update(status="DONE", progress=100, endTime=_moment(self.clock.now()), **(failure or {}))
 
-    def operation(self, project: Project, zone: str, name: str) -> dict[str, Any]:
+    def operation(self, project: Project, zone: str, operation: str) -> dict[str, Any]:
         with self.clock.lock:
-            key = f"{project.name}/{zone}/{name}"
+            key = f"{project.name}/{zone}/{operation}"
             if key not in self._operations:
-                raise refusal("not-found", resource=f"projects/{project.name}/zones/{zone}/operations/{name}")
+                raise refusal("not-found", resource=f"projects/{project.name}/zones/{zone}/operations/{operation}")
             return dict(self._operations[key])
 
-    def wait(self, project: Project, zone: str, name: str) -> dict[str, Any]:
+    def wait(self, project: Project, zone: str, operation: str) -> dict[str, Any]:
         """Until it is done, or for some seconds: Google's answers after two minutes at the latest."""
         until = time.monotonic() + 5
-        while (found := self.operation(project, zone, name))["status"] != "DONE" and time.monotonic() < until:
+        while (found := self.operation(project, zone, operation))["status"] != "DONE" and time.monotonic() < until:
             time.sleep(0.01)
         return found
 
@@ -270,60 +256,24 @@ class Compute:
             self._remove(found)
 
 
+def form(kind: str, **values: object) -> dict[str, Any]:
+    """A resource as recorded/compute.json has it."""
+    return recorded.filled(recorded.load("compute")["resources"][kind], **values)
+
+
 def resource(found: Instance) -> dict[str, Any]:
     """An instance as it is read: whole numbers of 64 bits are texts."""
-    asked = found.asked
-    scheduling = {"onHostMaintenance": "MIGRATE", "automaticRestart": True, "preemptible": False, **asked.get("scheduling", {})}
-    if "maxRunDuration" in scheduling:
-        scheduling["maxRunDuration"] = {"seconds": str(scheduling["maxRunDuration"]["seconds"])}
-    ends = {} if found.terminates is None else {"terminationTimestamp": _moment(found.terminates)}
-    zone = f"{URL}/projects/{found.project.name}/zones/{found.zone}"
-    return {
-        "kind": "compute#instance",
-        "id": found.number,
-        "creationTimestamp": _moment(found.created),
-        "name": found.name,
-        "zone": zone,
-        "status": found.status,
-        "machineType": f"{zone}/machineTypes/{found.machine_type}",
-        "labels": asked.get("labels", {}),
-        "metadata": {"kind": "compute#metadata", **asked.get("metadata", {})},
-        "serviceAccounts": asked.get("serviceAccounts", []),
-        "scheduling": {"provisioningModel": "STANDARD", **scheduling},
-        "resourceStatus": {"scheduling": ends},
-        "networkInterfaces": asked.get("networkInterfaces", []),
-        "disks": asked.get("disks", []),
-        "selfLink": f"{URL}/{found.path}",
-    }
-
-
-def network_resource(project: Project, name: str, found: Network, regions: list[str]) -> dict[str, Any]:
-    where = f"{URL}/projects/{project.name}"
-    there = dict.fromkeys(regions, name) if found.auto else found.subnetworks
-    return {
-        "kind": "compute#network",
-        "id": str(zlib.crc32(name.encode())),
-        "name": name,
-        "selfLink": f"{where}/global/networks/{name}",
-        "autoCreateSubnetworks": found.auto,
-        "subnetworks": [f"{where}/regions/{region}/subnetworks/{each}" for region, each in there.items()],
-        "routingConfig": {"routingMode": "REGIONAL"},
-    }
-
-
-def subnetwork_resource(project: Project, region: str, name: str, of: str, found: Network) -> dict[str, Any]:
-    where = f"{URL}/projects/{project.name}"
-    return {
-        "kind": "compute#subnetwork",
-        "name": name,
-        "network": f"{where}/global/networks/{of}",
-        "ipCidrRange": "10.128.0.0/20",
-        "region": f"{where}/regions/{region}",
-        "selfLink": f"{where}/regions/{region}/subnetworks/{name}",
-        "privateIpGoogleAccess": found.private_access,
-        "purpose": "PRIVATE",
-        "stackType": "IPV4_ONLY",
-    }
+    values = {"project": found.project.name, "zone": found.zone, "name": found.name, "resource": found.path}
+    created, machine = _moment(found.created), found.machine_type
+    made = form("instance", id=found.number, created=created, status=found.status, machine=machine, **values)
+    for key in ("labels", "serviceAccounts", "networkInterfaces", "disks", "metadata", "scheduling"):
+        given = found.asked.get(key)
+        made[key] = {**made[key], **given} if isinstance(given, dict) else given or made[key]
+    if "maxRunDuration" in made["scheduling"]:
+        made["scheduling"]["maxRunDuration"] = {"seconds": str(made["scheduling"]["maxRunDuration"]["seconds"])}
+    if found.terminates is not None:
+        made["resourceStatus"]["scheduling"]["terminationTimestamp"] = _moment(found.terminates)
+    return made
 
 
 def _name(body: dict[str, Any]) -> str:
@@ -391,17 +341,19 @@ class ComputeApi:
         self._catalogue = state.projects.catalogue
 
     def routes(self) -> list[BaseRoute]:
-        operation, get = ZONE + "/operations/{operation}", "compute.zoneOperations.get"
-        table = [
+        service, get = self._service, "compute.zoneOperations.get"
+        instances, operation, networks = ZONE + "/instances", ZONE + "/operations/{operation}", PROJECT + "/global/networks"
+        one = instances + "/{name}"
+        table: list[tuple[str, str, str, str, Callable[..., Any]]] = [
             ("LIST all instances", "GET", PROJECT + "/aggregated/instances", "compute.instances.list", self.list_all),
-            ("LIST instances", "GET", ZONE + "/instances", "compute.instances.list", self.list_zone),
-            ("INSERT instance", "POST", ZONE + "/instances", "compute.instances.create", self.insert),
-            ("GET instance", "GET", ZONE + "/instances/{instance}", "compute.instances.get", self.get),
-            ("DELETE instance", "DELETE", ZONE + "/instances/{instance}", "compute.instances.delete", self.delete),
-            ("GET zone operation", "GET", operation, get, self.operation),
-            ("WAIT for zone operation", "POST", operation + "/wait", get, self.wait),
+            ("LIST instances", "GET", instances, "compute.instances.list", self.list_zone),
+            ("INSERT instance", "POST", instances, "compute.instances.create", self.insert),
+            ("GET instance", "GET", one, "compute.instances.get", lambda _, **of: resource(service.find(**of))),
+            ("DELETE instance", "DELETE", one, "compute.instances.delete", lambda _, **of: service.delete(**of)),
+            ("GET zone operation", "GET", operation, get, lambda _, **of: service.operation(**of)),
+            ("WAIT for zone operation", "POST", operation + "/wait", get, lambda _, **of: service.wait(**of)),
             ("GET region", "GET", REGION, "compute.regions.get", self.region),
-            ("GET network", "GET", PROJECT + "/global/networks/{network}", "compute.networks.get", self.network),
+            ("GET network", "GET", networks + "/{network}", "compute.networks.get", self.network),
             ("GET subnetwork", "GET", REGION + "/subnetworks/{subnetwork}", "compute.subnetworks.get", self.subnetwork),
         ]
         return [
@@ -429,10 +381,10 @@ class ComputeApi:
                 raise refusal("not-found", resource=f"projects/{found.name}/zones/{zone}")
             if region is not None and region not in self._catalogue.regions:
                 raise refusal("not-found", resource=f"projects/{found.name}/regions/{region}")
-            if do == self.wait:  # not under the lock
-                return do(call, found, **parameters)
+            if call.url.path.endswith("/wait"):  # not under the lock
+                return do(call, project=found, **parameters)
             with self._state.clock.lock:
-                return do(call, found, **parameters)
+                return do(call, project=found, **parameters)
 
         return guarded
 
@@ -442,12 +394,6 @@ class ComputeApi:
             accounts = body.get("serviceAccounts") or [{"email": project.default_account}]
             raise refusal("account-denied", account=accounts[0]["email"], user=ACCOUNT)
         return self._service.insert(project, zone, body)
-
-    def get(self, call: Call, project: Project, zone: str, instance: str) -> Any:
-        return resource(self._service.find(project, zone, instance))
-
-    def delete(self, call: Call, project: Project, zone: str, instance: str) -> Any:
-        return self._service.delete(project, zone, instance)
 
     def _page(self, call: Call, found: list[Instance]) -> tuple[list[Instance], dict[str, str]]:
         page, token = call.page([each for each in found if _fits(call, each)], call.integer("maxResults") or 500)
@@ -469,12 +415,6 @@ class ComputeApi:
             items[f"zones/{zone}"] = {"instances": mine} if mine else {"warning": warning}
         return {"kind": "compute#instanceAggregatedList", "items": items, **more}
 
-    def operation(self, call: Call, project: Project, zone: str, operation: str) -> Any:
-        return self._service.operation(project, zone, operation)
-
-    def wait(self, call: Call, project: Project, zone: str, operation: str) -> Any:
-        return self._service.wait(project, zone, operation)
-
     def region(self, call: Call, project: Project, region: str) -> Any:
         where = f"{URL}/projects/{project.name}/zones"
         zones = [f"{where}/{zone}" for zone in self._catalogue.zones if region_of(zone) == region]
@@ -485,12 +425,17 @@ class ComputeApi:
         networks = self._service.networks
         if network not in networks:
             raise refusal("not-found", resource=f"projects/{project.name}/global/networks/{network}")
-        return network_resource(project, network, networks[network], self._catalogue.regions)
+        found, where = networks[network], f"{URL}/projects/{project.name}/regions"
+        there = dict.fromkeys(self._catalogue.regions, network) if found.auto else found.subnetworks
+        links = [f"{where}/{region}/subnetworks/{each}" for region, each in there.items()]
+        made = form("network", id=zlib.crc32(network.encode()), name=network, project=project.name)
+        return {**made, "autoCreateSubnetworks": found.auto, "subnetworks": links}
 
     def subnetwork(self, call: Call, project: Project, region: str, subnetwork: str) -> Any:
         for of, found in self._service.networks.items():
             if subnetwork == (of if found.auto else found.subnetworks.get(region)):
-                return subnetwork_resource(project, region, subnetwork, of, found)
+                made = form("subnetwork", name=subnetwork, project=project.name, region=region, network=of)
+                return {**made, "privateIpGoogleAccess": found.private_access}
         raise refusal("not-found", resource=f"projects/{project.name}/regions/{region}/subnetworks/{subnetwork}")
 
 

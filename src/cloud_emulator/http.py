@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cloud_emulator.errors import ApiError, as_rpc_error, invalid, storage_error
+from cloud_emulator.errors import ApiError, EmulatorError, as_rpc_error, invalid, storage_error
 from cloud_emulator.faults import Faults
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -58,10 +58,6 @@ class Call(Request):
     def root(self) -> str:
         """Of the addresses in answers."""
         return str(self.base_url).rstrip("/")
-
-    @property
-    def query(self) -> dict[str, str]:
-        return dict(self.query_params)
 
     def integer(self, name: str) -> int | None:
         value = self.query_params.get(name)
@@ -161,6 +157,8 @@ class Endpoint(Route):
             answer = self._answer(call, **parameters)
         except UnicodeDecodeError:
             return self._refused(invalid("The name must be valid UTF-8."), call)
+        except EmulatorError as error:  # what the emulator itself was asked to do
+            return self._refused(invalid(str(error)), call)
         except ApiError as error:
             return self._refused(error, call)
         return answer if isinstance(answer, Response) else Json(answer)

@@ -38,13 +38,7 @@ class ServicesApi:
             ("LIST services", "GET", SERVICE, permission + "list", self.list_services),
             ("ENABLE service", "POST", SERVICE + "/{service}:enable", permission + "enable", self.enable),
             ("DISABLE service", "POST", SERVICE + "/{service}:disable", permission + "disable", self.disable),
-            (
-                "GET service",
-                "GET",
-                SERVICE + "/{service}",
-                permission + "get",
-                lambda call, found, service: _of(found, service),
-            ),
+            ("GET service", "GET", SERVICE + "/{service}", permission + "get", lambda _, found, service: _of(found, service)),
         ]
         billing = [
             ("GET billing", "GET", INFO, "resourcemanager.projects.get", self.billing),

@@ -45,7 +45,7 @@ class StorageApi:
             ("COMPOSE object", "POST", OBJECT + "/compose", "storage.objects.create", self.compose),
             ("REWRITE object", "POST", OBJECT + "/rewriteTo/b/{to_bucket}/o/{to}", "storage.objects.create", self.rewrite),
             ("COPY object", "POST", OBJECT + "/copyTo/b/{to_bucket}/o/{to}", "storage.objects.create", self.copy),
-            ("MOVE object", "POST", OBJECT + "/moveTo/o/{to}", "storage.objects.move", self.move),
+            ("MOVE object", "POST", OBJECT + "/moveTo/o/{to}", "storage.objects.move", self.copy),
             ("PUT chunk", "PUT", UPLOAD, "storage.objects.create", self.chunk, "upload_id"),
             ("PUT chunk", "POST", UPLOAD, "storage.objects.create", self.chunk, "upload_id"),
             ("CANCEL upload", "DELETE", UPLOAD, "storage.objects.create", self.cancel, "upload_id"),
@@ -57,10 +57,10 @@ class StorageApi:
             ("CREATE bucket", "POST", "/storage/v1/b", "storage.buckets.create", self.create_bucket),
             ("PATCH bucket", "PATCH", BUCKET, "storage.buckets.update", self.change_bucket),
             ("UPDATE bucket", "PUT", BUCKET, "storage.buckets.update", self.change_bucket),
-            ("DELETE bucket", "DELETE", BUCKET, "storage.buckets.delete", self.delete_bucket),
+            ("DELETE bucket", "DELETE", BUCKET, "storage.buckets.delete", self.delete),
             ("GET layout", "GET", BUCKET + "/storageLayout", "storage.objects.list", self.layout),
-            ("GET policy", "GET", BUCKET + "/iam", "storage.buckets.getIamPolicy", self.get_policy),
-            ("SET policy", "PUT", BUCKET + "/iam", "storage.buckets.setIamPolicy", self.set_policy),
+            ("GET policy", "GET", BUCKET + "/iam", "storage.buckets.getIamPolicy", self.policy),
+            ("SET policy", "PUT", BUCKET + "/iam", "storage.buckets.setIamPolicy", self.policy),
             ("TEST permissions", "GET", BUCKET + "/iam/testPermissions", "", self.test_permissions),
             ("GET account", "GET", "/storage/v1/projects/{project}/serviceAccount", "", self.account),
         ]
@@ -102,8 +102,12 @@ class StorageApi:
         changed = self._store.change(_source(call, bucket, name), call.content(), replace=call.method == "PUT")
         return changed.resource(call.root)
 
-    def delete(self, call: Call, bucket: str, name: str) -> Response:
-        self._store.delete(_source(call, bucket, name))
+    def delete(self, call: Call, bucket: str, name: str = "") -> Response:
+        """An object, or an empty bucket."""
+        if name:
+            self._store.delete(_source(call, bucket, name))
+        else:
+            self._store.delete_bucket(bucket, _conditions(call))
         return Response(status_code=204)
 
     def compose(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
@@ -122,22 +126,15 @@ class StorageApi:
 
     def rewrite(self, call: Call, bucket: str, name: str, to_bucket: str, to: str) -> dict[str, Any]:
         """Always done in one call, as the service does for small objects."""
-        resource = self.copy(call, bucket, name, to_bucket, to)
-        size = resource["size"]
-        return {
-            "kind": "storage#rewriteResponse",
-            "totalBytesRewritten": size,
-            "objectSize": size,
-            "done": True,
-            "resource": resource,
-        }
+        resource = self.copy(call, bucket, name, to, to_bucket)
+        progress = {"totalBytesRewritten": resource["size"], "objectSize": resource["size"], "done": True}
+        return {"kind": "storage#rewriteResponse", **progress, "resource": resource}
 
-    def copy(self, call: Call, bucket: str, name: str, to_bucket: str, to: str, *, move: bool = False) -> dict[str, Any]:
+    def copy(self, call: Call, bucket: str, name: str, to: str, to_bucket: str = "") -> dict[str, Any]:
+        """Or a move, which stays in its bucket."""
         source = Source(bucket, name, call.integer("sourceGeneration"), _conditions(call, "Source"))
-        return self._store.copy(source, to_bucket, to, call.content(), _conditions(call), move=move).resource(call.root)
-
-    def move(self, call: Call, bucket: str, name: str, to: str) -> dict[str, Any]:
-        return self.copy(call, bucket, name, bucket, to, move=True)
+        changes, conditions, move = call.content(), _conditions(call), not to_bucket
+        return self._store.copy(source, to_bucket or bucket, to, changes, conditions, move=move).resource(call.root)
 
     # Uploads
 
@@ -229,25 +226,14 @@ class StorageApi:
         replace = call.method == "PUT"
         return self._store.change_bucket(bucket, call.content(), _conditions(call), replace=replace).resource(call.root)
 
-    def delete_bucket(self, call: Call, bucket: str) -> Response:
-        self._store.delete_bucket(bucket, _conditions(call))
-        return Response(status_code=204)
-
     def layout(self, call: Call, bucket: str) -> dict[str, Any]:
         found = self._store.bucket(bucket)
-        return {
-            "kind": "storage#storageLayout",
-            "bucket": bucket,
-            "location": found.fields["location"],
-            "locationType": found.location_type,
-            "hierarchicalNamespace": {"enabled": False},
-        }
+        where = {"location": found.fields["location"], "locationType": found.location_type}
+        return {"kind": "storage#storageLayout", "bucket": bucket, **where, "hierarchicalNamespace": {"enabled": False}}
 
-    def get_policy(self, call: Call, bucket: str) -> dict[str, Any]:
-        return self._store.bucket(bucket).policy_resource()
-
-    def set_policy(self, call: Call, bucket: str) -> dict[str, Any]:
-        return self._store.set_policy(bucket, call.content()).policy_resource()
+    def policy(self, call: Call, bucket: str) -> dict[str, Any]:
+        store, writes = self._store, call.method == "PUT"
+        return (store.set_policy(bucket, call.content()) if writes else store.bucket(bucket)).policy_resource()
 
     def test_permissions(self, call: Call, bucket: str) -> dict[str, Any]:
         """Every permission is granted but for what a read-only fault takes away."""

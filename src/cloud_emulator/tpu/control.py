@@ -25,21 +25,28 @@ from cloud_emulator.tpu.state import STOCK_OUT, Behaviour, Event, Failure, State
 Found = TypeVar("Found")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-ORDERS: set[str] = set()
+UNLOCKED = ("close", "routes")
+Class = TypeVar("Class", bound=type)
 
 
-def order(method: Method) -> Method:
-    """What can be ordered over HTTP, too; done under the clock's lock."""
-    ORDERS.add(method.__name__)
+def locked(cls: Class) -> Class:
+    """Public methods run under the clock's lock."""
 
-    @wraps(method)
-    def locked(self: Tpu, *arguments: Any, **named: Any) -> Any:
-        with self.clock.lock:
-            return method(self, *arguments, **named)
+    def under_lock(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def run(self: Tpu, *arguments: Any, **named: Any) -> Any:
+            with self.clock.lock:
+                return method(self, *arguments, **named)
 
-    return locked  # type: ignore[return-value]
+        return run
+
+    for name, method in list(vars(cls).items()):
+        if callable(method) and not name.startswith("_") and name not in UNLOCKED:
+            setattr(cls, name, under_lock(method))
+    return cls
 
 
+@locked
 class Tpu:
     """Nodes and queued resources go by their ids, or by full names where several have the same id.
 
@@ -64,12 +71,10 @@ class Tpu:
             self.compute.close()
         self.state.machines.close()
 
-    @order
     def set(self, **settings: bool | float | None) -> None:
         """Change how long things take and how they go from now on; the names are those of `Behaviour`."""
         self.state.behaviour = validated(Behaviour, {**self.state.behaviour.model_dump(), **settings})
 
-    @order
     def advance(self, seconds: float) -> None:
         """Skip time: what falls into it has happened when this returns."""
         if seconds < 0:
@@ -78,7 +83,6 @@ class Tpu:
 
     # What befalls nodes
 
-    @order
     def preempt(self, node: str, grace_seconds: float = 2.0) -> None:
         """With a notice: `instance/preempted` is TRUE and processes get SIGTERM; PREEMPTED when they ended or time is up.
 
@@ -86,29 +90,24 @@ class Tpu:
         """
         self.node_table.preempt(self._living(node), grace_seconds)
 
-    @order
     def kill(self, node: str) -> None:
         """Preempted without a notice."""
         self.node_table.lose(self._living(node), "without notice")
 
-    @order
     def vanish(self, node: str) -> None:
         """Gone at once, with its machines and its name."""
         self.node_table.forget(self._node(node), "vanished", "lost without a trace")
 
-    @order
     def kill_worker(self, node: str, worker: int = 0) -> None:
         """All processes of one worker end; the node stays READY."""
         self.machine(node, worker).kill_processes()
         self._note("worker killed", node, worker)
 
-    @order
     def freeze(self, node: str, worker: int = 0) -> None:
         """One worker's processes stop without ending."""
         self.machine(node, worker).freeze()
         self._note("frozen", node, worker)
 
-    @order
     def thaw(self, node: str, worker: int = 0) -> None:
         self.machine(node, worker).thaw()
         self._note("thawed", node, worker)
@@ -116,29 +115,24 @@ class Tpu:
     def _note(self, what: str, node: str, worker: int) -> None:
         self.state.history.add(what, self._node(node).name, f"worker {worker}")
 
-    @order
     def maintenance(self, node: str, event: str = "TERMINATE_ON_HOST_MAINTENANCE") -> None:
         """What `instance/maintenance-event` says from now on; "NONE" when it is over."""
         self.node_table.announce_maintenance(self._node(node), event)
 
-    @order
     def repair(self, node: str, seconds: float = 1.0, state: str = "REPAIRING") -> None:
         """REPAIRING (or RESTARTING, …) for so long, then READY: the startup script runs again with the same folders."""
         self.node_table.reboot(self._living(node), state_named(state), seconds)
 
-    @order
     def set_state(self, node: str, state: str) -> None:
         """What the API says of a node from now on, such as UNKNOWN; its machines go on."""
         self.node_table.set_state(self._node(node), state_named(state), state.lower(), "by order")
 
-    @order
     def fail_metadata(self, node: str, worker: int = 0, count: int = 1, path: str = "") -> None:
         """The next `count` requests to a worker's metadata server for what begins with `path` fail as recorded, 503 or 500."""
         self.machine(node, worker).metadata.fail(count, path)
 
     # What befalls requests
 
-    @order
     def answer_next(self, name: str, zone: str | None = None, count: int | None = 1, requests: str | None = None) -> None:
         """Give a recorded answer (`cloud_emulator.recorded`) to the next `count` requests that it is for; None: to all of them.
 
@@ -150,38 +144,31 @@ class Tpu:
             raise EmulatorError(f"'{zone}' is no zone with TPUs.{suggest(zone, known)}")
         self.state.orders.add(name, zone, count, requests)
 
-    @order
     def take_back(self, name: str | None = None, zone: str | None = None) -> None:
         """Answers that were ordered and not given yet; None: any."""
         self.state.orders.take_back(name, zone)
         for found in self.queue.all():
             self.queue.retry(found)
 
-    @order
     def stock_out(self, zone: str, count: int | None = None) -> None:
         """No capacity: creations fail with code 8, queued resources wait. `count` creations, or until `restock`."""
         self.answer_next(STOCK_OUT, zone, count)
 
-    @order
     def restock(self, zone: str | None = None) -> None:
         self.take_back(STOCK_OUT, zone)
 
-    @order
     def hold(self, queued: str) -> None:
         """A queued resource goes on waiting, until `release` or its valid_until."""
         self._queued(queued).held = True
 
-    @order
     def release(self, queued: str) -> None:
         found = self._queued(queued)
         found.held = False
         self.queue.retry(found)
 
-    @order
     def suspend(self, queued: str) -> None:
         self.queue.suspend(self._queued(queued))
 
-    @order
     def fail_queued(self, queued: str, name: str = "failed-internal") -> None:
         """FAILED with the `failedData` of a recorded answer; first SUSPENDING, where it is being provisioned or ACTIVE."""
         found = self._queued(queued)
@@ -191,7 +178,6 @@ class Tpu:
 
     # Projects: None is the one that the emulator began with
 
-    @order
     def set_quota(
         self,
         accelerator: str,
@@ -206,35 +192,28 @@ class Tpu:
         """
         self.projects.known(project).quotas.set(accelerator, limit, location, spot)
 
-    @order
     def disable_service(self, service: str, project: str | None = None) -> None:
         self.projects.known(project).services.discard(service)
 
-    @order
     def enable_service(self, service: str, project: str | None = None) -> None:
         self.projects.known(project).services.add(service)
 
-    @order
     def set_billing(self, enabled: bool, project: str | None = None) -> None:
         self.projects.known(project).billing = enabled
 
-    @order
     def deny(self, permission: str, project: str | None = None) -> None:
         """Nobody has that permission ("tpu.nodes.create", or "tpu.*") from now on."""
         self.projects.known(project).denied.add(permission)
 
-    @order
     def allow(self, permission: str | None = None, project: str | None = None) -> None:
         """Take `deny` back; None: all of them."""
         denied = self.projects.known(project).denied
         denied.clear() if permission is None else denied.discard(permission)
 
-    @order
     def add_secret(self, name: str, value: str, project: str | None = None) -> None:
         """A new version of a secret of Secret Manager."""
         self.projects.known(project).secrets.setdefault(name, []).append(value.encode())
 
-    @order
     def add_project(self, project: str) -> None:
         self.projects.add(project)
 
@@ -242,48 +221,42 @@ class Tpu:
 
     def nodes(self) -> dict[str, str]:
         """State by id (by full name where two nodes have the same id)."""
-        with self.clock.lock:
-            found = {each.name: each.node.state.name for each in self.node_table.all()}
-            return {_shortest(name, found): state for name, state in found.items()}
+        found = {each.name: each.node.state.name for each in self.node_table.all()}
+        return {_shortest(name, found): state for name, state in found.items()}
 
     def queued_resources(self) -> dict[str, str]:
         """State by id."""
-        with self.clock.lock:
-            found = {each.name: each.state.name for each in self.queue.all()}
-            return {_shortest(name, found): state for name, state in found.items()}
+        found = {each.name: each.state.name for each in self.queue.all()}
+        return {_shortest(name, found): state for name, state in found.items()}
 
     def machine(self, node: str, worker: int = 0) -> Machine:
         """One worker: its `folder`, `home`, `console()`, `processes()` and `metadata`."""
-        with self.clock.lock:
-            machines = self._node(node).machines
-            if not 0 <= worker < len(machines):
-                raise EmulatorError(f"node '{node}' has {len(machines)} running workers; there is no worker {worker}")
-            return machines[worker]
+        machines = self._node(node).machines
+        if not 0 <= worker < len(machines):
+            raise EmulatorError(f"node '{node}' has {len(machines)} running workers; there is no worker {worker}")
+        return machines[worker]
 
     def console(self, node: str, worker: int = 0) -> str:
         """What the startup script said on that worker."""
         return self.machine(node, worker).console()
 
     def history(self) -> list[Event]:
-        with self.clock.lock:
-            return list(self.state.history.events)
+        return list(self.state.history.events)
 
     def node_seconds(self) -> dict[str, float]:
         """How long each node ran, by its full name: from READY until it was stopped, preempted or deleted."""
-        with self.clock.lock:
-            return self.state.history.node_seconds()
+        return self.state.history.node_seconds()
 
     def status(self) -> dict[str, Any]:
-        with self.clock.lock:
-            return {
-                "now": self.clock.now(),
-                "project": self.projects.default,
-                "nodes": self.nodes(),
-                "queued_resources": self.queued_resources(),
-                "orders": self.state.orders.ordered(),
-                "node_seconds": self.node_seconds(),
-                "injected": self.faults.injected,
-            }
+        return {
+            "now": self.clock.now(),
+            "project": self.projects.default,
+            "nodes": self.nodes(),
+            "queued_resources": self.queued_resources(),
+            "orders": self.state.orders.ordered(),
+            "node_seconds": self.node_seconds(),
+            "injected": self.faults.injected,
+        }
 
     def _node(self, name: str) -> Slice:
         return _one("node", name, {found.name: found for found in self.node_table.all()})
@@ -301,39 +274,32 @@ class Tpu:
 
     def routes(self) -> list[BaseRoute]:
         """Below /_control/tpu: POST ACTION with its arguments as JSON."""
-        console = "/console/{node}/{worker}"
-        return [
-            Endpoint("", "GET", "/status", "", lambda call: self.status(), api="control"),
-            Endpoint("", "GET", "/history", "", lambda call: [each._asdict() for each in self.history()], api="control"),
-            Endpoint("", "GET", console, "", self._console, api="control"),
-            Endpoint("", "POST", "/faults", "", self._set_faults, api="control"),
-            Endpoint("", "DELETE", "/faults", "", self._set_faults, api="control"),
-            Endpoint("", "POST", "/{action}", "", self._act, api="control"),
+        table: list[tuple[str, str, Callable[..., Any]]] = [
+            ("GET", "/status", lambda call: self.status()),
+            ("GET", "/history", lambda call: [each._asdict() for each in self.history()]),
+            ("GET", "/console/{node}/{worker}", self._console),
+            ("POST", "/faults", self._set_faults),
+            ("DELETE", "/faults", self._set_faults),
+            ("POST", "/{action}", self._act),
         ]
+        return [Endpoint("", method, path, "", answer, api="control") for method, path, answer in table]
 
     def _console(self, call: Call, node: str, worker: str) -> Response:
-        try:
-            return PlainTextResponse(self.console(node, int(worker)))
-        except ValueError as error:
-            raise invalid(str(error)) from None
+        return PlainTextResponse(self.console(node, int(worker)))
 
     def _set_faults(self, call: Call) -> dict[str, Any]:
-        try:
-            self.faults.set(**call.content())
-        except EmulatorError as error:
-            raise invalid(str(error)) from None
+        self.faults.set(**call.content())
         return self.status()
 
     def _act(self, call: Call, action: str) -> dict[str, Any]:
-        if action not in ORDERS:
-            raise storage_error(404, f"there is no '{action}' to do.{suggest(action, ORDERS)}", "notFound")
+        orders = {name for name, each in vars(Tpu).items() if getattr(each, "__annotations__", {}).get("return") == "None"}
+        if action.startswith("_") or action == "close" or action not in orders:
+            raise storage_error(404, f"there is no '{action}' to do.{suggest(action, orders)}", "notFound")
         try:
             pydantic.validate_call(getattr(self, action))(**call.content())
         except pydantic.ValidationError as error:
             wrong = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-            raise invalid(f"{action}: {'; '.join(wrong)}") from None
-        except EmulatorError as error:
-            raise invalid(f"{action}: {error}") from None
+            raise invalid("; ".join(wrong)) from None
         return self.status()
 
 

@@ -365,15 +365,10 @@ class Nodes:
             node_id, hosts = found.name.rpartition("/")[2], found.accelerator.hosts
             create = self._state.machines.create
             found.machines = create(node_id, hosts, lambda worker, addresses: self._metadata(found, worker, addresses))
-            outside = found.node.network_config.enable_external_ips
-            found.node.network_endpoints = [
-                types.NetworkEndpoint(
-                    ip_address=machine.address,
-                    port=TPU_PORT,
-                    access_config=types.AccessConfig(external_ip=f"203.0.113.{number % 256}" if outside else ""),
-                )
-                for number, machine in enumerate(found.machines)
-            ]
+            ends, outside = found.node.network_endpoints, found.node.network_config.enable_external_ips
+            for number, machine in enumerate(found.machines):
+                access = types.AccessConfig(external_ip=f"203.0.113.{number % 256}" if outside else "")
+                ends.append(types.NetworkEndpoint(ip_address=machine.address, port=TPU_PORT, access_config=access))
         for machine in found.machines:
             machine.boot(found.node.metadata.get("startup-script", ""))
 
