@@ -27,22 +27,14 @@ from cloud_emulator.storage.store import Store
 if TYPE_CHECKING:
     from cloud_emulator.tpu.control import Tpu
 
-# Where each API is served, by gcloud's names: at the root, or, where paths are alike, below a name that no bucket has.
-PATHS = {
-    "TPU": "",
-    "SERVICEUSAGE": "_serviceusage",
-    "CLOUDRESOURCEMANAGER": "_cloudresourcemanager",
-    "CLOUDBILLING": "_cloudbilling",
-    "IAM": "_iam",
-    "CLOUDQUOTAS": "_cloudquotas",
-    "SECRETMANAGER": "_secretmanager",
-    "COMPUTE": "_compute",
-}
+# Each API is served below a name that no bucket has, but for the TPU API, which is at the root beside Cloud Storage.
+APIS = ("SERVICEUSAGE", "CLOUDRESOURCEMANAGER", "CLOUDBILLING", "IAM", "CLOUDQUOTAS", "SECRETMANAGER", "COMPUTE")
 
 
 def endpoints(url: str) -> dict[str, str]:
     """gcloud's own variables; the addresses end with a slash, as it needs them."""
-    return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{url}/{path}/" if path else f"{url}/" for name, path in PATHS.items()}
+    variable = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
+    return {f"{variable}TPU": f"{url}/", **{variable + name: f"{url}/_{name.lower()}/" for name in APIS}}
 
 
 class Cloud:

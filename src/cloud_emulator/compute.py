@@ -309,19 +309,11 @@ def _account_of(made: Instance) -> str:
 
 def _metadata(made: Instance, items: dict[str, str], address: str) -> dict[str, Any]:
     """What the metadata server says: unlike a TPU VM's, with the user's own project and the instance's own name."""
-    return instance_tree(
-        made.name,
-        made.zone,
-        made.project.name,
-        made.project.number,
-        id=made.number,
-        machine_type=made.machine_type,
-        address=address,
-        email=_account_of(made),
-        attributes=items,
-        tags=[],
-        scheduling={"automatic-restart": "TRUE", "on-host-maintenance": "MIGRATE", "preemptible": "FALSE"},
-    )
+    project, name = made.project, made.name
+    values = {"name": name, "zone": made.zone, "home": project.name, "home_number": project.number, "id": made.number}
+    scheduling = {"automatic-restart": "TRUE", "on-host-maintenance": "MIGRATE", "preemptible": "FALSE"}
+    values |= {"machine": made.machine_type, "address": address}
+    return instance_tree(_account_of(made), [], values, attributes=items, scheduling=scheduling)
 
 
 def _moment(at: float) -> str:

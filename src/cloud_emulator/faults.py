@@ -64,7 +64,7 @@ def validated(model: type[Any], settings: dict[str, Any]) -> Any:
 
 
 def decide(settings: FaultSettings, writes: bool, is_download: bool, rolls: list[float]) -> str:
-    """Which fault befalls a request, "" for none, given five random numbers in [0, 1); latency is added in any case."""
+    """Which fault a request meets, "" for none, given five random numbers in [0, 1); latency is added in any case."""
     drop, error, drop_after, error_after, truncate = rolls
     found = {
         "read_only": writes and settings.read_only,
@@ -75,11 +75,11 @@ def decide(settings: FaultSettings, writes: bool, is_download: bool, rolls: list
         "error_after": error_after < settings.error_after_rate,
         "truncate": is_download and truncate < settings.truncate_rate,
     }
-    return next((fault for fault, befalls in found.items() if befalls), "")
+    return next((fault for fault, chosen in found.items() if chosen), "")
 
 
 class Fault(NamedTuple):
-    """What befalls a request: `refusal` in place of the answer, latency in any case."""
+    """The fault that a request meets: `refusal` in place of the answer, latency in any case."""
 
     kind: str = ""
     latency_seconds: float = 0.0

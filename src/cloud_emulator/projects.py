@@ -13,19 +13,7 @@ from cloud_emulator import recorded
 from cloud_emulator.catalogue import Accelerator, Catalogue, region_of
 from cloud_emulator.errors import EmulatorError, error_info, permission_denied, rpc_error, suggest
 
-SERVICES = {
-    "tpu.googleapis.com": "Cloud TPU API",
-    "compute.googleapis.com": "Compute Engine API",
-    "storage.googleapis.com": "Cloud Storage API",
-    "storage-api.googleapis.com": "Google Cloud Storage JSON API",
-    "serviceusage.googleapis.com": "Service Usage API",
-    "cloudresourcemanager.googleapis.com": "Cloud Resource Manager API",
-    "cloudbilling.googleapis.com": "Cloud Billing API",
-    "iam.googleapis.com": "Identity and Access Management (IAM) API",
-    "cloudquotas.googleapis.com": "Cloud Quotas API",
-    "secretmanager.googleapis.com": "Secret Manager API",
-    "logging.googleapis.com": "Cloud Logging API",
-}
+SERVICES: dict[str, str] = recorded.load("projects")["services"]  # titles by name
 PROJECT_ID = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 DEFAULT_LIMIT = 16_384  # enough for any type
 

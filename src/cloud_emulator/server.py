@@ -127,7 +127,7 @@ class Emulator:
 
     @property
     def tpu(self) -> Tpu:
-        """Orders to the emulated TPU service: what befalls nodes, what fails, how long things take, what time it is."""
+        """Orders to the emulated TPU service: preemptions, failures, quota, delays, the clock."""
         return self._cloud.tpu()
 
     @property

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from saver import open_checkpoints, restore, save, state
+from checkpoint_writer import open_checkpoints, restore, save, state
 
 from cloud_emulator import Emulator
 
 FOLDER = "gs://runs/w/checkpoints"
-SAVER = Path(__file__).with_name("saver.py")
+WRITER = Path(__file__).with_name("checkpoint_writer.py")
 
 
 def start(environment: dict[str, str], *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, str(SAVER), *map(str, arguments)]
+    command = [sys.executable, str(WRITER), *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

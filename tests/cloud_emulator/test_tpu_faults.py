@@ -1,4 +1,4 @@
-"""What befalls nodes and requests, to order."""
+"""Faults of nodes and of requests, injected."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Machines:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"tpulm-{os.getpid()}-", suffix=".tmp"))
             self._folder_lock = os.open(self._folder, os.O_RDONLY)  # by name and lock tpulm knows what it may remove, should
-            fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # the guardians be killed as well
+            fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # the init processes be killed as well
         return self._folder / f"{name}-{uuid.uuid4().hex[:6]}"
 
     def _variables(self, address: str, addresses: list[str]) -> dict[str, str]:

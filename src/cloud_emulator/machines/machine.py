@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloud_emulator.machines import guardian
+from cloud_emulator.machines import init_process
 from cloud_emulator.machines.metadata import Metadata
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -55,7 +55,7 @@ class Machine:
         self._mark = f"{MARK}={mark}\0".encode()
         self._environment = {**environment, MARK: mark}
         self._settings = settings
-        self._guardian: subprocess.Popen[bytes] | None = None
+        self._init: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def boot(self, script: str) -> None:
@@ -63,7 +63,7 @@ class Machine:
         if sys.platform != "linux":
             raise RuntimeError("emulated machines need Linux's /proc")
         with self._lock:
-            if self._guardian is not None:
+            if self._init is not None:
                 return
             for folder in (self.home, self.folder / "tmp", self.folder / "bin"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,8 @@ class Machine:
             path = self.folder / "startup-script"
             _write_program(path, script)
             with self.serial.open("ab") as serial:
-                self._guardian = subprocess.Popen(
-                    [sys.executable, "-I", "-S", guardian.__file__, str(path) if script else "", str(self.folder)],
+                self._init = subprocess.Popen(
+                    [sys.executable, "-I", "-S", init_process.__file__, str(path) if script else "", str(self.folder)],
                     stdin=subprocess.PIPE,
                     stdout=serial,
                     stderr=serial,
@@ -97,13 +97,13 @@ class Machine:
 
     @property
     def is_on(self) -> bool:
-        return self._guardian is not None
+        return self._init is not None
 
     def processes(self) -> set[int]:
-        """Those of the startup script and all that came of it: below the guardian, or with the mark where that is gone."""
-        if self._guardian is None:
+        """Those of the startup script and all that came of it: below the init process, or with the mark where that is gone."""
+        if self._init is None:
             return set()
-        return set(guardian.descendants(self._guardian.pid)) if self._guardian.poll() is None else self._marked()
+        return set(init_process.descendants(self._init.pid)) if self._init.poll() is None else self._marked()
 
     def _marked(self) -> set[int]:
         found: set[int] = set()
@@ -130,11 +130,11 @@ class Machine:
         self.signal(signal.SIGCONT)
 
     def kill_processes(self) -> None:
-        """The machine stays on, with nothing running; its guardian goes on adopting orphans meanwhile."""
-        if self._guardian is None:
+        """The machine stays on, with nothing running; its init process goes on adopting orphans meanwhile."""
+        if self._init is None:
             return
         give_up_at = time.monotonic() + END_SECONDS
-        while left := self.processes() or self._marked() - {self._guardian.pid}:
+        while left := self.processes() or self._marked() - {self._init.pid}:
             self._give_up(left, give_up_at)
             for process in left:
                 with contextlib.suppress(ProcessLookupError):
@@ -148,14 +148,14 @@ class Machine:
     def power_off(self) -> None:
         """All processes are gone when this returns."""
         with self._lock:
-            if self._guardian is None:
+            if self._init is None:
                 return
             self.kill_processes()
-            self._guardian.kill()
-            self._guardian.wait()
-            if self._guardian.stdin is not None:
-                self._guardian.stdin.close()
-            self._guardian = None
+            self._init.kill()
+            self._init.wait()
+            if self._init.stdin is not None:
+                self._init.stdin.close()
+            self._init = None
 
     def remove(self) -> None:
         self.power_off()

@@ -20,51 +20,16 @@ from cloud_emulator.http import refuse_pages
 Tree = dict[str, Any]  # str leaves
 
 ROOT = "/computeMetadata/v1"
-TOKEN_SECONDS = 3599
 GUEST_ATTRIBUTE = re.compile(r"instance/guest-attributes/[A-Za-z0-9_-]{1,128}/[A-Za-z0-9_-]{1,128}")
 
 
-def instance_tree(
-    name: str,
-    zone: str,
-    project: str,
-    number: int,
-    *,
-    id: str,
-    machine_type: str,
-    address: str,
-    email: str,
-    attributes: dict[str, str],
-    tags: list[str],
-    scheduling: dict[str, str],
-) -> Tree:
-    """What any VM of Compute Engine is told."""
-    token = {"access_token": "emulated", "expires_in": TOKEN_SECONDS, "token_type": "Bearer"}
-    account = {
-        "aliases": "default\n",
-        "email": email,
-        "scopes": "https://www.googleapis.com/auth/cloud-platform\n",
-        "token": json.dumps(token),
-    }
-    return {
-        "instance": {
-            "attributes": attributes,
-            "hostname": f"{name}.{zone}.c.{project}.internal",
-            "id": id,
-            "image": "projects/cloud-emulator/global/images/emulated",
-            "machine-type": f"projects/{number}/machineTypes/{machine_type}",
-            "maintenance-event": "NONE",
-            "name": name,
-            "network-interfaces": {"0": {"ip": address, "network": f"projects/{number}/networks/default"}},
-            "preempted": "FALSE",
-            "scheduling": scheduling,
-            "service-accounts": {"default": account, email: account},
-            "tags": json.dumps(tags),
-            "zone": f"projects/{number}/zones/{zone}",
-        },
-        "project": {"attributes": {}, "numeric-project-id": str(number), "project-id": project},
-        "universe": {"universe-domain": "googleapis.com", "universe_domain": "googleapis.com"},
-    }
+def instance_tree(email: str, tags: list[str], values: dict[str, object], **instance: dict[str, str]) -> Tree:
+    """What any VM of Compute Engine is told; `values` fill recorded/metadata.json, `instance` has further parts."""
+    known = recorded.load("metadata")
+    tree, account = recorded.filled(known["tree"], **values), recorded.filled(known["account"], email=email)
+    accounts = {"default": account, email: account}
+    tree["instance"] |= {"tags": json.dumps(tags), "service-accounts": accounts, **instance}
+    return tree
 
 
 def put(tree: Tree, path: str, value: str | Tree) -> None:

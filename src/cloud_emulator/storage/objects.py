@@ -14,21 +14,12 @@ from urllib.parse import quote
 
 import google_crc32c
 
+from cloud_emulator import recorded
 from cloud_emulator.errors import invalid, storage_error
 
 # What an upload or a patch may say about an object; everything else in the request is the server's business.
-WRITABLE_FIELDS = (
-    "contentType",
-    "contentEncoding",
-    "contentDisposition",
-    "contentLanguage",
-    "cacheControl",
-    "customTime",
-    "storageClass",
-    "temporaryHold",
-    "eventBasedHold",
-    "metadata",
-)
+_TEXTS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl", "customTime")
+WRITABLE_FIELDS = (*_TEXTS, "storageClass", "temporaryHold", "eventBasedHold", "metadata")
 MULTI_REGIONS = {"US", "EU", "ASIA"}
 DUAL_REGIONS = {"NAM4", "EUR4", "EUR5", "EUR7", "EUR8", "ASIA1"}
 
@@ -59,29 +50,12 @@ class StoredObject:
 
     def resource(self, root: str) -> dict[str, Any]:
         """As clients are sent it; `root` begins the links."""
-        path = f"b/{self.bucket}/o/{quote(self.name, safe='')}"
-        created = timestamp(self.generation)
-        resource: dict[str, Any] = {
-            "kind": "storage#object",
-            "id": f"{self.bucket}/{self.name}/{self.generation}",
-            "selfLink": f"{root}/storage/v1/{path}",
-            "mediaLink": f"{root}/download/storage/v1/{path}?generation={self.generation}&alt=media",
-            "name": self.name,
-            "bucket": self.bucket,
-            "generation": str(self.generation),
-            "metageneration": str(self.metageneration),
-            **self.fields,
-            "size": str(self.size),
-            "crc32c": self.crc32c,
-            "md5Hash": self.md5,
-            "componentCount": self.component_count,
-            "etag": etag(self.generation, self.metageneration),
-            "timeCreated": created,
-            "updated": timestamp(self.updated),
-            "timeStorageClassUpdated": created,
-            "timeFinalized": created,
-        }
-        return {name: value for name, value in resource.items() if value is not None}
+        values = {name: getattr(self, name) for name in ("bucket", "name", "generation", "metageneration", "size", "crc32c")}
+        values |= {"path": f"b/{self.bucket}/o/{quote(self.name, safe='')}", "root": root, "updated": timestamp(self.updated)}
+        values |= {"created": timestamp(self.generation), "etag": etag(self.generation, self.metageneration)}
+        resource = recorded.filled(recorded.load("storage")["object"], **values)
+        more = {"md5Hash": self.md5, "componentCount": self.component_count}
+        return resource | self.fields | {name: value for name, value in more.items() if value is not None}
 
 
 @dataclass
@@ -112,31 +86,15 @@ class Bucket:
         return "multi-region" if location in MULTI_REGIONS else "dual-region" if location in DUAL_REGIONS else "region"
 
     def resource(self, root: str) -> dict[str, Any]:
-        return {
-            "kind": "storage#bucket",
-            "id": self.name,
-            "selfLink": f"{root}/storage/v1/b/{self.name}",
-            "name": self.name,
-            "projectNumber": "0",
-            "metageneration": str(self.metageneration),
-            "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "inherited"},
-            "softDeletePolicy": {"retentionDurationSeconds": "604800", "effectiveTime": timestamp(self.created)},
-            **self.fields,
-            "locationType": self.location_type,
-            "etag": etag(self.updated, self.metageneration),
-            "timeCreated": timestamp(self.created),
-            "updated": timestamp(self.updated),
-        }
+        values = {"name": self.name, "root": root, "metageneration": self.metageneration, "location": self.location_type}
+        values |= {"created": timestamp(self.created), "updated": timestamp(self.updated)}
+        values |= {"etag": etag(self.updated, self.metageneration)}
+        return recorded.filled(recorded.load("storage")["bucket"], **values) | self.fields
 
     def policy_resource(self) -> dict[str, Any]:
-        revision = self.policy.get("revision", 0)
-        return {
-            "kind": "storage#policy",
-            "resourceId": f"projects/_/buckets/{self.name}",
-            "version": self.policy.get("version", 1),
-            "etag": base64.b64encode(f"{self.created:x}/{revision}".encode()).decode(),
-            "bindings": self.policy.get("bindings", []),
-        }
+        tag = base64.b64encode(f"{self.created:x}/{self.policy.get('revision', 0)}".encode()).decode()
+        known = recorded.filled(recorded.load("storage")["policy"], name=self.name, etag=tag)
+        return known | {name: self.policy[name] for name in ("version", "bindings") if name in self.policy}
 
 
 def timestamp(microseconds: int) -> str:

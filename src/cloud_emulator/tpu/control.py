@@ -81,7 +81,7 @@ class Tpu:
             raise EmulatorError(f"time goes on, not back; found {seconds} seconds")
         self.clock.advance(seconds)
 
-    # What befalls nodes
+    # Faults of nodes
 
     def preempt(self, node: str, grace_seconds: float = 2.0) -> None:
         """With a notice: `instance/preempted` is TRUE and processes get SIGTERM; PREEMPTED when they ended or time is up.
@@ -131,7 +131,7 @@ class Tpu:
         """The next `count` requests to a worker's metadata server for what begins with `path` fail as recorded, 503 or 500."""
         self.machine(node, worker).metadata.fail(count, path)
 
-    # What befalls requests
+    # Faults of requests
 
     def answer_next(self, name: str, zone: str | None = None, count: int | None = 1, requests: str | None = None) -> None:
         """Give a recorded answer (`cloud_emulator.recorded`) to the next `count` requests that it is for; None: to all of them.
@@ -179,12 +179,7 @@ class Tpu:
     # Projects: None is the one that the emulator began with
 
     def set_quota(
-        self,
-        accelerator: str,
-        limit: int,
-        location: str | None = None,
-        spot: bool | None = None,
-        project: str | None = None,
+        self, accelerator: str, limit: int, location: str | None = None, spot: bool | None = None, project: str | None = None
     ) -> None:
         """`limit` counts chips or cores as the type's name does. `accelerator` is a type, or "v5litepod" for all of them.
 

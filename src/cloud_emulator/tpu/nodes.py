@@ -188,12 +188,12 @@ class Nodes:
         lacks = limit is not None and asks and sum(held) > limit
         return Failure.recorded("failed-addresses", limit=limit, region=region) if lacks else None
 
-    def begin(self, made: Slice, operation: Operation | None, doomed: bool = False) -> None:
-        """What was prepared is being created, and `operation` ends when it is READY; `doomed`: it stays CREATING."""
+    def begin(self, made: Slice, operation: Operation | None, will_fail: bool = False) -> None:
+        """What was prepared is being created, and `operation` ends when it is READY; `will_fail`: it stays CREATING."""
         self._slices[made.name] = made
         self._state.history.add("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
         behaviour, clock = self._state.behaviour, self._state.clock
-        if doomed:
+        if will_fail:
             return
 
         def boot() -> None:
@@ -308,7 +308,7 @@ class Nodes:
         self._state.operations.end(operation, found.node)
         return operation
 
-    # What befalls them
+    # Preemption, loss and maintenance
 
     def preempt(self, found: Slice, grace_seconds: float) -> None:
         """Machines are told, and get SIGTERM; once all of their processes ended, or after the grace, the node is PREEMPTED."""
@@ -409,19 +409,11 @@ class Nodes:
         own: dict[str, Any] = recorded.filled(told, **values)
         ends = ATTRIBUTES + "worker-network-endpoints"
         own[ends] = ",".join(recorded.filled(told[ends], address=address) for address in addresses)
-        tree = instance_tree(
-            own["instance/name"],
-            found.zone,
-            home,
-            number,
-            id=str(10**18 + zlib.crc32(f"{node.name}/{node.id}/{worker}".encode())),
-            machine_type="n1-standard-96",
-            address=addresses[worker],
-            email=node.service_account.email or project.default_account,
-            attributes=dict(node.metadata),
-            tags=list(node.tags),
-            scheduling={"automatic-restart": "FALSE" if found.spot else "TRUE", "on-host-maintenance": "TERMINATE"},
-        )
+        scheduling = {"automatic-restart": "FALSE" if found.spot else "TRUE", "on-host-maintenance": "TERMINATE"}
+        values |= {"name": own["instance/name"], "home": home, "home_number": number, "address": addresses[worker]}
+        values |= {"id": 10**18 + zlib.crc32(f"{node.name}/{node.id}/{worker}".encode()), "machine": "n1-standard-96"}
+        email = node.service_account.email or project.default_account
+        tree = instance_tree(email, list(node.tags), values, attributes=dict(node.metadata), scheduling=scheduling)
         for path, value in own.items():
             put(tree, path, value)
         return tree

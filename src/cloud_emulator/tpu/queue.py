@@ -147,7 +147,7 @@ class Queue:
         failure = self._shared.orders.failure("failed_data", "CREATE queued", zone, **values)
         failure = failure or self._all_nodes.lacks_addresses(found.wanted)
         for made in found.wanted:
-            self._all_nodes.begin(made, None, doomed=failure is not None)
+            self._all_nodes.begin(made, None, will_fail=failure is not None)
         if failure is not None:
             self._shared.clock.after(self._shared.behaviour.create_seconds, lambda: self._fail_if(found, failure))
         return None

@@ -1,4 +1,4 @@
-"""A program of the tests: saves checkpoints until it is told to stop. `saver.py FOLDER STEPS [COORDINATOR PROCESSES INDEX]`."""
+"""A program of the tests that saves checkpoints: `checkpoint_writer.py FOLDER STEPS [COORDINATOR PROCESSES INDEX]`."""
 
 from __future__ import annotations
 

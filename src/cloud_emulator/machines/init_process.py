@@ -1,6 +1,6 @@
 """What process 1 is on a machine: it runs the startup script, adopts orphans, and takes all with it when the emulator is gone.
 
-Started as a program of its own, with nothing but the standard library: guardian.py SCRIPT FOLDER. Its standard input is a
+Started as a program of its own, with nothing but the standard library: init_process.py SCRIPT FOLDER. Its standard input is a
 pipe whose other end the emulator holds; when that closes, every process of the machine is killed and FOLDER removed.
 """
 
