@@ -13,7 +13,7 @@ from typing import Any
 
 from cloud_emulator.errors import ApiError, EmulatorError, suggest
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def answer(name: str, file: str = "tpu", /, **values: object) -> dict[str, Any]:
