@@ -7,7 +7,7 @@ with Emulator() as emulator:
 
 from cloud_emulator.errors import EmulatorError
 from cloud_emulator.faults import FaultSettings
-from cloud_emulator.machines.machine import MachineSettings
+from cloud_emulator.machines import MachineSettings
 from cloud_emulator.server import Emulator, environment_for
 
 __all__ = ["Emulator", "EmulatorError", "FaultSettings", "MachineSettings", "environment_for"]

@@ -19,8 +19,8 @@ from cloud_emulator import recorded
 from cloud_emulator.catalogue import region_of
 from cloud_emulator.errors import ACCOUNT, ApiError, EmulatorError, invalid, suggest
 from cloud_emulator.http import Call, Endpoint
-from cloud_emulator.machines.machine import Machine
-from cloud_emulator.machines.metadata import instance_tree
+from cloud_emulator.machines import Machine
+from cloud_emulator.metadata import instance_tree
 from cloud_emulator.projects import Project
 from cloud_emulator.tpu.state import Orders, State
 
@@ -28,6 +28,8 @@ URL = "https://www.googleapis.com/compute/v1"
 SERVICE = "compute.googleapis.com"
 MACHINE_TYPES = {"e2-micro": 2, "e2-small": 2, "e2-medium": 2}  # vCPUs, as quota counts them
 CPUS, ADDRESSES = "CPUS", "IN_USE_ADDRESSES"
+PROJECT = "/projects/{project}"
+ZONE, REGION = PROJECT + "/zones/{zone}", PROJECT + "/regions/{region}"
 LIMITS = {CPUS: 24.0, ADDRESSES: 64.0}  # in each region; a project that has asked for more than Google's first 8 addresses
 SHORTEST_SECONDS, LONGEST_SECONDS = 30, 120 * 86_400  # of maxRunDuration
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -70,11 +72,10 @@ class Network:
 
 
 class Compute:
-    """Its methods may be called from any thread."""
+    """The API, below /_compute/compute/v1, and what rehearsals and tests do to it from any thread."""
 
     def __init__(self, state: State):
-        self._state = state
-        self._catalogue = state.projects.catalogue
+        self._state, self._catalogue = state, state.projects.catalogue
         self._instances: dict[str, Instance] = {}
         self._operations: dict[str, dict[str, Any]] = {}
         self._orders = Orders("compute")
@@ -117,16 +118,22 @@ class Compute:
 
     # What the API does, under the clock's lock
 
-    def insert(self, project: Project, zone: str, body: dict[str, Any]) -> dict[str, Any]:
+    def insert(self, call: Call, project: Project, zone: str) -> dict[str, Any]:
         """The operation. Raises ApiError."""
-        made = Instance(project, zone, _name(body), body, self.clock.now(), str(uuid.uuid4().int % 10**19))
+        body = call.content()
+        if not project.is_granted("iam.serviceAccounts.actAs"):
+            accounts = body.get("serviceAccounts") or [{"email": project.default_account}]
+            raise refusal("account-denied", account=accounts[0]["email"], user=ACCOUNT)
+        made = Instance(project, zone, str(body.get("name", "")), body, self.clock.now(), str(uuid.uuid4().int % 10**19))
         _check(made)
         if made.path in self._instances:
             raise refusal("name-taken", resource=made.path)
         if (order := self._orders.take("http", "", zone)) is not None:
             raise refusal(order, **self._values(made))
-        if (short := self._short(made)) is not None:
-            raise refusal("quota", **{**self._values(made), **short})
+        wanted = {CPUS: MACHINE_TYPES[made.machine_type], ADDRESSES: int(made.has_address)}
+        for quota in self.quotas(project, region_of(zone)):
+            if quota["usage"] + wanted[quota["metric"]] > quota["limit"]:
+                raise refusal("quota", **{**self._values(made), **quota})
         self._instances[made.path] = made
         operation = self._begin("insert", made)
         no_account = None if project.has_account(_account_of(made)) else "no-account"
@@ -179,7 +186,7 @@ class Compute:
             del self._instances[found.path]
             self._state.history.add("vm deleted", found.path)
         if found.machine is not None:
-            self._state.machines.remove(found.machine)
+            found.machine.remove()
             found.machine = None
 
     def find(self, project: Project, zone: str, name: str) -> Instance:
@@ -200,14 +207,6 @@ class Compute:
             ADDRESSES: float(sum(found.has_address for found in mine)),
         }
         return [{"metric": metric, "limit": limit, "usage": usage[metric]} for metric, limit in limits.items()]
-
-    def _short(self, made: Instance) -> dict[str, Any] | None:
-        """The quota that does not suffice."""
-        wanted = {CPUS: MACHINE_TYPES[made.machine_type], ADDRESSES: int(made.has_address)}
-        for quota in self.quotas(made.project, region_of(made.zone)):
-            if quota["usage"] + wanted[quota["metric"]] > quota["limit"]:
-                return quota
-        return None
 
     def _values(self, made: Instance) -> dict[str, object]:
         return {
@@ -255,95 +254,20 @@ class Compute:
         for found in list(self._instances.values()):
             self._remove(found)
 
-
-def form(kind: str, **values: object) -> dict[str, Any]:
-    """A resource as recorded/compute.json has it."""
-    return recorded.filled(recorded.load("compute")["resources"][kind], **values)
-
-
-def resource(found: Instance) -> dict[str, Any]:
-    """An instance as it is read: whole numbers of 64 bits are texts."""
-    values = {"project": found.project.name, "zone": found.zone, "name": found.name, "resource": found.path}
-    created, machine = _moment(found.created), found.machine_type
-    made = form("instance", id=found.number, created=created, status=found.status, machine=machine, **values)
-    for key in ("labels", "serviceAccounts", "networkInterfaces", "disks", "metadata", "scheduling"):
-        given = found.asked.get(key)
-        made[key] = {**made[key], **given} if isinstance(given, dict) else given or made[key]
-    if "maxRunDuration" in made["scheduling"]:
-        made["scheduling"]["maxRunDuration"] = {"seconds": str(made["scheduling"]["maxRunDuration"]["seconds"])}
-    if found.terminates is not None:
-        made["resourceStatus"]["scheduling"]["terminationTimestamp"] = _moment(found.terminates)
-    return made
-
-
-def _name(body: dict[str, Any]) -> str:
-    name = str(body.get("name", ""))
-    if not _NAME.fullmatch(name):
-        raise invalid(f"Invalid value for field 'resource.name': '{name}'. Must be a match of regex '{_NAME.pattern}'")
-    return name
-
-
-def _check(made: Instance) -> None:
-    """Raises ApiError (400) for a body that Google would not take."""
-    body = made.asked
-    if made.machine_type not in MACHINE_TYPES:
-        raise invalid(
-            f"Invalid value for field 'resource.machineType': '{body['machineType']}'. Machine type with name "
-            f"'{made.machine_type}' does not exist in zone '{made.zone}'."
-        )
-    if not any(disk.get("boot") and disk.get("initializeParams", {}).get("sourceImage") for disk in body.get("disks", ())):
-        raise invalid("Invalid value for field 'resource.disks': ''. No boot disk specified.")
-    if not body.get("networkInterfaces"):
-        raise invalid("Invalid value for field 'resource.networkInterfaces': ''. At least one network interface is required.")
-    scheduling = body.get("scheduling", {})
-    if duration := scheduling.get("maxRunDuration"):
-        if not SHORTEST_SECONDS <= int(duration.get("seconds", 0)) <= LONGEST_SECONDS:
-            raise invalid("Invalid value for field 'resource.scheduling.maxRunDuration': it is from 30 seconds to 120 days.")
-        if not scheduling.get("instanceTerminationAction"):
-            raise invalid("Invalid value for field 'resource.scheduling': maxRunDuration needs an instanceTerminationAction.")
-
-
-def _account_of(made: Instance) -> str:
-    return next((str(account["email"]) for account in made.asked.get("serviceAccounts", ())), made.project.default_account)
-
-
-def _metadata(made: Instance, items: dict[str, str], address: str) -> dict[str, Any]:
-    """What the metadata server says: unlike a TPU VM's, with the user's own project and the instance's own name."""
-    project, name = made.project, made.name
-    values = {"name": name, "zone": made.zone, "home": project.name, "home_number": project.number, "id": made.number}
-    scheduling = {"automatic-restart": "TRUE", "on-host-maintenance": "MIGRATE", "preemptible": "FALSE"}
-    values |= {"machine": made.machine_type, "address": address}
-    return instance_tree(_account_of(made), [], values, attributes=items, scheduling=scheduling)
-
-
-def _moment(at: float) -> str:
-    """As "2026-11-23T04:05:06.789-00:00"."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}-00:00"
-
-
-PROJECT = "/projects/{project}"
-ZONE, REGION = PROJECT + "/zones/{zone}", PROJECT + "/regions/{region}"
-
-
-class ComputeApi:
-    """Below /_compute/compute/v1."""
-
-    def __init__(self, service: Compute, state: State):
-        self._service, self._state = service, state
-        self._catalogue = state.projects.catalogue
+    # Over HTTP
 
     def routes(self) -> list[BaseRoute]:
-        service, get = self._service, "compute.zoneOperations.get"
+        get = "compute.zoneOperations.get"
         instances, operation, networks = ZONE + "/instances", ZONE + "/operations/{operation}", PROJECT + "/global/networks"
         one = instances + "/{name}"
         table: list[tuple[str, str, str, str, Callable[..., Any]]] = [
             ("LIST all instances", "GET", PROJECT + "/aggregated/instances", "compute.instances.list", self.list_all),
             ("LIST instances", "GET", instances, "compute.instances.list", self.list_zone),
             ("INSERT instance", "POST", instances, "compute.instances.create", self.insert),
-            ("GET instance", "GET", one, "compute.instances.get", lambda _, **of: resource(service.find(**of))),
-            ("DELETE instance", "DELETE", one, "compute.instances.delete", lambda _, **of: service.delete(**of)),
-            ("GET zone operation", "GET", operation, get, lambda _, **of: service.operation(**of)),
-            ("WAIT for zone operation", "POST", operation + "/wait", get, lambda _, **of: service.wait(**of)),
+            ("GET instance", "GET", one, "compute.instances.get", lambda _, **of: resource(self.find(**of))),
+            ("DELETE instance", "DELETE", one, "compute.instances.delete", lambda _, **of: self.delete(**of)),
+            ("GET zone operation", "GET", operation, get, lambda _, **of: self.operation(**of)),
+            ("WAIT for zone operation", "POST", operation + "/wait", get, lambda _, **of: self.wait(**of)),
             ("GET region", "GET", REGION, "compute.regions.get", self.region),
             ("GET network", "GET", networks + "/{network}", "compute.networks.get", self.network),
             ("GET subnetwork", "GET", REGION + "/subnetworks/{subnetwork}", "compute.subnetworks.get", self.subnetwork),
@@ -380,25 +304,18 @@ class ComputeApi:
 
         return guarded
 
-    def insert(self, call: Call, project: Project, zone: str) -> Any:
-        body = call.content()
-        if not project.is_granted("iam.serviceAccounts.actAs"):
-            accounts = body.get("serviceAccounts") or [{"email": project.default_account}]
-            raise refusal("account-denied", account=accounts[0]["email"], user=ACCOUNT)
-        return self._service.insert(project, zone, body)
-
     def _page(self, call: Call, found: list[Instance]) -> tuple[list[Instance], dict[str, str]]:
         page, token = call.page([each for each in found if _fits(call, each)], call.integer("maxResults") or 500)
         return page, {"nextPageToken": token} if token else {}
 
     def list_zone(self, call: Call, project: Project, zone: str) -> Any:
-        page, more = self._page(call, self._service.of(project, zone))
+        page, more = self._page(call, self.of(project, zone))
         items = [resource(each) for each in page]
         return {"kind": "compute#instanceList", **({"items": items} if items else {}), **more}
 
     def list_all(self, call: Call, project: Project) -> Any:
         """Zones without any have a warning in place of instances, as Google's answer has."""
-        page, more = self._page(call, self._service.of(project))
+        page, more = self._page(call, self.of(project))
         items: dict[str, Any] = {}
         for zone in self._catalogue.zones:
             mine = [resource(each) for each in page if each.zone == zone]
@@ -410,11 +327,11 @@ class ComputeApi:
     def region(self, call: Call, project: Project, region: str) -> Any:
         where = f"{URL}/projects/{project.name}/zones"
         zones = [f"{where}/{zone}" for zone in self._catalogue.zones if region_of(zone) == region]
-        quotas = self._service.quotas(project, region)
+        quotas = self.quotas(project, region)
         return {"kind": "compute#region", "name": region, "status": "UP", "zones": zones, "quotas": quotas}
 
     def network(self, call: Call, project: Project, network: str) -> Any:
-        networks = self._service.networks
+        networks = self.networks
         if network not in networks:
             raise refusal("not-found", resource=f"projects/{project.name}/global/networks/{network}")
         found, where = networks[network], f"{URL}/projects/{project.name}/regions"
@@ -424,11 +341,69 @@ class ComputeApi:
         return {**made, "autoCreateSubnetworks": found.auto, "subnetworks": links}
 
     def subnetwork(self, call: Call, project: Project, region: str, subnetwork: str) -> Any:
-        for of, found in self._service.networks.items():
+        for of, found in self.networks.items():
             if subnetwork == (of if found.auto else found.subnetworks.get(region)):
                 made = form("subnetwork", name=subnetwork, project=project.name, region=region, network=of)
                 return {**made, "privateIpGoogleAccess": found.private_access}
         raise refusal("not-found", resource=f"projects/{project.name}/regions/{region}/subnetworks/{subnetwork}")
+
+
+def form(kind: str, **values: object) -> dict[str, Any]:
+    """A resource as recorded/compute.json has it."""
+    return recorded.filled(recorded.load("compute")["resources"][kind], **values)
+
+
+def resource(found: Instance) -> dict[str, Any]:
+    """An instance as it is read: whole numbers of 64 bits are texts."""
+    values = {"project": found.project.name, "zone": found.zone, "name": found.name, "resource": found.path}
+    created, machine = _moment(found.created), found.machine_type
+    made = form("instance", id=found.number, created=created, status=found.status, machine=machine, **values)
+    for key in ("labels", "serviceAccounts", "networkInterfaces", "disks", "metadata", "scheduling"):
+        given = found.asked.get(key)
+        made[key] = {**made[key], **given} if isinstance(given, dict) else given or made[key]
+    if "maxRunDuration" in made["scheduling"]:
+        made["scheduling"]["maxRunDuration"] = {"seconds": str(made["scheduling"]["maxRunDuration"]["seconds"])}
+    if found.terminates is not None:
+        made["resourceStatus"]["scheduling"]["terminationTimestamp"] = _moment(found.terminates)
+    return made
+
+
+def _check(made: Instance) -> None:
+    """Raises ApiError (400) for a body that Google would not take."""
+    body, scheduling = made.asked, made.asked.get("scheduling", {})
+    duration = scheduling.get("maxRunDuration")
+    boots = any(disk.get("boot") and disk.get("initializeParams", {}).get("sourceImage") for disk in body.get("disks", ()))
+    fits = duration and SHORTEST_SECONDS <= int(duration.get("seconds", 0)) <= LONGEST_SECONDS
+    unknown = f"Machine type with name '{made.machine_type}' does not exist in zone '{made.zone}'."
+    rules = [
+        (_NAME.fullmatch(made.name), "name", made.name, f"Must be a match of regex '{_NAME.pattern}'"),
+        (made.machine_type in MACHINE_TYPES, "machineType", body["machineType"], unknown),
+        (boots, "disks", "", "No boot disk specified."),
+        (body.get("networkInterfaces"), "networkInterfaces", "", "At least one network interface is required."),
+        (not duration or fits, "scheduling.maxRunDuration", duration, "It is from 30 seconds to 120 days."),
+        (not duration or scheduling.get("instanceTerminationAction"), "scheduling", "", "No instanceTerminationAction."),
+    ]
+    for holds, field_, value, message in rules:
+        if not holds:
+            raise invalid(f"Invalid value for field 'resource.{field_}': '{value}'. {message}")
+
+
+def _account_of(made: Instance) -> str:
+    return next((str(account["email"]) for account in made.asked.get("serviceAccounts", ())), made.project.default_account)
+
+
+def _metadata(made: Instance, items: dict[str, str], address: str) -> dict[str, Any]:
+    """What the metadata server says: unlike a TPU VM's, with the user's own project and the instance's own name."""
+    project, name = made.project, made.name
+    values = {"name": name, "zone": made.zone, "home": project.name, "home_number": project.number, "id": made.number}
+    scheduling = {"automatic-restart": "TRUE", "on-host-maintenance": "MIGRATE", "preemptible": "FALSE"}
+    values |= {"machine": made.machine_type, "address": address}
+    return instance_tree(_account_of(made), [], values, attributes=items, scheduling=scheduling)
+
+
+def _moment(at: float) -> str:
+    """As "2026-11-23T04:05:06.789-00:00"."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}-00:00"
 
 
 def _fits(call: Call, found: Instance) -> bool:

@@ -1,6 +1,6 @@
 """Between starlette and the emulated services: who is let in, how requests are read, faults and refusals.
 
-Everything a service adds is a table of `Endpoint`. What of this starlette could not do by itself: docs/design/emulator_http.md.
+Everything a service adds is a table of `Endpoint`. What of this starlette could not do by itself: docs/design/emulator-http.md.
 
 The emulator runs scripts as its user, and a page of any site may send requests to 127.0.0.1. It may not read what is printed
 on a terminal, so the address that the emulator prints begins with a random token, `http://127.0.0.1:9023/TOKEN`, and nothing

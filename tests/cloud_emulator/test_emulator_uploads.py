@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from cloud_emulator import Emulator
-from cloud_emulator.storage.uploads import QUANTUM_BYTES
+from cloud_emulator.storage.api import QUANTUM_BYTES
 
 CONTENT = os.urandom(3 * QUANTUM_BYTES + 5)
 TOTAL = len(CONTENT)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import re
+import threading
+import uuid
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from starlette.responses import Response
@@ -17,12 +21,13 @@ from cloud_emulator.http import Call, Endpoint, json_object
 from cloud_emulator.storage import listing
 from cloud_emulator.storage.objects import Preconditions, StoredObject, etag, promised_hashes
 from cloud_emulator.storage.store import Source, Store
-from cloud_emulator.storage.uploads import ByteRange, Session, Sessions
 
 BUCKET = "/storage/v1/b/{bucket}"
 OBJECT = BUCKET + "/o/{name}"
 UPLOAD = "/upload/storage/v1/b/{bucket}/o"
 RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+QUANTUM_BYTES = 256 * 1024  # what is kept of an unfinished upload is a multiple of this
+CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 JSON_API = ("storage", "upload", "download", "batch")
 
 
@@ -30,7 +35,7 @@ class StorageApi:
     def __init__(self, store: Store, is_granted: Callable[[str], bool]):
         self._store = store
         self._is_granted = is_granted
-        self._sessions = Sessions(store)
+        self._sessions: dict[str, Session] = {}  # lost with the emulator: it answers 404, and clients begin anew
 
     def routes(self) -> list[BaseRoute]:
         media = "storage.objects.get"
@@ -64,12 +69,9 @@ class StorageApi:
             ("TEST permissions", "GET", BUCKET + "/iam/testPermissions", "", self.test_permissions),
             ("GET account", "GET", "/storage/v1/projects/{project}/serviceAccount", "", self.account),
         ]
-        return [*(_endpoint(*row) for row in table), batch.Batch("/batch/storage/v1")]
-
-    def xml_routes(self) -> list[BaseRoute]:
-        """To be tried last: every path has this form."""
-        path, permission = "/{bucket}/{name:path}", "storage.objects.get"
-        return [_endpoint(f"{verb} media", verb, path, permission, self.xml_download) for verb in ("GET", "HEAD")]
+        path = "/{bucket}/{name:path}"  # every path has this form, so these are last
+        xml = [_endpoint(f"{verb} media", verb, path, media, self.xml_download) for verb in ("GET", "HEAD")]
+        return [*(_endpoint(*row) for row in table), batch.Batch("/batch/storage/v1"), *xml]
 
     def name_of(self, call: Call) -> str:
         """The object that a request is for, wherever the request says so; of a listing its prefix."""
@@ -79,7 +81,7 @@ class StorageApi:
             return unquote(name) if name else query.get("prefix", "")
         try:
             if "upload_id" in query:
-                return self._sessions.get(query["upload_id"]).name
+                return self._session(call).name
             return self._described(call)[0]
         except ApiError:  # will be refused anyway
             return query.get("name", "")
@@ -163,23 +165,46 @@ class StorageApi:
     def begin(self, call: Call, bucket: str) -> Response:
         name, resource = self._described(call)
         fields = {"contentType": call.headers.get("x-upload-content-type", "application/octet-stream"), **resource}
-        promised = promised_hashes(resource, call.headers)
-        key = self._sessions.begin(Session(bucket, name, fields, _conditions(call), promised))
+        session = Session(bucket, name, fields, _conditions(call), promised_hashes(resource, call.headers))
+        self._store.check(bucket, name, session.conditions)
+        key = uuid.uuid4().hex
+        self._sessions[key] = session
         location = f"{call.root}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={key}"
         return Response(headers={"Location": location, "X-GUploader-UploadID": key})
 
+    def _session(self, call: Call) -> Session:
+        session = self._sessions.get(call.query_params["upload_id"])
+        if session is None:
+            raise storage_error(404, "No such upload session.", "notFound")
+        if session.cancelled:
+            raise storage_error(499, "The upload was cancelled.", "cancelled")
+        return session
+
     def chunk(self, call: Call, bucket: str) -> dict[str, Any] | Response:
-        given = ByteRange.parse(call.headers.get("content-range"), len(call.data))
-        promised = promised_hashes({}, call.headers) if given.total is not None else {}
-        key = call.query_params["upload_id"]
-        session = self._sessions.receive(key, call.data, given, promised, complete=call.complete)
-        if session.done is not None:
-            return session.done.resource(call.root)
-        kept = len(session.content)
+        """Keeps what is new of a chunk, and makes the object once all is there. A session that is done repeats its answer."""
+        key, session, given = call.query_params["upload_id"], self._session(call), ByteRange.parse(call)
+        with session.lock:
+            if session.done is None:
+                session.append(call.data, given, complete=call.complete)
+                if call.complete and len(session.content) == given.total:
+                    promised = session.promised | promised_hashes({}, call.headers)
+                    content, session.content = bytes(session.content), bytearray()
+                    about = (session.fields, session.conditions, promised)
+                    try:
+                        made = self._store.put(session.bucket, session.name, content, *about)
+                    except ApiError:
+                        del self._sessions[key]
+                        raise
+                    session.done = dataclasses.replace(made, content=b"")  # only what is said of it is needed again
+            if session.done is not None:
+                return session.done.resource(call.root)
+            kept = len(session.content)
         return Response(b"", 308, {"X-GUploader-UploadID": key} | ({"Range": f"bytes=0-{kept - 1}"} if kept else {}))
 
     def cancel(self, call: Call, bucket: str) -> Response:
-        self._sessions.cancel(call.query_params["upload_id"])
+        session = self._session(call)
+        with session.lock:
+            session.cancelled, session.content = True, bytearray()
         return Response(status_code=499)
 
     # Downloads
@@ -302,3 +327,55 @@ def _headers(stored: StoredObject) -> dict[str, str]:
         "Content-Disposition": stored.fields.get("contentDisposition"),
     }
     return {name: value for name, value in headers.items() if value is not None}
+
+
+# Resumable uploads: sessions that collect an object's bytes over several requests and broken connections
+
+
+class ByteRange(NamedTuple):
+    """What a request carries. `start` is None in a question about the state; `total` is None while it is unknown."""
+
+    start: int | None
+    total: int | None
+
+    @classmethod
+    def parse(cls, call: Call) -> ByteRange:
+        header = call.headers.get("content-range")
+        if header is None:  # the whole object in one go
+            return cls(0, len(call.data))
+        found = CONTENT_RANGE.fullmatch(header.strip())
+        if found is None:
+            raise invalid(f"Failed to parse Content-Range header: '{header}'")
+        first, _, total = found.groups()
+        return cls(None if first is None else int(first), None if total == "*" else int(total))
+
+
+@dataclass
+class Session:
+    bucket: str
+    name: str
+    fields: dict[str, Any]
+    conditions: Preconditions
+    promised: dict[str, str]
+    content: bytearray = field(default_factory=bytearray, repr=False)
+    done: StoredObject | None = None
+    cancelled: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def append(self, chunk: bytes, given: ByteRange, *, complete: bool) -> None:
+        kept, start = len(self.content), given.start
+        if start is None:
+            return
+        if start > kept:
+            message = (
+                f"Invalid request.  According to the Content-Range header, the upload offset is {start} byte(s), "
+                f"which exceeds already uploaded size of {kept} byte(s)."
+            )
+            raise storage_error(503, message, "backendError")
+        end = start + len(chunk)
+        if given.total is not None and end > given.total:
+            raise invalid(f"The Content-Range header announces {given.total} bytes, and {end} were sent.")
+        if not complete or end != given.total:
+            end -= end % QUANTUM_BYTES
+        if end > kept:
+            self.content += memoryview(chunk)[kept - start : end - start]

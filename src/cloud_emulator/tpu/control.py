@@ -15,8 +15,7 @@ from cloud_emulator.compute import Compute
 from cloud_emulator.errors import EmulatorError, invalid, storage_error, suggest
 from cloud_emulator.faults import Faults, validated
 from cloud_emulator.http import Call, Endpoint
-from cloud_emulator.machines.hosting import Machines
-from cloud_emulator.machines.machine import Machine
+from cloud_emulator.machines import Machine, Machines
 from cloud_emulator.projects import Projects
 from cloud_emulator.tpu.nodes import OVER, Nodes, Slice, state_named
 from cloud_emulator.tpu.queue import Queue, Queued

@@ -16,8 +16,8 @@ from google.longrunning.operations_pb2 import Operation
 from cloud_emulator import recorded
 from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
 from cloud_emulator.errors import EmulatorError
-from cloud_emulator.machines.machine import Machine
-from cloud_emulator.machines.metadata import Tree, instance_tree, put
+from cloud_emulator.machines import Machine
+from cloud_emulator.metadata import Tree, instance_tree, put
 from cloud_emulator.projects import Demand, Project
 from cloud_emulator.tpu.state import Failure, State, refused, resource_refusal, timestamp
 
@@ -374,7 +374,7 @@ class Nodes:
 
     def remove_machines(self, found: Slice) -> None:
         for machine in found.machines:
-            self._state.machines.remove(machine)
+            machine.remove()
 
     def _metadata(self, found: Slice, worker: int, addresses: list[str]) -> Tree:
         """As on a Compute Engine machine, with what is recorded of TPU VMs: in a project of Google's own, with its own name."""

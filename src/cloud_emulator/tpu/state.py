@@ -20,7 +20,7 @@ from cloud_emulator import recorded
 from cloud_emulator.clock import Clock
 from cloud_emulator.errors import ApiError, EmulatorError, rpc_error
 from cloud_emulator.faults import Seconds
-from cloud_emulator.machines.hosting import Machines
+from cloud_emulator.machines import Machines
 from cloud_emulator.projects import Demand, Projects
 
 STOCK_OUT = "stock-out"

@@ -1,1 +1,0 @@
-"""VMs as processes of this machine (docs/design/emulated-tpus.md)."""
