@@ -25,12 +25,6 @@ class Part(NamedTuple):
     content: bytes
 
 
-class Upload(NamedTuple):
-    metadata: bytes
-    content: bytes
-    content_type: str
-
-
 def _boundary(call: Call) -> bytes:
     message = email.message.Message()
     message["Content-Type"] = call.headers.get("content-type", "")
@@ -40,7 +34,7 @@ def _boundary(call: Call) -> bytes:
     return b"--" + boundary.encode()
 
 
-def related_parts(call: Call) -> Upload:
+def related_parts(call: Call) -> tuple[Part, Part]:
     """The metadata and the content, which runs to the last boundary and so may contain anything."""
     body, boundary = call.data, _boundary(call)
     first, end = body.find(boundary), body.rfind(boundary + b"--")
@@ -50,7 +44,7 @@ def related_parts(call: Call) -> Upload:
         raise invalid("Multipart body must have exactly two parts.")
     metadata = _part(body, first + len(boundary) + len(ending), second, ending)
     content = _part(body, second + 2 * len(ending) + len(boundary), end - len(ending), ending)
-    return Upload(metadata.content, content.content, content.headers.get("content-type", "application/octet-stream"))
+    return metadata, content
 
 
 def _line_ending(body: bytes, at: int) -> bytes:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -27,12 +25,8 @@ def bucket(gcs: Emulator) -> Iterator[Any]:
         yield client.bucket("runs")
 
 
-@pytest.mark.parametrize("name", ["x", ODD_NAME, "#?&=/ //日本", "..", "a/../b"])
+@pytest.mark.parametrize("name", ["x", ODD_NAME, "#?&=/ //日本", "a/../b"])
 def test_names_go_there_and_back(bucket: Any, name: str):
-    if name == "..":
-        with pytest.raises(refusals.BadRequest):
-            bucket.blob(name).upload_from_string(b"hello")
-        return
     bucket.blob(name).upload_from_string(b"hello", content_type="text/plain")
     assert [blob.name for blob in bucket.list_blobs()] == [name]
     blob = bucket.get_blob(name)
@@ -41,7 +35,7 @@ def test_names_go_there_and_back(bucket: Any, name: str):
     assert not bucket.blob(name).exists()
 
 
-@pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 17])
+@pytest.mark.parametrize("size", [0, CHUNK, 5 * CHUNK + 17])
 def test_resumable_uploads_and_downloads_in_chunks(gcs: Emulator, bucket: Any, size: int):
     content = bytes(i % 251 for i in range(size))
     bucket.blob("x", chunk_size=CHUNK).upload_from_file(io.BytesIO(content), checksum="crc32c")
@@ -49,44 +43,6 @@ def test_resumable_uploads_and_downloads_in_chunks(gcs: Emulator, bucket: Any, s
     assert gcs.requests["PUT chunk"] > size // CHUNK
     assert bucket.blob("x").download_as_bytes(checksum="md5") == content
     assert bucket.blob("y", chunk_size=CHUNK).download_as_bytes() == content
-
-
-def test_ranges_and_generations(bucket: Any):
-    blob = bucket.blob("x")
-    blob.upload_from_string(b"0123456789")
-    assert blob.download_as_bytes(start=3, end=5) == b"345"
-    assert blob.download_as_bytes(start=-2) == b"89"
-    first = blob.generation
-    blob.upload_from_string(b"new", if_generation_match=first)
-    assert blob.generation > first
-    with pytest.raises(refusals.NotFound):
-        bucket.blob("x", generation=first).download_as_bytes()
-    with pytest.raises(refusals.PreconditionFailed):
-        blob.upload_from_string(b"stale", if_generation_match=first)
-    with pytest.raises(refusals.PreconditionFailed):
-        blob.delete(if_generation_match=first)
-    assert blob.download_as_bytes(if_generation_match=blob.generation) == b"new"
-
-
-def test_of_sixteen_clients_that_create_one_wins(gcs: Emulator):
-    outcomes: Counter[str] = Counter()
-    gate = threading.Barrier(16)
-
-    def create(number: int) -> None:
-        with closing(storage.Client()) as client:
-            gate.wait()
-            try:
-                client.bucket("runs").blob("lease").upload_from_string(str(number), if_generation_match=0)
-                outcomes["won"] += 1
-            except refusals.PreconditionFailed:
-                outcomes["lost"] += 1
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcomes == {"won": 1, "lost": 15}
 
 
 def test_listing_in_pages_and_with_a_delimiter(bucket: Any):
@@ -206,18 +162,6 @@ def test_buckets(bucket: Any):
     assert not made.exists()
     with pytest.raises(refusals.NotFound, match="The specified bucket does not exist"):
         list(client.list_blobs("second"))
-
-
-def test_policies(bucket: Any):
-    policy = bucket.get_iam_policy(requested_policy_version=3)
-    policy.bindings.append({"role": "roles/storage.objectAdmin", "members": {"serviceAccount:worker@p"}})
-    bucket.set_iam_policy(policy)
-    with pytest.raises(refusals.PreconditionFailed):
-        bucket.set_iam_policy(policy)
-    assert bucket.get_iam_policy().bindings[0]["members"] == {"serviceAccount:worker@p"}
-    wanted = ["storage.objects.create", "storage.buckets.get"]
-    assert bucket.test_iam_permissions(wanted) == wanted
-    assert "@" in bucket.client.get_service_account_email()
 
 
 def test_compressed_objects(bucket: Any):

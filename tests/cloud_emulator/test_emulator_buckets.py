@@ -39,13 +39,6 @@ def test_names_that_buckets_cannot_have(gcs: Emulator, name: str):
         gcs.create_bucket(name)
 
 
-def test_layout_and_account(gcs: Emulator):
-    layout = requests.get(f"{gcs.url}/storage/v1/b/runs/storageLayout", timeout=30).json()
-    assert layout["location"] == "US-CENTRAL1" and layout["hierarchicalNamespace"] == {"enabled": False}
-    account = requests.get(f"{gcs.url}/storage/v1/projects/p/serviceAccount", timeout=30).json()
-    assert account["email_address"].endswith(".iam.gserviceaccount.com")
-
-
 def test_the_policy_of_a_bucket(gcs: Emulator):
     policy = f"{gcs.url}/storage/v1/b/runs/iam"
     old = requests.get(policy, timeout=30).json()
@@ -73,10 +66,3 @@ def test_a_folder_belongs_to_one_emulator(tmp_path: Path):
     with Emulator(tmp_path), pytest.raises(EmulatorError, match="another emulator"):
         Emulator(tmp_path)
     Emulator(tmp_path).stop()
-
-
-def test_requests_are_counted(gcs: Emulator):
-    requests.get(f"{gcs.url}/storage/v1/b/runs", timeout=30)
-    requests.get(f"{gcs.url}/storage/v1/b/runs/o/x", timeout=30)
-    requests.get(f"{gcs.url}/_control/status", timeout=30)
-    assert gcs.requests == {"GET bucket": 1, "GET object": 1}

@@ -12,7 +12,6 @@ import gcsfs
 import google.api_core.exceptions as refusals
 import pytest
 import requests
-import tensorstore as ts
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
@@ -48,10 +47,6 @@ SOON = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.05).with_timeout(20)
 )
 def test_what_becomes_of_a_request(settings: dict[str, Any], request_: tuple[bool, bool], kind: str):
     assert decide(FaultSettings(**settings), *request_, LOW) == kind
-
-
-def test_no_faults_no_verdict():
-    assert decide(FaultSettings(), *WRITE, [0.0] * 5) == ""
 
 
 @pytest.mark.parametrize(
@@ -203,19 +198,6 @@ def test_gcsfs_survives_refusals_drops_and_cuts(gcs: Emulator):
     gcs.faults.set(truncate_rate=1, count=1)
     assert files.cat("runs/a") == b"content"
     assert gcs.faults.injected == {"error": 1, "drop": 1, "truncate": 1}
-
-
-@pytest.mark.slow
-def test_tensorstore_survives_refusals_drops_and_cuts(gcs: Emulator):
-    content = bytes(range(256)) * 1000
-    store = ts.KvStore.open("gs://runs/t/").result()
-    for fault in ("error_rate", "drop_rate", "error_after_rate", "drop_after_rate"):
-        gcs.faults.set(**{fault: 1, "count": 1})
-        store.write("k", content).result()
-    for fault in ("error_rate", "drop_rate", "truncate_rate"):
-        gcs.faults.set(**{fault: 1, "count": 1})
-        assert store.read("k").result().value == content
-    assert gcs.faults.injected == {"error": 2, "drop": 2, "error_after": 1, "drop_after": 1, "truncate": 1}
 
 
 def test_what_a_client_that_went_away_had_sent_is_carried_out(gcs: Emulator):

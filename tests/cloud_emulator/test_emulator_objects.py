@@ -46,12 +46,6 @@ def test_an_object_and_its_resource(http: Http):
     assert requests.get(f"{http.url}/runs/{quote(ODD_NAME)}", timeout=30).content == b"hello"
 
 
-def test_generations_are_microseconds_and_only_grow(http: Http):
-    generations = [int(http.put("x", b"").json()["generation"]) for _ in range(20)]
-    assert generations == sorted(set(generations))
-    assert 1.7e15 < generations[0] < 4e15
-
-
 def test_downloads_tell_what_they_send(http: Http):
     made = http.put("x", b"0123456789").json()
     answer = http.get("x")
@@ -94,6 +88,7 @@ def test_what_is_not_there(http: Http):
     nowhere = requests.get(f"{http.url}/storage/v1/b/elsewhere/o", timeout=30)
     assert nowhere.json()["error"]["message"] == "The specified bucket does not exist."
     assert requests.post(http.of("x"), timeout=30).status_code == 405
+    assert requests.get(f"{http.url}/storage/v1/b/runs/o?pageToken=%25", timeout=30).status_code == 400
     unknown = requests.get(f"{http.url}/storage/v1/b/runs/acl", timeout=30)
     assert unknown.status_code == 404 and "the emulator has no GET /storage/v1/b/runs/acl" in unknown.text
 
@@ -160,20 +155,6 @@ def test_of_sixteen_that_create_at_once_one_does(http: Http):
     assert statuses == {200: 1, 412: 15}
 
 
-def test_compose(http: Http):
-    for name in "ab":
-        http.put(name, name.encode())
-    request = {"sourceObjects": [{"name": "a"}, {"name": "b"}], "destination": {"contentType": "text/plain"}}
-    made = requests.post(http.of("ab", "compose"), json=request, timeout=30).json()
-    assert made["componentCount"] == 2 and "md5Hash" not in made and made["contentType"] == "text/plain"
-    assert http.get("ab").content == b"ab"
-    stale = {"sourceObjects": [{"name": "a", "objectPreconditions": {"ifGenerationMatch": "1"}}]}
-    assert requests.post(http.of("ab", "compose"), json=stale, timeout=30).status_code == 412
-    request["sourceObjects"].append({"name": "c"})
-    assert requests.post(http.of("ab", "compose"), json=request, timeout=30).status_code == 404
-    assert requests.post(http.of("ab", "compose"), json={}, timeout=30).status_code == 400
-
-
 def test_copies_and_moves(http: Http):
     generation = http.put("a/1", b"one").json()["generation"]
     requests.patch(http.of("a/1"), json={"metadata": {"k": "v"}}, timeout=30)
@@ -188,7 +169,7 @@ def test_copies_and_moves(http: Http):
     assert http.get("d").content == b"one" and http.get("a/1").status_code == 404
 
 
-@pytest.mark.parametrize("name", ["", "x" * 1025, "a\nb", "."])
+@pytest.mark.parametrize("name", ["", "x" * 1025, "a\nb", "..", "."])
 def test_names_that_objects_cannot_have(http: Http, name: str):
     assert http.put(name, b"").status_code == 400
 

@@ -47,7 +47,7 @@ def test_a_refusal(rig: Rig, name: str):
     with pytest.raises(refusals.GoogleAPICallError) as caught:
         asked(rig, wanted)()
     expected = recorded.answer(name, **told(rig, permission=permission, resource=resource))["http"]
-    assert "{" not in expected["body"]["error"]["message"]
+    assert {"grade", "source"} <= recorded.answer(name).keys() and "{" not in expected["body"]["error"]["message"]
     assert caught.value.code == expected["status"] and caught.value.response is not None
     assert caught.value.response.json() == expected["body"]
 
@@ -93,17 +93,6 @@ def test_a_token_that_expired_is_renewed_by_the_client(rig: Rig):
     with pytest.raises(refusals.Unauthorized, match="invalid authentication credentials"):
         rig.get()
     assert rig.state() == "READY"
-
-
-def test_orders_over_http(rig: Rig):
-    control = f"{rig.emulator.url}/_control/tpu"
-    status = requests.post(f"{control}/answer_next", json={"name": "internal", "zone": ZONE}, timeout=20).json()
-    assert status["orders"] == [{"name": "internal", "requests": "CREATE node", "zone": ZONE, "left": 1}]
-    with pytest.raises(refusals.InternalServerError, match="an internal error has occurred"):
-        rig.create()
-    requests.post(f"{control}/answer_next", json={"name": "internal"}, timeout=20)
-    assert requests.post(f"{control}/take_back", json={}, timeout=20).json()["orders"] == []
-    rig.create()
 
 
 def test_without_a_type_of_metadata_googles_client_cannot_read_an_operation(rig: Rig):
@@ -194,12 +183,3 @@ def test_a_ready_node(rig: Rig):
     rig.create("inside", kind="v5p-8", spot=False)
     ends = requests.get(f"{rig.emulator.url}/v2/{rig.place}/nodes/inside", timeout=20).json()["networkEndpoints"]
     assert ends[0]["accessConfig"] == {}
-
-
-def test_placeholders():
-    assert recorded.answer("location-unauthorized", zone="moon-a")["http"]["body"]["error"]["message"].startswith(
-        "Location moon-a"
-    )
-    assert recorded.answer("session-over", "credentials")["http"]["body"]["error_subtype"] == "invalid_rapt"
-    assert "instance/name" in recorded.load("metadata")["keys"]
-    assert all("grade" in recorded.answer(name) and "source" in recorded.answer(name) for name in recorded.names())

@@ -129,13 +129,6 @@ def test_stock_out(rig: Rig):
         rig.tpu.stock_out("us-centrl1-a")
 
 
-def test_an_operation_that_fails(rig: Rig):
-    rig.tpu.answer_next("internal")
-    with pytest.raises(refusals.InternalServerError, match="an internal error has occurred"):
-        rig.create()
-    rig.create()
-
-
 def test_a_creation_cut_short(rig: Rig):
     rig.tpu.set(create_seconds=600)
     creation = rig.begin()

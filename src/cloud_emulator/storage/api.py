@@ -144,7 +144,7 @@ class StorageApi:
         """The name of an object that is to be made, and what the request says of it."""
         kind = call.query_params["uploadType"]
         if kind == "multipart":
-            resource = json_object(batch.related_parts(call).metadata)
+            resource = json_object(batch.related_parts(call)[0].content)
         else:
             resource = call.content() if kind == "resumable" else {}
         return call.query_params.get("name") or str(resource.get("name", "")), resource
@@ -152,8 +152,8 @@ class StorageApi:
     def upload(self, call: Call, bucket: str) -> dict[str, Any]:
         name, resource = self._described(call)
         if call.query_params["uploadType"] == "multipart":
-            parts = batch.related_parts(call)
-            content, kind = parts.content, parts.content_type
+            part = batch.related_parts(call)[1]
+            content, kind = part.content, part.headers.get("content-type", "application/octet-stream")
         else:
             content, kind = call.data, call.headers.get("content-type", "application/octet-stream")
             if "contentEncoding" in call.query_params:

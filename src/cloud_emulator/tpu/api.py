@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import proto
 from google.cloud.tpu_v2 import types
 from google.protobuf import json_format
-from google.protobuf.message import Message
 from starlette.routing import BaseRoute
 
 from cloud_emulator import recorded
@@ -20,7 +19,9 @@ from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
 from cloud_emulator.errors import ApiError, as_rpc_error, rpc_error
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.tpu.control import Tpu
-from cloud_emulator.tpu.state import raw, resource_refusal
+from cloud_emulator.tpu.nodes import Slice
+from cloud_emulator.tpu.queue import Queued
+from cloud_emulator.tpu.state import Table, raw, resource_refusal
 
 Kind = TypeVar("Kind", bound=proto.Message)
 
@@ -42,38 +43,33 @@ class TpuApi:
 
     def routes(self) -> list[BaseRoute]:
         """Answers get the call and the full name of what it is about: projects/P/locations/Z/nodes/N, or of the collection."""
-        nodes, queue, operations, operation = (
-            self._tpu.node_table,
-            self._tpu.queue,
-            self._tpu.state.operations,
-            "tpu.operations.",
-        )
-        kinds, versions = "acceleratorTypes", "runtimeVersions"
+        nodes, queue, operations = self._tpu.node_table, self._tpu.queue, self._tpu.state.operations
+        kinds, versions, operation = PLACE + "/acceleratorTypes", PLACE + "/runtimeVersions", "tpu.operations."
         table: list[tuple[str, str, str, str, Callable[[Call, str], Any]]] = [
-            ("LIST nodes", "GET", NODES, "tpu.nodes.list", lambda call, name: page("nodes", nodes.list(name), call)),
+            ("LIST nodes", "GET", NODES, "tpu.nodes.list", _listed("nodes", nodes)),
             ("CREATE node", "POST", NODES, "tpu.nodes.create", self.create_node),
-            ("STOP node", "POST", NODES + "/{id}:stop", "tpu.nodes.stop", lambda call, name: nodes.stop(name)),
-            ("START node", "POST", NODES + "/{id}:start", "tpu.nodes.start", lambda call, name: nodes.start(name)),
+            ("STOP node", "POST", NODES + "/{id}:stop", "tpu.nodes.stop", _named(nodes.stop)),
+            ("START node", "POST", NODES + "/{id}:start", "tpu.nodes.start", _named(nodes.start)),
             ("GET guest attributes", "POST", NODES + "/{id}:getGuestAttributes", "tpu.nodes.get", self.guest_attributes),
-            ("GET node", "GET", NODES + "/{id}", "tpu.nodes.get", lambda call, name: nodes.get(name).node),
-            ("DELETE node", "DELETE", NODES + "/{id}", "tpu.nodes.delete", lambda call, name: nodes.delete(name)),
+            ("GET node", "GET", NODES + "/{id}", "tpu.nodes.get", _named(nodes.find)),
+            ("DELETE node", "DELETE", NODES + "/{id}", "tpu.nodes.delete", _named(nodes.delete)),
             ("PATCH node", "PATCH", NODES + "/{id}", "tpu.nodes.update", self.patch_node),
-            ("LIST queued", "GET", QUEUE, "tpu.nodes.list", lambda call, name: page("queuedResources", queue.list(name), call)),
+            ("LIST queued", "GET", QUEUE, "tpu.nodes.list", _listed("queuedResources", queue)),
             ("CREATE queued", "POST", QUEUE, "tpu.nodes.create", self.create_queued),
-            ("RESET queued", "POST", QUEUE + "/{id}:reset", "tpu.nodes.reset", lambda call, name: queue.reset(name)),
-            ("GET queued", "GET", QUEUE + "/{id}", "tpu.nodes.get", lambda call, name: queue.get(name).resource),
+            ("RESET queued", "POST", QUEUE + "/{id}:reset", "tpu.nodes.reset", _named(queue.reset)),
+            ("GET queued", "GET", QUEUE + "/{id}", "tpu.nodes.get", _named(queue.find)),
             ("DELETE queued", "DELETE", QUEUE + "/{id}", "tpu.nodes.delete", self.delete_queued),
-            ("LIST operations", "GET", OPERATIONS, operation + "list", self.list_operations),
+            ("LIST operations", "GET", OPERATIONS, operation + "list", _listed("operations", operations)),
             ("CANCEL operation", "POST", OPERATIONS + "/{id}:cancel", operation + "get", self.cancel_operation),
-            ("GET operation", "GET", OPERATIONS + "/{id}", operation + "get", lambda call, name: operations.get(name)),
+            ("GET operation", "GET", OPERATIONS + "/{id}", operation + "get", _named(operations.find)),
             ("DELETE operation", "DELETE", OPERATIONS + "/{id}", operation + "delete", self.delete_operation),
-            ("LIST types", "GET", f"{PLACE}/{kinds}", "tpu.acceleratortypes.list", self.list_types),
-            ("GET type", "GET", f"{PLACE}/{kinds}/{{id}}", "tpu.acceleratortypes.get", self.get_type),
-            ("LIST versions", "GET", f"{PLACE}/{versions}", "tpu.runtimeversions.list", self.list_versions),
-            ("GET version", "GET", f"{PLACE}/{versions}/{{id}}", "tpu.runtimeversions.get", self.get_version),
+            ("LIST types", "GET", kinds, "tpu.acceleratortypes.list", self.list_offered),
+            ("GET type", "GET", kinds + "/{id}", "tpu.acceleratortypes.get", self.get_offered),
+            ("LIST versions", "GET", versions, "tpu.runtimeversions.list", self.list_offered),
+            ("GET version", "GET", versions + "/{id}", "tpu.runtimeversions.get", self.get_offered),
             ("GET identity", "POST", PLACE + ":generateServiceIdentity", "", self.identity),
             ("LIST locations", "GET", LOCATIONS, "tpu.locations.list", self.list_locations),
-            ("GET location", "GET", PLACE, "tpu.locations.get", lambda call, name: _location(name)),
+            ("GET location", "GET", PLACE, "tpu.locations.get", _named(_location)),
         ]
         return [
             Endpoint(kind, method, path, permission, self._guarded(kind, path, permission, do), api="tpu")
@@ -101,8 +97,8 @@ class TpuApi:
             values = {name: value for name, value in given.items() if value is not None}
             try:
                 with self._tpu.clock.lock:
-                    if (ordered := self._tpu.state.refusal(request, zone, values)) is not None:
-                        raise ordered
+                    if (ordered := self._tpu.state.orders.take("http", request, zone)) is not None:
+                        raise recorded.refusal(ordered, **values)
                     found = projects.permitted(project, SERVICE, billed=permission.rpartition(".")[2] not in UNBILLED)
                     if permission and not found.is_granted(permission):
                         raise recorded.refusal("iam" if "node" in values else "iam-in-detail", **values)
@@ -110,8 +106,7 @@ class TpuApi:
                         name = "zone-without-tpus" if ZONE.fullmatch(zone) else "location-policy"
                         raise recorded.refusal(name, **values)
                     parts = ("projects", found.name, "locations", zone, collection, id)
-                    answer = do(call, "/".join(filter(None, parts)))
-                    return answer if isinstance(answer, dict) else as_dict(answer, call)
+                    return as_dict(do(call, "/".join(filter(None, parts))), call)
             except ApiError as error:
                 where = f"projects/{project}" + (f"/locations/{zone}" if zone else "")
                 raise as_rpc_error(error, permission, where) from None
@@ -130,7 +125,7 @@ class TpuApi:
     def guest_attributes(self, call: Call, name: str) -> Any:
         """By worker, in order: those of a namespace, or of one key in it, or all."""
         wanted = parsed(types.GetGuestAttributesRequest, call)
-        machines = self._tpu.node_table.get(name).machines
+        machines = self._tpu.node_table.find(name).machines
         workers = [int(worker) for worker in wanted.worker_ids if worker.isdecimal()] or range(len(machines))
         if any(worker >= len(machines) for worker in workers):
             raise rpc_error(400, f"{name} has {len(machines)} workers.")
@@ -154,39 +149,33 @@ class TpuApi:
     def delete_queued(self, call: Call, name: str) -> Any:
         return self._tpu.queue.delete(name, call.flag("force"))
 
-    def list_operations(self, call: Call, name: str) -> Any:
-        return page("operations", self._tpu.state.operations.list(name), call)
-
     def delete_operation(self, call: Call, name: str) -> Any:
-        self._tpu.state.operations.forget(name)
+        del self._tpu.state.operations[self._tpu.state.operations.find(name).name]
         return {}
 
     def cancel_operation(self, call: Call, name: str) -> Any:
         """The service tries its best, which for TPUs is nothing."""
-        self._tpu.state.operations.get(name)
+        self._tpu.state.operations.find(name)
         return {}
 
     # What there is where
 
-    def list_types(self, call: Call, name: str) -> Any:
-        offered = self._catalogue.zones[name.split("/")[3]]
-        return page("acceleratorTypes", [_type(f"{name}/{found.name}", found) for found in offered], call)
+    def _offered(self, collection: str) -> list[dict[str, Any]]:
+        """The accelerator types or the runtime versions of a zone."""
+        *_, zone, kind = collection.split("/")
+        if kind == "acceleratorTypes":
+            return [_type(f"{collection}/{found.name}", found) for found in self._catalogue.zones[zone]]
+        versions = self._catalogue.runtime_versions(zone)
+        return [{"name": f"{collection}/{version}", "version": version} for version in versions]
 
-    def get_type(self, call: Call, name: str) -> Any:
-        for found in self._catalogue.zones[name.split("/")[3]]:
-            if name.endswith(f"/{found.name}"):
-                return _type(name, found)
+    def list_offered(self, call: Call, name: str) -> Any:
+        return page(name.rpartition("/")[2], self._offered(name), call)
+
+    def get_offered(self, call: Call, name: str) -> Any:
+        for found in self._offered(name.rpartition("/")[0]):
+            if found["name"] == name:
+                return found
         raise resource_refusal("not-found", name)
-
-    def list_versions(self, call: Call, name: str) -> Any:
-        versions = self._catalogue.runtime_versions(name.split("/")[3])
-        return page("runtimeVersions", [{"name": f"{name}/{version}", "version": version} for version in versions], call)
-
-    def get_version(self, call: Call, name: str) -> Any:
-        version = name.rpartition("/")[2]
-        if version not in self._catalogue.runtime_versions(name.split("/")[3]):
-            raise resource_refusal("not-found", name)
-        return {"name": name, "version": version}
 
     def list_locations(self, call: Call, name: str) -> Any:
         return page("locations", [_location(f"{name}/{zone}") for zone in self._catalogue.zones], call, LOCATIONS_ON_A_PAGE)
@@ -206,19 +195,29 @@ def parsed(kind: type[Kind], call: Call) -> Kind:
     return message
 
 
-def as_dict(message: proto.Message | Message, call: Call) -> dict[str, Any]:
+def as_dict(found: Any, call: Call) -> dict[str, Any]:
+    """JSON of a message, or of a node or a queued resource."""
+    if isinstance(found, dict):
+        return found
+    message = found.node if isinstance(found, Slice) else found.resource if isinstance(found, Queued) else found
     numbers = "enum-encoding=int" in call.query_params.get("$alt", "")
     pure = raw(message) if isinstance(message, proto.Message) else message
-    found = json_format.MessageToDict(pure, use_integers_for_enums=numbers)
+    made = json_format.MessageToDict(pure, use_integers_for_enums=numbers)
     kind = "type.googleapis.com/google.cloud.common.OperationMetadata"  # google-cloud-tpu has a type of its own for it
-    return found | {"metadata": {**found["metadata"], "@type": kind}} if "@type" in found.get("metadata", ()) else found
+    return made | {"metadata": {**made["metadata"], "@type": kind}} if "@type" in made.get("metadata", ()) else made
 
 
 def page(key: str, found: list[Any], call: Call, usual: int = 500) -> dict[str, Any]:
-    """One page of a listing of messages or dictionaries."""
     items, token = call.page(found, call.integer("pageSize") or usual)
-    shown = [item if isinstance(item, dict) else as_dict(item, call) for item in items]
-    return ({key: shown} if shown else {}) | ({"nextPageToken": token} if token else {})
+    return ({key: [as_dict(item, call) for item in items]} if items else {}) | ({"nextPageToken": token} if token else {})
+
+
+def _named(do: Callable[[str], Any]) -> Callable[[Call, str], Any]:
+    return lambda call, name: do(name)
+
+
+def _listed(key: str, table: Table[Any]) -> Callable[[Call, str], Any]:
+    return lambda call, name: page(key, table.within(name), call)
 
 
 def _type(name: str, found: Accelerator) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Tpu:
         """No process of any machine is left when this returns."""
         self.clock.close()
         with self.clock.lock:
-            for found in self.node_table.all():
+            for found in list(self.node_table.values()):
                 self.node_table.remove_machines(found)
             self.compute.close()
         self.state.machines.close()
@@ -146,7 +146,7 @@ class Tpu:
     def take_back(self, name: str | None = None, zone: str | None = None) -> None:
         """Answers that were ordered and not given yet; None: any."""
         self.state.orders.take_back(name, zone)
-        for found in self.queue.all():
+        for found in list(self.queue.values()):
             self.queue.retry(found)
 
     def stock_out(self, zone: str, count: int | None = None) -> None:
@@ -215,12 +215,12 @@ class Tpu:
 
     def nodes(self) -> dict[str, str]:
         """State by id (by full name where two nodes have the same id)."""
-        found = {each.name: each.node.state.name for each in self.node_table.all()}
+        found = {each.name: each.node.state.name for each in list(self.node_table.values())}
         return {_shortest(name, found): state for name, state in found.items()}
 
     def queued_resources(self) -> dict[str, str]:
         """State by id."""
-        found = {each.name: each.state.name for each in self.queue.all()}
+        found = {each.name: each.state.name for each in list(self.queue.values())}
         return {_shortest(name, found): state for name, state in found.items()}
 
     def machine(self, node: str, worker: int = 0) -> Machine:
@@ -253,7 +253,7 @@ class Tpu:
         }
 
     def _node(self, name: str) -> Slice:
-        return _one("node", name, {found.name: found for found in self.node_table.all()})
+        return _one("node", name, self.node_table)
 
     def _living(self, name: str) -> Slice:
         found = self._node(name)
@@ -262,7 +262,7 @@ class Tpu:
         return found
 
     def _queued(self, name: str) -> Queued:
-        return _one("queued resource", name, {found.name: found for found in self.queue.all()})
+        return _one("queued resource", name, self.queue)
 
     # Over HTTP
 

@@ -19,7 +19,7 @@ from cloud_emulator.errors import EmulatorError
 from cloud_emulator.machines import Machine
 from cloud_emulator.metadata import Tree, instance_tree, put
 from cloud_emulator.projects import Demand, Project
-from cloud_emulator.tpu.state import Failure, State, refused, resource_refusal, timestamp
+from cloud_emulator.tpu.state import Failure, State, Table, refused, resource_refusal, timestamp
 
 NodeState = types.Node.State
 OVER = (NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED)
@@ -67,29 +67,17 @@ class Slice:
         return Demand(self.accelerator, self.spot, self.zone)
 
 
-class Nodes:
+class Nodes(Table[Slice]):
     """Everything happens under the clock's lock, which callers hold. `watchers` hear of every change of a node's state."""
 
     def __init__(self, state: State):
         self._state = state
-        self._slices: dict[str, Slice] = {}
         self.watchers: list[Callable[[Slice], None]] = []
         state.holders.append(self.demands)
 
     def demands(self, project: str) -> list[Demand]:
         """Nodes born of a queued resource are counted with it."""
-        return [found.demand for found in self._slices.values() if found.project == project and not found.queued]
-
-    def get(self, name: str) -> Slice:
-        if name not in self._slices:
-            raise resource_refusal("not-found", name)
-        return self._slices[name]
-
-    def all(self) -> list[Slice]:
-        return list(self._slices.values())
-
-    def list(self, collection: str) -> list[types.Node]:
-        return [found.node for name, found in sorted(self._slices.items()) if name.startswith(f"{collection}/")]
+        return [found.demand for found in self.values() if found.project == project and not found.queued]
 
     # Creation
 
@@ -98,7 +86,7 @@ class Nodes:
         _, project_name, _, zone, _, node_id = name.split("/")
         check_identifier("node", node_id)
         accelerator = self._checked(wanted, zone)
-        if name in self._slices:
+        if name in self:
             raise resource_refusal("name-taken", name)
         project, email = self._state.projects.known(project_name), wanted.service_account.email
         if not project.has_account(email) or not project.is_granted("iam.serviceAccounts.actAs"):
@@ -162,10 +150,10 @@ class Nodes:
         if failure is None:
             self.begin(made, operation)
             return operation
-        self._slices[made.name] = made  # it is seen CREATING until the operation fails, and is then no more
+        self[made.name] = made  # it is seen CREATING until the operation fails, and is then no more
 
         def fail() -> None:
-            if self._slices.get(made.name) is made:
+            if self.get(made.name) is made:
                 self.forget(made, "failed", failure.message)
             self._state.operations.end(operation, failure)
 
@@ -178,7 +166,7 @@ class Nodes:
         region = region_of(first.zone)
         held = [
             found.accelerator.hosts
-            for found in {*self._slices.values(), *wanted}
+            for found in {*self.values(), *wanted}
             if found.project == first.project
             and region_of(found.zone) == region
             and found.node.network_config.enable_external_ips
@@ -190,7 +178,7 @@ class Nodes:
 
     def begin(self, made: Slice, operation: Operation | None, will_fail: bool = False) -> None:
         """What was prepared is being created, and `operation` ends when it is READY; `will_fail`: it stays CREATING."""
-        self._slices[made.name] = made
+        self[made.name] = made
         self._state.history.add("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
         behaviour, clock = self._state.behaviour, self._state.clock
         if will_fail:
@@ -213,7 +201,7 @@ class Nodes:
         clock.after(behaviour.create_seconds, ready)
 
     def _is(self, found: Slice, state: NodeState) -> bool:
-        return self._slices.get(found.name) is found and found.node.state == state
+        return self.get(found.name) is found and found.node.state == state
 
     # What is done to nodes
 
@@ -233,13 +221,13 @@ class Nodes:
 
     def forget(self, found: Slice, what: str, reason: str) -> None:
         """It is gone, with its machines; only the history knows it."""
-        del self._slices[found.name]
+        del self[found.name]
         self.remove_machines(found)
         self._state.history.end_charging(found.name)
         self._changed(found, what, reason)
 
     def delete(self, name: str, *, by_queue: bool = False) -> Operation:
-        found = self.get(name)
+        found = self.find(name)
         if found.queued and not by_queue:
             raise refused("node-of-queue", node=name, queued=found.queued)
         if found.node.state == NodeState.DELETING:
@@ -249,7 +237,7 @@ class Nodes:
         seconds = self._state.behaviour.delete_seconds
 
         def end() -> None:
-            if self._slices.get(name) is found:
+            if self.get(name) is found:
                 self.forget(found, "deleted", "asked for")
             self._state.operations.end(operation)
 
@@ -272,7 +260,7 @@ class Nodes:
         return operation
 
     def stop(self, name: str) -> Operation:
-        found = self.get(name)
+        found = self.find(name)
         if found.accelerator.hosts > 1 or found.spot or found.node.state != NodeState.READY:
             raise refused("not-stoppable", node=name, state=found.node.state.name)
 
@@ -283,7 +271,7 @@ class Nodes:
         return self._pass_through(found, "stop", NodeState.STOPPING, stopped)
 
     def start(self, name: str) -> Operation:
-        found = self.get(name)
+        found = self.find(name)
         if found.node.state != NodeState.STOPPED:
             raise refused("not-stopped", node=name, state=found.node.state.name)
 
@@ -294,7 +282,7 @@ class Nodes:
         return self._pass_through(found, "start", NodeState.STARTING, started)
 
     def patch(self, name: str, changes: types.Node, mask: list[str]) -> Operation:
-        found = self.get(name)
+        found = self.find(name)
         for path in mask:
             if path not in CHANGEABLE:
                 raise refused("update-mask", field=path, fields=", ".join(CHANGEABLE))
@@ -320,7 +308,7 @@ class Nodes:
         until = clock.now() + grace_seconds
 
         def look() -> None:
-            if self._slices.get(found.name) is not found or found.node.state in OVER:
+            if self.get(found.name) is not found or found.node.state in OVER:
                 return
             if clock.now() >= until or not any(machine.processes() for machine in found.machines):
                 self.lose(found, "preempted")

@@ -14,7 +14,7 @@ from cloud_emulator.catalogue import region_of
 from cloud_emulator.errors import ApiError
 from cloud_emulator.projects import Demand
 from cloud_emulator.tpu.nodes import Nodes, NodeState, Slice, check_identifier
-from cloud_emulator.tpu.state import Failure, raw, refused, resource_refusal, timestamp
+from cloud_emulator.tpu.state import Failure, Table, raw, refused, resource_refusal, timestamp
 from cloud_emulator.tpu.state import State as Shared
 
 State = types.QueuedResourceState.State
@@ -41,34 +41,22 @@ class Queued:
         return self.resource.state.state
 
 
-class Queue:
+class Queue(Table[Queued]):
     """Everything happens under the clock's lock, which callers hold."""
 
     def __init__(self, shared: Shared, nodes: Nodes):
         self._shared = shared
         self._all_nodes = nodes
-        self._queued: dict[str, Queued] = {}
         shared.holders.append(self.demands)
         nodes.watchers.append(self._node_changed)
 
-    def get(self, name: str) -> Queued:
-        if name not in self._queued:
-            raise resource_refusal("not-found", name)
-        return self._queued[name]
-
-    def all(self) -> list[Queued]:
-        return list(self._queued.values())
-
-    def list(self, collection: str) -> list[types.QueuedResource]:
-        return [found.resource for name, found in sorted(self._queued.items()) if name.startswith(f"{collection}/")]
-
     def demands(self, project: str) -> list[Demand]:
         """A queued resource counts until it is deleted, whatever became of it."""
-        return [wanted.demand for found in self._queued.values() for wanted in found.wanted if wanted.project == project]
+        return [wanted.demand for found in self.values() for wanted in found.wanted if wanted.project == project]
 
     def create(self, name: str, resource: types.QueuedResource) -> Operation:
         check_identifier("queued resource", name.rpartition("/")[2])
-        if name in self._queued:
+        if name in self:
             raise resource_refusal("name-taken", name)
         made = Queued(types.QueuedResource(resource))
         made.resource.name = name
@@ -87,7 +75,7 @@ class Queue:
         for spec in made.resource.tpu.node_spec:
             spec.parent = project.numbered(spec.parent)
             spec.node.queued_resource = project.numbered(name)
-        self._queued[name] = made
+        self[name] = made
         self._shared.history.add("queued", name, made.wanted[0].accelerator.name)
         self._enter(made, State.CREATING)
         until = _valid_until(made.resource, now)
@@ -131,7 +119,7 @@ class Queue:
     def retry(self, found: Queued) -> None:
         """Provision it, if it waits and nothing holds it back."""
         zone = found.wanted[0].zone
-        here = self._queued.get(found.name) is found and found.state == State.WAITING_FOR_RESOURCES
+        here = self.get(found.name) is found and found.state == State.WAITING_FOR_RESOURCES
         if not here or found.held or self._shared.clock.now() < found.not_before or self._shared.orders.is_out_of_stock(zone):
             return None
         self._enter(found, State.PROVISIONING)
@@ -153,11 +141,11 @@ class Queue:
         return None
 
     def _fail_if(self, found: Queued, failure: Failure) -> None:
-        if self._queued.get(found.name) is found and found.state == State.PROVISIONING:
+        if self.get(found.name) is found and found.state == State.PROVISIONING:
             self.fail(found, failure)
 
     def _expire(self, found: Queued) -> None:
-        if self._queued.get(found.name) is found and found.state in WAITING:
+        if self.get(found.name) is found and found.state in WAITING:
             self.fail(found, Failure.recorded("failed-expired"))
 
     def fail(self, found: Queued, failure: Failure) -> None:
@@ -182,14 +170,14 @@ class Queue:
                 self._all_nodes.set_state(node, NodeState.DELETING, "deleting", "its queued resource is being suspended")
 
         def end() -> None:
-            if self._queued.get(found.name) is found and found.state == State.SUSPENDING:
+            if self.get(found.name) is found and found.state == State.SUSPENDING:
                 self._forget_nodes(found, "suspended")
                 then()
 
         self._shared.clock.after(self._shared.behaviour.delete_seconds, end)
 
     def _nodes(self, found: Queued) -> list[Slice]:
-        return [node for node in self._all_nodes.all() if node.queued == found.name]
+        return [node for node in self._all_nodes.values() if node.queued == found.name]
 
     def _forget_nodes(self, found: Queued, what: str) -> None:
         for node in self._nodes(found):
@@ -197,7 +185,7 @@ class Queue:
 
     def _node_changed(self, node: Slice) -> None:
         """A node entered another state, or is gone."""
-        found = self._queued.get(node.queued)
+        found = self.get(node.queued)
         if found is None:
             return
         nodes = self._nodes(found)
@@ -209,7 +197,7 @@ class Queue:
             self.suspend(found)
 
     def delete(self, name: str, force: bool) -> Operation:
-        found = self.get(name)
+        found = self.find(name)
         nodes = self._nodes(found)
         by_force = (State.ACTIVE, *IN_BETWEEN) if self._shared.behaviour.force_in_provisioning else (State.ACTIVE,)
         if found.state not in DELETABLE and not (force and found.state in by_force):
@@ -222,7 +210,7 @@ class Queue:
 
         def end() -> None:
             self._forget_nodes(found, "deleted")
-            del self._queued[name]
+            del self[name]
             self._shared.history.add("deleted", name, "asked for")
             self._shared.operations.end(operation)
 
@@ -230,7 +218,7 @@ class Queue:
         return operation
 
     def reset(self, name: str) -> Operation:
-        found = self.get(name)
+        found = self.find(name)
         if found.state != State.ACTIVE:
             raise refused("not-active", queued=name, state=found.state.name)
         operation = self._shared.operations.begin(name, "reset")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import proto
 from google.cloud.tpu_v2 import types
@@ -24,6 +24,7 @@ from cloud_emulator.machines import Machines
 from cloud_emulator.projects import Demand, Projects
 
 STOCK_OUT = "stock-out"
+Found = TypeVar("Found")
 
 
 def raw(message: proto.Message) -> Any:
@@ -46,6 +47,18 @@ def resource_refusal(answer: str, name: str) -> ApiError:
     """Of "not-found" or "name-taken"; `name` as in projects/p/locations/z/nodes/n."""
     _, project, _, zone, resource = name.split("/", 4)
     return recorded.refusal(answer, project=project, zone=zone, resource=resource)
+
+
+class Table(dict[str, Found]):
+    """Resources by their full names."""
+
+    def find(self, name: str) -> Found:
+        if name not in self:
+            raise resource_refusal("not-found", name)
+        return self[name]
+
+    def within(self, collection: str) -> list[Found]:
+        return [self[name] for name in sorted(self) if name.startswith(f"{collection}/")]
 
 
 class Behaviour(BaseModel):
@@ -167,12 +180,11 @@ class History:
         return {name: self._spent.get(name, 0.0) + running.get(name, 0.0) for name in {**self._spent, **running}}
 
 
-class Operations:
+class Operations(Table[Operation]):
     """Long-running operations: begun by a call, ended by the clock, and told to whoever asks."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
-        self._operations: dict[str, Operation] = {}
 
     def begin(self, target: str, verb: str) -> Operation:
         """Its name lies in the location of its target."""
@@ -181,7 +193,7 @@ class Operations:
         operation = Operation(name=f"{location}/operations/operation-{round(now * 1000)}-{parts}")
         metadata = types.OperationMetadata(target=target, verb=verb, api_version="v2", create_time=timestamp(now))
         operation.metadata.Pack(raw(metadata))
-        self._operations[operation.name] = operation
+        self[operation.name] = operation
         return operation
 
     def end(self, operation: Operation, result: proto.Message | Failure | None = None) -> None:
@@ -198,18 +210,6 @@ class Operations:
         metadata.end_time = timestamp(self._clock.now())
         operation.metadata.Pack(raw(metadata))
         operation.done = True
-
-    def get(self, name: str) -> Operation:
-        if name not in self._operations:
-            raise resource_refusal("not-found", name)
-        return self._operations[name]
-
-    def list(self, collection: str) -> list[Operation]:
-        return [found for name, found in self._operations.items() if name.startswith(f"{collection}/")]
-
-    def forget(self, name: str) -> None:
-        self.get(name)
-        del self._operations[name]
 
 
 class State:
@@ -231,8 +231,3 @@ class State:
         for demand in wanted:
             self.projects.known(project).quotas.check(demand, held)
             held.append(demand)
-
-    def refusal(self, request: str, zone: str | None, values: Mapping[str, object]) -> ApiError | None:
-        """What was ordered for a request of that kind; counted."""
-        name = self.orders.take("http", request, zone)
-        return None if name is None else recorded.refusal(name, **values)
