@@ -155,6 +155,10 @@ def test_buckets(bucket: Any):
     assert seen.labels == {"purpose": "rehearsal"} and len(list(seen.lifecycle_rules)) == 1
     assert [found.name for found in client.list_buckets()] == ["runs", "second"]
     assert [found.name for found in client.list_buckets(prefix="s")] == ["second"]
+    seen.labels = {"a": "b"}
+    seen.patch()
+    assert client.get_bucket("second").labels == {"a": "b"} and seen.location == "EUROPE-WEST4" and seen.metageneration == 3
+    assert seen.soft_delete_policy.retention_duration_seconds == 604800, "as the service has it unless told otherwise"
     made.blob("x").upload_from_string(b"")
     with pytest.raises(refusals.Conflict):
         made.delete()

@@ -20,7 +20,7 @@ from cloud_emulator.errors import ApiError, invalid, storage_error
 from cloud_emulator.http import Call, Endpoint, json_object
 from cloud_emulator.storage import listing
 from cloud_emulator.storage.objects import Preconditions, StoredObject, etag, promised_hashes
-from cloud_emulator.storage.store import Source, Store
+from cloud_emulator.storage.store import ObjectRef, Store
 
 BUCKET = "/storage/v1/b/{bucket}"
 OBJECT = BUCKET + "/o/{name}"
@@ -81,7 +81,7 @@ class StorageApi:
             return unquote(name) if name else query.get("prefix", "")
         try:
             if "upload_id" in query:
-                return self._session(call).name
+                return self._session(call).target.name
             return self._described(call)[0]
         except ApiError:  # will be refused anyway
             return query.get("name", "")
@@ -89,7 +89,7 @@ class StorageApi:
     # Objects
 
     def get(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
-        return self._store.find(_source(call, bucket, name), reading=True).resource(call.root)
+        return self._store.find(_ref(call, bucket, name), reading=True).resource(call.root)
 
     def list(self, call: Call, bucket: str) -> dict[str, Any]:
         query = listing.query_of(call)
@@ -101,13 +101,13 @@ class StorageApi:
         return {"kind": "storage#objects", **{key: value for key, value in content.items() if value}}
 
     def change(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
-        changed = self._store.change(_source(call, bucket, name), call.content(), replace=call.method == "PUT")
+        changed = self._store.change(_ref(call, bucket, name), call.content(), replace=call.method == "PUT")
         return changed.resource(call.root)
 
     def delete(self, call: Call, bucket: str, name: str = "") -> Response:
         """An object, or an empty bucket."""
         if name:
-            self._store.delete(_source(call, bucket, name))
+            self._store.delete(_ref(call, bucket, name))
         else:
             self._store.delete_bucket(bucket, _conditions(call))
         return Response(status_code=204)
@@ -115,16 +115,16 @@ class StorageApi:
     def compose(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
         request = call.content()
         sources = [
-            Source(
+            ObjectRef(
                 bucket,
                 str(part.get("name", "")),
-                _integer(part.get("generation")),
                 Preconditions(_integer(part.get("objectPreconditions", {}).get("ifGenerationMatch"))),
+                _integer(part.get("generation")),
             )
             for part in request.get("sourceObjects", [])
         ]
         fields, consume = request.get("destination", {}), bool(request.get("deleteSourceObjects"))
-        return self._store.compose(bucket, name, sources, fields, _conditions(call), consume=consume).resource(call.root)
+        return self._store.compose(sources, _ref(call, bucket, name), fields, consume=consume).resource(call.root)
 
     def rewrite(self, call: Call, bucket: str, name: str, to_bucket: str, to: str) -> dict[str, Any]:
         """Always done in one call, as the service does for small objects."""
@@ -134,9 +134,9 @@ class StorageApi:
 
     def copy(self, call: Call, bucket: str, name: str, to: str, to_bucket: str = "") -> dict[str, Any]:
         """Or a move, which stays in its bucket."""
-        source = Source(bucket, name, call.integer("sourceGeneration"), _conditions(call, "Source"))
-        changes, conditions, move = call.content(), _conditions(call), not to_bucket
-        return self._store.copy(source, to_bucket or bucket, to, changes, conditions, move=move).resource(call.root)
+        source = ObjectRef(bucket, name, _conditions(call, "Source"), call.integer("sourceGeneration"))
+        target = ObjectRef(to_bucket or bucket, to, _conditions(call))
+        return self._store.copy(source, target, call.content(), move=not to_bucket).resource(call.root)
 
     # Uploads
 
@@ -159,14 +159,14 @@ class StorageApi:
             if "contentEncoding" in call.query_params:
                 resource = {"contentEncoding": call.query_params["contentEncoding"]}
         promised = promised_hashes(resource, call.headers)
-        stored = self._store.put(bucket, name, content, {"contentType": kind, **resource}, _conditions(call), promised)
-        return stored.resource(call.root)
+        target = ObjectRef(bucket, name, _conditions(call))
+        return self._store.put(target, content, {"contentType": kind, **resource}, promised).resource(call.root)
 
     def begin(self, call: Call, bucket: str) -> Response:
         name, resource = self._described(call)
         fields = {"contentType": call.headers.get("x-upload-content-type", "application/octet-stream"), **resource}
-        session = Session(bucket, name, fields, _conditions(call), promised_hashes(resource, call.headers))
-        self._store.check(bucket, name, session.conditions)
+        session = Session(ObjectRef(bucket, name, _conditions(call)), fields, promised_hashes(resource, call.headers))
+        self._store.check(session.target)
         key = uuid.uuid4().hex
         self._sessions[key] = session
         location = f"{call.root}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={key}"
@@ -189,9 +189,8 @@ class StorageApi:
                 if call.complete and len(session.content) == given.total:
                     promised = session.promised | promised_hashes({}, call.headers)
                     content, session.content = bytes(session.content), bytearray()
-                    about = (session.fields, session.conditions, promised)
                     try:
-                        made = self._store.put(session.bucket, session.name, content, *about)
+                        made = self._store.put(session.target, content, session.fields, promised)
                     except ApiError:
                         del self._sessions[key]
                         raise
@@ -216,7 +215,7 @@ class StorageApi:
 
     def download(self, call: Call, bucket: str, name: str) -> Response:
         with self._store.lock:  # the bytes are read before the object can be deleted
-            stored = self._store.find(_source(call, bucket, name), reading=True)
+            stored = self._store.find(_ref(call, bucket, name), reading=True)
             headers = _headers(stored)
             if stored.fields.get("contentEncoding") == "gzip" and "gzip" not in call.headers.get("accept-encoding", ""):
                 headers.pop("Content-Encoding")  # stored compressed, for a client that does not say that it takes it so
@@ -276,8 +275,8 @@ def _endpoint(name: str, method: str, path: str, permission: str, answer: Callab
     return Endpoint(name, method, path, permission, answer, argument=argument, api="storage", is_media=is_media)
 
 
-def _source(call: Call, bucket: str, name: str) -> Source:
-    return Source(bucket, name, call.integer("generation"), _conditions(call))
+def _ref(call: Call, bucket: str, name: str) -> ObjectRef:
+    return ObjectRef(bucket, name, _conditions(call), call.integer("generation"))
 
 
 def _conditions(call: Call, infix: str = "") -> Preconditions:
@@ -352,10 +351,8 @@ class ByteRange(NamedTuple):
 
 @dataclass
 class Session:
-    bucket: str
-    name: str
+    target: ObjectRef
     fields: dict[str, Any]
-    conditions: Preconditions
     promised: dict[str, str]
     content: bytearray = field(default_factory=bytearray, repr=False)
     done: StoredObject | None = None

@@ -147,9 +147,6 @@ class Preconditions(NamedTuple):
             raise storage_error(412, "At least one of the pre-conditions you specified did not hold.", "conditionNotMet")
 
 
-ANY = Preconditions()
-
-
 class Hashes(NamedTuple):
     """In base64, as Cloud Storage writes them."""
 

@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloud_emulator.errors import EmulatorError, invalid, storage_error
-from cloud_emulator.storage.objects import ANY, Bucket, Hashes, Preconditions, StoredObject, merged, writable
+from cloud_emulator.storage.objects import Bucket, Hashes, Preconditions, StoredObject, merged, writable
 
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 OBJECT_NAME_BYTES = 1024  # the service's limit on the UTF-8 of a name
 
 
-class Source(NamedTuple):
-    """What a copy or a compose request takes its bytes from, and any request the object that it is about."""
+class ObjectRef(NamedTuple):
+    """The object that a request reads, or makes."""
 
     bucket: str
     name: str
+    conditions: Preconditions = Preconditions()
     generation: int | None = None
-    conditions: Preconditions = ANY
 
 
 class Store:
@@ -114,57 +114,47 @@ class Store:
 
     # Objects
 
-    def find(self, source: Source, *, reading: bool = False) -> StoredObject:
+    def find(self, ref: ObjectRef, *, reading: bool = False) -> StoredObject:
         with self.lock:
-            stored = self.bucket(source.bucket).objects.get(source.name)
-            if stored is None or source.generation not in (None, stored.generation):
-                raise storage_error(404, f"No such object: {source.bucket}/{source.name}", "notFound")
-            source.conditions.check(stored, reading=reading)
+            stored = self.bucket(ref.bucket).objects.get(ref.name)
+            if stored is None or ref.generation not in (None, stored.generation):
+                raise storage_error(404, f"No such object: {ref.bucket}/{ref.name}", "notFound")
+            ref.conditions.check(stored, reading=reading)
             return stored
 
-    def check(self, bucket: str, name: str, conditions: Preconditions) -> None:
+    def check(self, ref: ObjectRef) -> None:
         """Refuse now what would be refused if it were written now."""
-        if not name:
+        if not ref.name:
             raise storage_error(400, "Required", "required")
-        if len(name.encode()) > OBJECT_NAME_BYTES or name in (".", "..") or "\r" in name or "\n" in name:
-            raise invalid(f"Invalid object name: '{name[:100]}'")
+        if len(ref.name.encode()) > OBJECT_NAME_BYTES or ref.name in (".", "..") or "\r" in ref.name or "\n" in ref.name:
+            raise invalid(f"Invalid object name: '{ref.name[:100]}'")
         with self.lock:
-            conditions.check(self.bucket(bucket).objects.get(name))
+            ref.conditions.check(self.bucket(ref.bucket).objects.get(ref.name))
 
-    def put(
-        self,
-        bucket: str,
-        name: str,
-        content: bytes,
-        fields: dict[str, Any],
-        conditions: Preconditions = ANY,
-        promised: dict[str, str] | None = None,
-    ) -> StoredObject:
+    def put(self, ref: ObjectRef, content: bytes, fields: dict[str, Any], promised: dict[str, str]) -> StoredObject:
         """An upload; `promised` are the hashes that the client expects."""
-        self.check(bucket, name, conditions)
+        self.check(ref)
         hashes = Hashes.of(content)
-        hashes.check(promised or {})
-        return self._commit(bucket, name, content, len(content), hashes, None, fields, conditions)
+        hashes.check(promised)
+        return self._commit(ref, content, len(content), hashes, fields)
 
     def _commit(
         self,
-        bucket: str,
-        name: str,
+        ref: ObjectRef,
         content: bytes | Path,
         size: int,
         hashes: Hashes,
-        components: int | None,
         fields: dict[str, Any],
-        conditions: Preconditions,
+        components: int | None = None,
     ) -> StoredObject:
         """The only place where an object appears: conditions are checked and the object replaced under the lock."""
         with self.lock:
-            home = self.bucket(bucket)
-            old = home.objects.get(name)
-            conditions.check(old)
+            home = self.bucket(ref.bucket)
+            old = home.objects.get(ref.name)
+            ref.conditions.check(old)
             fields = {"storageClass": home.fields["storageClass"], **writable(fields)}
             now = self._now()
-            stored = StoredObject(bucket, name, now, 1, now, size, *hashes, components, fields, content)
+            stored = StoredObject(ref.bucket, ref.name, now, 1, now, size, *hashes, components, fields, content)
             if self._folder:
                 stored = self._folder.put(stored)
                 if old is not None:
@@ -172,56 +162,51 @@ class Store:
             home.put(stored)
             return stored
 
-    def change(self, source: Source, changes: dict[str, Any], *, replace: bool = False) -> StoredObject:
+    def change(self, ref: ObjectRef, changes: dict[str, Any], *, replace: bool = False) -> StoredObject:
         with self.lock:
-            old = self.find(source)
+            old = self.find(ref)
             keep = {"storageClass": old.fields["storageClass"]}
             fields = {**keep, **writable(changes if replace else merged(old.fields, changes))}
             new = dataclasses.replace(old, fields=fields, metageneration=old.metageneration + 1, updated=self._now())
             if self._folder:
                 new = self._folder.put(new)
-            self.bucket(source.bucket).put(new)
+            self.bucket(ref.bucket).put(new)
             return new
 
-    def delete(self, source: Source) -> None:
+    def delete(self, ref: ObjectRef) -> None:
         with self.lock:
-            self._remove(self.find(source))
+            self._remove(self.find(ref))
 
     def _remove(self, stored: StoredObject) -> None:
         self.bucket(stored.bucket).remove(stored.name)
         if self._folder:
             self._folder.remove(stored)
 
-    def copy(
-        self, source: Source, bucket: str, name: str, changes: dict[str, Any], conditions: Preconditions, *, move: bool = False
-    ) -> StoredObject:
+    def copy(self, source: ObjectRef, to: ObjectRef, changes: dict[str, Any], *, move: bool = False) -> StoredObject:
         """A copy under another name, with the source's metadata unless `changes` has its own; a move is one atomic step."""
         with self.lock:
             old = self.find(source)
-            self.check(bucket, name, conditions)
-            if move and old.name == name:
+            self.check(to)
+            if move and source.name == to.name:
                 raise invalid("The source and destination object names must be different.")
             hashes, fields = Hashes(old.crc32c, old.md5), {**old.fields, **writable(changes)}
-            new = self._commit(bucket, name, old.content, old.size, hashes, old.component_count, fields, conditions)
+            new = self._commit(to, old.content, old.size, hashes, fields, old.component_count)
             if move:
                 self._remove(old)
             return new
 
-    def compose(
-        self, bucket: str, name: str, sources: list[Source], fields: dict[str, Any], conditions: Preconditions, *, consume: bool
-    ) -> StoredObject:
+    def compose(self, sources: list[ObjectRef], to: ObjectRef, fields: dict[str, Any], *, consume: bool) -> StoredObject:
         """The sources' bytes one after another; `consume` deletes them."""
         if not 1 <= len(sources) <= 32:
             raise invalid(f"The number of source components provided ({len(sources)}) must be between 1 and 32.")
         with self.lock:
             found = [self.find(source) for source in sources]
-            self.check(bucket, name, conditions)
+            self.check(to)
             content = b"".join(part.read() for part in found)
             count = sum(part.component_count or 1 for part in found)
-            hashes = Hashes.of(content)._replace(md5=None)
-            new = self._commit(bucket, name, content, len(content), hashes, count, fields, conditions)
+            new = self._commit(to, content, len(content), Hashes.of(content)._replace(md5=None), fields, count)
             if consume:
-                for part in {part.name: part for part in found if part.name != name}.values():
+                for part in {part.name: part for part in found if part.name != to.name}.values():
                     self._remove(part)
             return new
 

@@ -1,4 +1,4 @@
-"""Faults: the decision by itself, then each kind as the real clients meet it."""
+"""Faults, each kind as the real clients meet it."""
 
 from __future__ import annotations
 
@@ -18,35 +18,12 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from cloud_emulator import Emulator
 from cloud_emulator.errors import EmulatorError
-from cloud_emulator.faults import FaultSettings, decide
+from cloud_emulator.faults import FaultSettings
 
 # google-cloud-storage leaves the connection of a refused download to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-READ, WRITE = (False, True), (True, False)  # writes, is a download
-LOW = [0.1] * 5
 SOON = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.05).with_timeout(20)
-
-
-@pytest.mark.parametrize(
-    ("settings", "request_", "kind"),
-    [
-        ({}, WRITE, ""),
-        ({"error_rate": 0.2}, READ, "error"),
-        ({"error_rate": 0.05}, READ, ""),
-        ({"error_after_rate": 0.2}, WRITE, "error_after"),
-        ({"drop_rate": 0.2, "error_rate": 0.2}, WRITE, "drop"),
-        ({"drop_after_rate": 0.2}, WRITE, "drop_after"),
-        ({"truncate_rate": 0.2}, READ, "truncate"),
-        ({"truncate_rate": 0.2}, WRITE, ""),
-        ({"read_only": True}, WRITE, "read_only"),
-        ({"read_only": True}, READ, ""),
-        ({"fail_commits": True}, WRITE, "fail_commits"),
-        ({"fail_commits": True}, READ, ""),
-    ],
-)
-def test_what_becomes_of_a_request(settings: dict[str, Any], request_: tuple[bool, bool], kind: str):
-    assert decide(FaultSettings(**settings), *request_, LOW) == kind
 
 
 @pytest.mark.parametrize(

