@@ -1,7 +1,7 @@
 """Accelerator types, and which of them are offered where: read from a file such as the accelerators.toml beside this module.
 
 The file is a list of `[[tpu]]` with `prefix`, `generation`, `sizes`, `number_counts`, `cores`, `one_host`, `chips_per_host`,
-`ici_links`, `runtime_version` and `zones` ("us-east5-*" stands for all of a region); other keys do not matter here.
+`axes`, `quota`, `runtime_version` and `zones` ("us-east5-*" stands for all of a region); other keys do not matter here.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Accelerator(NamedTuple):
     chips: int
     hosts: int
     dimensions: int  # of the links between its chips
+    quota: str  # with {spot}, {pod} and {serving}
     runtime_version: str
     zones: tuple[str, ...]
 
@@ -93,7 +94,8 @@ def _accelerator(entry: dict[str, Any], number: int) -> Accelerator:
         entry["generation"],
         chips,
         1 if chips in entry["one_host"] else chips // entry["chips_per_host"],
-        3 if entry["ici_links"] == 6 else 2,
+        entry["axes"],
+        entry["quota"],
         entry["runtime_version"],
         (*zones, *(zone for zone, generation in AI_ZONES.items() if generation == entry["generation"])),
     )

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 
 from cloud_emulator import recorded
 from cloud_emulator.catalogue import region_of
-from cloud_emulator.errors import ACCOUNT, ApiError, EmulatorError, invalid, suggest
+from cloud_emulator.errors import ACCOUNT, ApiError, EmulatorError, invalid, named
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.machines import Machine
 from cloud_emulator.metadata import instance_tree
@@ -94,7 +94,7 @@ class Compute:
     def vanish(self, name: str) -> None:
         """Gone at once, as if somebody had deleted it."""
         with self.clock.lock:
-            self._remove(self._known(name))
+            self._remove(named("instance", name, self._instances))
 
     def instances(self) -> dict[str, str]:
         """Status by name."""
@@ -104,17 +104,10 @@ class Compute:
     def machine(self, name: str) -> Machine:
         """Its `folder`, `processes()`, `console()` and `metadata`."""
         with self.clock.lock:
-            found = self._known(name).machine
+            found = named("instance", name, self._instances).machine
         if found is None:
             raise EmulatorError(f"the instance {name} does not run yet")
         return found
-
-    def _known(self, name: str) -> Instance:
-        for found in self._instances.values():
-            if found.name == name:
-                return found
-        names = [found.name for found in self._instances.values()]
-        raise EmulatorError(f"there is no instance '{name}'.{suggest(name, names)} Known: {', '.join(names) or 'none'}")
 
     # What the API does, under the clock's lock
 
@@ -150,7 +143,7 @@ class Compute:
             self._end(operation)
             return
         made.status = "RUNNING"
-        self._state.history.add("vm running", made.path)
+        self._state.record("vm running", made.path)
         scheduling = made.asked.get("scheduling", {})
         if seconds := int(scheduling.get("maxRunDuration", {}).get("seconds", 0)):
             made.terminates = self.clock.now() + seconds
@@ -184,7 +177,7 @@ class Compute:
     def _remove(self, found: Instance) -> None:
         if self._instances.get(found.path) is found:
             del self._instances[found.path]
-            self._state.history.add("vm deleted", found.path)
+            self._state.record("vm deleted", found.path)
         if found.machine is not None:
             found.machine.remove()
             found.machine = None

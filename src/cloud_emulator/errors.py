@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
 
 STATUS = {
     400: "INVALID_ARGUMENT",
@@ -30,6 +32,21 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """ " Did you mean 'x'?" (with the leading space) when a known name is near, else ""."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def named(kind: str, name: str, known: dict[str, Found]) -> Found:
+    """What somebody calls by its id, or by its full name where several have that id. Raises EmulatorError."""
+    found = [key for key in known if name in (key, key.rpartition("/")[2])]
+    if len(found) != 1:
+        ids = [shortest(key, known) for key in known]
+        reason = f"several {kind}s are named" if found else f"there is no {kind}"
+        raise EmulatorError(f"{reason} '{name}'.{suggest(name, ids)} Known: {', '.join(ids) or 'none'}")
+    return known[found[0]]
+
+
+def shortest(name: str, all_names: Collection[str]) -> str:
+    node_id = name.rpartition("/")[2]
+    return name if sum(other.endswith(f"/{node_id}") for other in all_names) > 1 else node_id
 
 
 class ApiError(Exception):

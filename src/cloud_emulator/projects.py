@@ -17,15 +17,6 @@ SERVICES: dict[str, str] = recorded.load("projects")["services"]  # titles by na
 PROJECT_ID = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 DEFAULT_LIMIT = 16_384  # enough for any type
 
-# Names of quotas; {spot} is "Preemptible" or nothing, {pod} of more than one host, {serving} of one.
-STEMS = {
-    "v2": "TPUV2s{spot}{pod}",
-    "v3": "TPUV3s{spot}{pod}",
-    "v4": "TPUV4s{spot}Pod",
-    "v5e": "TPUV5s{spot}Litepod{serving}",
-    "v5p": "TPUV5P{spot}",
-    "v6e": "TPUV6E{spot}",
-}
 Per = Literal["Region", "Zone"]
 
 
@@ -199,7 +190,7 @@ class Quotas:
 def _stem(accelerator: Accelerator, spot: bool) -> str:
     several = accelerator.hosts > 1
     values = {"spot": "Preemptible" if spot else "", "pod": "Pod" if several else "", "serving": "" if several else "Serving"}
-    return STEMS[accelerator.generation].format(**values)
+    return accelerator.quota.format(**values)
 
 
 def _quota_id(stem: str, per: Per) -> str:

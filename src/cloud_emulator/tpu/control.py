@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
 import pydantic
+from google.cloud.tpu_v2 import types
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
 from cloud_emulator.catalogue import region_of
 from cloud_emulator.compute import Compute
-from cloud_emulator.errors import EmulatorError, invalid, storage_error, suggest
+from cloud_emulator.errors import EmulatorError, invalid, named, shortest, storage_error, suggest
 from cloud_emulator.faults import Faults, validated
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.machines import Machine, Machines
 from cloud_emulator.projects import Projects
-from cloud_emulator.tpu.nodes import OVER, Nodes, Slice, state_named
+from cloud_emulator.tpu.nodes import OVER, Nodes, NodeState, Slice, power_off, state_named
 from cloud_emulator.tpu.queue import Queue, Queued
 from cloud_emulator.tpu.state import STOCK_OUT, Behaviour, Event, Failure, State
 
-Found = TypeVar("Found")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 UNLOCKED = ("close", "routes")
@@ -112,15 +112,30 @@ class Tpu:
         self._note("thawed", node, worker)
 
     def _note(self, what: str, node: str, worker: int) -> None:
-        self.state.history.add(what, self._node(node).name, f"worker {worker}")
+        self.state.record(what, self._node(node).name, f"worker {worker}")
 
     def maintenance(self, node: str, event: str = "TERMINATE_ON_HOST_MAINTENANCE") -> None:
         """What `instance/maintenance-event` says from now on; "NONE" when it is over."""
-        self.node_table.announce_maintenance(self._node(node), event)
+        found, health = self._node(node), types.Node.Health
+        for machine in found.machines:
+            machine.metadata.set("instance/maintenance-event", event)
+        found.node.health = health.HEALTHY if event == "NONE" else health.UNHEALTHY_MAINTENANCE
+        self.state.record("maintenance", found.name, event)
 
     def repair(self, node: str, seconds: float = 1.0, state: str = "REPAIRING") -> None:
         """REPAIRING (or RESTARTING, …) for so long, then READY: the startup script runs again with the same folders."""
-        self.node_table.reboot(self._living(node), state_named(state), seconds)
+        found, wanted = self._living(node), state_named(state)
+        power_off(found)
+        self.node_table.set_state(found, wanted, state.lower(), "maintenance")
+
+        def end() -> None:
+            if self.node_table.get(found.name) is found and found.node.state == wanted:
+                for machine in found.machines:
+                    machine.metadata.set("instance/maintenance-event", "NONE")
+                self.node_table.boot(found)
+                self.node_table.set_state(found, NodeState.READY, "ready", "rebooted")
+
+        self.clock.after(seconds, end)
 
     def set_state(self, node: str, state: str) -> None:
         """What the API says of a node from now on, such as UNKNOWN; its machines go on."""
@@ -216,12 +231,12 @@ class Tpu:
     def nodes(self) -> dict[str, str]:
         """State by id (by full name where two nodes have the same id)."""
         found = {each.name: each.node.state.name for each in list(self.node_table.values())}
-        return {_shortest(name, found): state for name, state in found.items()}
+        return {shortest(name, found): state for name, state in found.items()}
 
     def queued_resources(self) -> dict[str, str]:
         """State by id."""
         found = {each.name: each.state.name for each in list(self.queue.values())}
-        return {_shortest(name, found): state for name, state in found.items()}
+        return {shortest(name, found): state for name, state in found.items()}
 
     def machine(self, node: str, worker: int = 0) -> Machine:
         """One worker: its `folder`, `home`, `console()`, `processes()` and `metadata`."""
@@ -235,11 +250,11 @@ class Tpu:
         return self.machine(node, worker).console()
 
     def history(self) -> list[Event]:
-        return list(self.state.history.events)
+        return list(self.state.events)
 
     def node_seconds(self) -> dict[str, float]:
         """How long each node ran, by its full name: from READY until it was stopped, preempted or deleted."""
-        return self.state.history.node_seconds()
+        return self.state.node_seconds()
 
     def status(self) -> dict[str, Any]:
         return {
@@ -253,7 +268,7 @@ class Tpu:
         }
 
     def _node(self, name: str) -> Slice:
-        return _one("node", name, self.node_table)
+        return named("node", name, self.node_table)
 
     def _living(self, name: str) -> Slice:
         found = self._node(name)
@@ -262,7 +277,7 @@ class Tpu:
         return found
 
     def _queued(self, name: str) -> Queued:
-        return _one("queued resource", name, self.queue)
+        return named("queued resource", name, self.queue)
 
     # Over HTTP
 
@@ -295,17 +310,3 @@ class Tpu:
             wrong = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
             raise invalid("; ".join(wrong)) from None
         return self.status()
-
-
-def _one(kind: str, name: str, known: dict[str, Found]) -> Found:
-    found = [key for key in known if name in (key, key.rpartition("/")[2])]
-    if len(found) != 1:
-        ids = [_shortest(key, known) for key in known]
-        reason = f"several {kind}s are named" if found else f"there is no {kind}"
-        raise EmulatorError(f"{reason} '{name}'.{suggest(name, ids)} Known: {', '.join(ids) or 'none'}")
-    return known[found[0]]
-
-
-def _shortest(name: str, all_names: Collection[str]) -> str:
-    node_id = name.rpartition("/")[2]
-    return name if sum(other.endswith(f"/{node_id}") for other in all_names) > 1 else node_id

@@ -23,7 +23,6 @@ from cloud_emulator.tpu.state import Failure, State, Table, refused, resource_re
 
 NodeState = types.Node.State
 OVER = (NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED)
-UNPAID = (NodeState.CREATING, NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED)
 CHANGEABLE = ("description", "labels", "metadata", "tags", "data_disks")
 TPU_PORT = 8470
 NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -179,7 +178,7 @@ class Nodes(Table[Slice]):
     def begin(self, made: Slice, operation: Operation | None, will_fail: bool = False) -> None:
         """What was prepared is being created, and `operation` ends when it is READY; `will_fail`: it stays CREATING."""
         self[made.name] = made
-        self._state.history.add("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
+        self._state.record("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
         behaviour, clock = self._state.behaviour, self._state.clock
         if will_fail:
             return
@@ -208,14 +207,10 @@ class Nodes(Table[Slice]):
     def set_state(self, found: Slice, state: NodeState, what: str, reason: str = "") -> None:
         found.node.state = state
         found.node.health = types.Node.Health.HEALTHY if state == NodeState.READY else types.Node.Health.HEALTH_UNSPECIFIED
-        if state == NodeState.READY:
-            self._state.history.begin_charging(found.name)
-        elif state in UNPAID:
-            self._state.history.end_charging(found.name)
         self._changed(found, what, reason)
 
     def _changed(self, found: Slice, what: str, reason: str) -> None:
-        self._state.history.add(what, found.name, reason)
+        self._state.record(what, found.name, reason)
         for watcher in self.watchers:
             watcher(found)
 
@@ -223,7 +218,6 @@ class Nodes(Table[Slice]):
         """It is gone, with its machines; only the history knows it."""
         del self[found.name]
         self.remove_machines(found)
-        self._state.history.end_charging(found.name)
         self._changed(found, what, reason)
 
     def delete(self, name: str, *, by_queue: bool = False) -> Operation:
@@ -303,7 +297,7 @@ class Nodes(Table[Slice]):
         clock = self._state.clock
         for machine in found.machines:
             machine.metadata.set("instance/preempted", "TRUE")
-        self._state.history.add("notified", found.name, f"preemption, {grace_seconds:g} s of grace")
+        self._state.record("notified", found.name, f"preemption, {grace_seconds:g} s of grace")
         signal_all(found, signal.SIGTERM)
         until = clock.now() + grace_seconds
 
@@ -322,28 +316,6 @@ class Nodes(Table[Slice]):
         power_off(found)
         state = NodeState.PREEMPTED if found.spot else NodeState.TERMINATED
         self.set_state(found, state, state.name.lower(), reason)
-
-    def reboot(self, found: Slice, state: NodeState, seconds: float) -> None:
-        """`state` for so long, its processes gone; then READY, the startup script run again with the same folders."""
-        power_off(found)
-        self.set_state(found, state, state.name.lower(), "maintenance")
-
-        def end() -> None:
-            if self._is(found, state):
-                for machine in found.machines:
-                    machine.metadata.set("instance/maintenance-event", "NONE")
-                self.boot(found)
-                self.set_state(found, NodeState.READY, "ready", "rebooted")
-
-        self._state.clock.after(seconds, end)
-
-    def announce_maintenance(self, found: Slice, event: str) -> None:
-        """`event` is what the metadata says: NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE."""
-        for machine in found.machines:
-            machine.metadata.set("instance/maintenance-event", event)
-        health = types.Node.Health
-        found.node.health = health.HEALTHY if event == "NONE" else health.UNHEALTHY_MAINTENANCE
-        self._state.history.add("maintenance", found.name, event)
 
     # Machines
 

@@ -76,7 +76,7 @@ class Queue(Table[Queued]):
             spec.parent = project.numbered(spec.parent)
             spec.node.queued_resource = project.numbered(name)
         self[name] = made
-        self._shared.history.add("queued", name, made.wanted[0].accelerator.name)
+        self._shared.record("queued", name, made.wanted[0].accelerator.name)
         self._enter(made, State.CREATING)
         until = _valid_until(made.resource, now)
         if until is not None:
@@ -107,7 +107,7 @@ class Queue(Table[Queued]):
         if state not in (State.WAITING_FOR_RESOURCES, State.FAILED):
             getattr(raw(made), data).SetInParent()
         found.resource.state = made
-        self._shared.history.add(state.name.lower(), found.name)
+        self._shared.record(state.name.lower(), found.name)
 
     def _wait(self, found: Queued) -> None:
         self._enter(found, State.ACCEPTED)
@@ -211,7 +211,7 @@ class Queue(Table[Queued]):
         def end() -> None:
             self._forget_nodes(found, "deleted")
             del self[name]
-            self._shared.history.add("deleted", name, "asked for")
+            self._shared.record("deleted", name, "asked for")
             self._shared.operations.end(operation)
 
         self._shared.clock.after(self._shared.behaviour.delete_seconds, end)

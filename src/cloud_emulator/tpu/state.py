@@ -25,6 +25,8 @@ from cloud_emulator.projects import Demand, Projects
 
 STOCK_OUT = "stock-out"
 Found = TypeVar("Found")
+# Events after which a node costs nothing.
+UNPAID = ("creating", "preempted", "terminated", "stopped", "deleted", "failed", "vanished")
 
 
 def raw(message: proto.Message) -> Any:
@@ -154,32 +156,6 @@ class Event(NamedTuple):
     reason: str
 
 
-class History:
-    """What happened, when, and to whom; and how long each node was paid for."""
-
-    def __init__(self, clock: Clock):
-        self._clock = clock
-        self._spent: dict[str, float] = {}
-        self._since: dict[str, float] = {}
-        self.events: list[Event] = []
-
-    def add(self, what: str, name: str, reason: str = "") -> None:
-        self.events.append(Event(self._clock.now(), what, name, reason))
-
-    def begin_charging(self, name: str) -> None:
-        self._since.setdefault(name, self._clock.now())
-
-    def end_charging(self, name: str) -> None:
-        if name in self._since:
-            self._spent[name] = self._spent.get(name, 0.0) + self._clock.now() - self._since.pop(name)
-
-    def node_seconds(self) -> dict[str, float]:
-        """By node's name, over all nodes that had it; those that still run up to now."""
-        now = self._clock.now()
-        running = {name: now - since for name, since in self._since.items()}
-        return {name: self._spent.get(name, 0.0) + running.get(name, 0.0) for name in {**self._spent, **running}}
-
-
 class Operations(Table[Operation]):
     """Long-running operations: begun by a call, ended by the clock, and told to whoever asks."""
 
@@ -221,9 +197,24 @@ class State:
         self.machines = machines
         self.behaviour = Behaviour()
         self.orders = Orders("tpu")
-        self.history = History(self.clock)
+        self.events: list[Event] = []
         self.operations = Operations(self.clock)
         self.holders: list[Callable[[str], list[Demand]]] = []
+
+    def record(self, what: str, name: str, reason: str = "") -> None:
+        self.events.append(Event(self.clock.now(), what, name, reason))
+
+    def node_seconds(self) -> dict[str, float]:
+        """How long each node was paid for, by its name, over all nodes that had it; those that still run up to now."""
+        spent: dict[str, float] = {}
+        since: dict[str, float] = {}
+        for event in self.events:
+            if event.what == "ready":
+                since.setdefault(event.name, event.at)
+            elif event.what in UNPAID and event.name in since:
+                spent[event.name] = spent.get(event.name, 0.0) + event.at - since.pop(event.name)
+        now = self.clock.now()
+        return {name: spent.get(name, 0.0) + now - since.get(name, now) for name in {**spent, **since}}
 
     def check_quota(self, project: str, wanted: list[Demand]) -> None:
         """Raises ApiError (429). Preempted nodes count, and suspended queued resources."""
