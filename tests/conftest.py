@@ -26,7 +26,7 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from tpulm.emulator import Emulator, MachineSettings
+    from cloud_emulator import Emulator, MachineSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -105,7 +105,7 @@ def machines() -> MachineSettings | None:
 @pytest.fixture
 def gcs(monkeypatch: pytest.MonkeyPatch, machines: MachineSettings | None) -> Iterator[Emulator]:
     """Google Cloud on this machine with an empty bucket gs://runs; this process and its children go there."""
-    from tpulm.emulator import Emulator
+    from cloud_emulator import Emulator
 
     _forget_clients()
     with Emulator(machines=machines) as emulator:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tpulm.emulator.server import environment_for
+from cloud_emulator.server import environment_for
 
 COMMAND = [sys.executable, "-m", "tpulm", "cloud", "emulator"]
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator, MachineSettings
 from toy_runs import write_corpus
 from tpulm.cloud import bundle, setup
 from tpulm.cloud.settings import load
-from tpulm.emulator import Emulator, MachineSettings
 from tpulm.errors import ConfigError, TpulmError
 
 RUN = """

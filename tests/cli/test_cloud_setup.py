@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from cloud_emulator import Emulator
 from tpulm.cli import cloud, cloud_options, terminal
 from tpulm.cli.app import app
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError
 
 OPTIONS = ["--accelerator", "v3-8", "--bucket", "my-runs", "--zone", "us-central1-a"]

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cli import terminal
 from tpulm.cli.app import app
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError
 
 WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cloud import job as jobs
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Attempt, Job, Node
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Request
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator
 
 ZONE, OTHER_ZONE, PROJECT = "us-central1-a", "europe-west4-a", "tpulm-emulator"
 WORKDIR_PATH = storage.as_path("gs://runs/toy")

@@ -21,7 +21,7 @@ from tpulm.cloud import bundle
 from tpulm.cloud.vm import services
 
 FOLDER = bundle.source_folder() / "cloud" / "vm"
-RECORDED = json.loads((resources.files("tpulm.emulator") / "recorded" / "metadata.json").read_text())["keys"]
+RECORDED = json.loads((resources.files("cloud_emulator") / "recorded" / "metadata.json").read_text())["keys"]
 TENANT = "g9250ab742a5cc428-tp"
 TOKEN = "ya29.not-for-the-command-line"
 PATIENCE = 30.0

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from cloud_rig import OTHER_ZONE, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, until, write_job
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cloud import audit
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator
 from tpulm.errors import CloudRefused
 
 

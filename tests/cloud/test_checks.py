@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from compute_answers import REGIONS, network_of, region_of, subnetwork_of
 
+from cloud_emulator.recorded import answer
 from tpulm.cloud import doctor
 from tpulm.cloud.doctor import Finding, Project
 from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
 from tpulm.cloud.settings import CloudSettings
-from tpulm.emulator.recorded import answer
 
 
 class Answers(GoogleRest):

@@ -14,12 +14,12 @@ from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, 
 from rich.console import Console
 from typer.testing import CliRunner
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cli import cloud, cloud_options, cloud_runs, terminal
 from tpulm.cli.app import app
 from tpulm.cloud import audit, prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator
 from tpulm.errors import CloudRefused, ConfigError, StorageError, TpulmError
 
 W = ("--workdir", str(WORKDIR_PATH))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from compute_answers import API_OFF, REFUSED, served, usual
 
+from cloud_emulator import Emulator
 from tpulm.cloud.doctor import Check, examine
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.setup import apply, steps
-from tpulm.emulator import Emulator
 
 PROJECT, WORKER = "tpulm-emulator", "tpulm-worker@tpulm-emulator.iam.gserviceaccount.com"
 SETTINGS = CloudSettings(project=PROJECT, accelerator="v3-8", zones=("us-central1-a",), bucket="my-runs", budget=102.0)

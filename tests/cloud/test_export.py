@@ -21,6 +21,7 @@ import yaml
 from cloud_rig import PROJECT, WORKDIR_PATH, running, write_job
 from typer.testing import CliRunner
 
+from cloud_emulator import Emulator
 from toy_runs import write_corpus
 from tpulm import storage
 from tpulm.cli.app import app
@@ -28,7 +29,6 @@ from tpulm.cloud import bundle, export
 from tpulm.cloud.export import Gpu, Staged
 from tpulm.cloud.settings import CloudSettings
 from tpulm.config import load
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm.cloud.google_rest import (
     IAM,
     TPU,
@@ -22,7 +23,6 @@ from tpulm.cloud.google_rest import (
     when_enabled,
 )
 from tpulm.cloud.policies import account_path
-from tpulm.emulator import Emulator
 from tpulm.errors import CloudRefused
 
 PROJECT = "tpulm-emulator"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from cloud_rig import WORKDIR_PATH, attempt_of, job_of, node_of, running, write_job
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cloud import logs
 from tpulm.cloud.control import Control
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, StorageError
 
 LINES = [f"step {number}: loss {1000 / (number + 1):.3f}\n".encode() for number in range(2000)]

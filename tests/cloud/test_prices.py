@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import accelerators, storage
 from tpulm.cloud import prices
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import CloudSettings
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError
 
 COMPUTE_ENGINE, CLOUD_TPU = "6F81-5844-456A", "E000-3F24-B8AA"
-ROWS = json.loads((resources.files("tpulm.emulator") / "recorded" / "billing.json").read_text())["services"]
+ROWS = json.loads((resources.files("cloud_emulator") / "recorded" / "billing.json").read_text())["services"]
 
 
 def settings_of(accelerator: str, **changes: Any) -> CloudSettings:
@@ -150,14 +150,6 @@ def test_where_the_catalogue_is_off_the_file_counts_and_it_is_told(gcs: Emulator
     assert "Cloud Billing API has not been used in project" in note and "of the dates given" in note
     (price,) = prices.of(settings_of("v6e-8"), ["us-east5-a"]).values()
     assert str(price) == ("$12.96 an hour spot in us-east5-a (readings of the Cloud Billing Catalog by third parties, 2026-08)")
-
-
-def test_an_emulator_as_it_was_has_no_prices(monkeypatch: pytest.MonkeyPatch):
-    with Emulator(as_it_was=["prices"]) as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(ConfigError, match="a budget needs a price"):
-            per_hour("v3-8", "us-central1-a", budget=100.0)
 
 
 def test_a_budget_needs_a_price_of_every_zone(gcs: Emulator):

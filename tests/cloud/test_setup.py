@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm.cloud import policies, setup
 from tpulm.cloud.doctor import examine
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.setup import Step, apply, steps
-from tpulm.emulator import Emulator
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
 
 PROJECT, WORKER = "tpulm-emulator", "tpulm-worker@tpulm-emulator.iam.gserviceaccount.com"

@@ -1,4 +1,4 @@
-"""`tpulm cloud smoke` against the emulator: as Google answers, and as the emulator once did."""
+"""`tpulm cloud smoke` against the emulator: as Google is expected to answer, and otherwise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator, MachineSettings
 from tpulm import storage
 from tpulm.cloud import bundle, setup, smoke
 from tpulm.cloud.google_rest import GoogleRest
@@ -17,7 +18,6 @@ from tpulm.cloud.launch import offered
 from tpulm.cloud.provider import NodeStatus, Refused, Request
 from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator, MachineSettings, as_it_was
 from tpulm.errors import CloudRefused, ConfigError
 
 PROJECT = "tpulm-emulator"
@@ -29,12 +29,6 @@ def machines() -> MachineSettings:
     return MachineSettings(environment={"TPULM_LOOK_SECONDS": "0.2", "TPULM_BOOT_SECONDS": "5"})
 
 
-@pytest.fixture
-def old() -> str:
-    """The behaviour that the emulator still has."""
-    return ""
-
-
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle, which is the same in all tests."""
@@ -42,8 +36,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def emulator(monkeypatch: pytest.MonkeyPatch, old: str, packed: Path, request: pytest.FixtureRequest) -> Emulator:
-    monkeypatch.setenv(as_it_was.VARIABLE, old)
+def emulator(monkeypatch: pytest.MonkeyPatch, packed: Path, request: pytest.FixtureRequest) -> Emulator:
     monkeypatch.setattr(bundle, "build", lambda folder, **options: Path(shutil.copy(packed, folder)))
     found: Emulator = request.getfixturevalue("gcs")
     found.tpu.set(create_seconds=0.5, delete_seconds=0.1)
@@ -76,17 +69,16 @@ def test_every_line_is_as_google_answers(emulator: Emulator):
 
 
 @pytest.mark.parametrize(
-    ("old", "wrong"),
+    ("change", "wrong"),
     [
-        ("prices", "price"),
-        ("quota-names", "quota"),
-        ("refusals", "refusal of a zone"),
-        ("metadata", "metadata: project"),
-        ("guest-attributes", "guest attributes"),
-        ("deletion", "deleting in PROVISIONING"),
+        (lambda tpu: tpu.answer_next("quota"), "refusal of a zone"),
+        (lambda tpu: tpu.set(tenant_project=False), "metadata: project"),
+        (lambda tpu: tpu.answer_next("not-found", count=None, requests="GET guest attributes"), "guest attributes"),
+        (lambda tpu: tpu.set(force_in_provisioning=True), "deleting in PROVISIONING"),
     ],
 )
-def test_an_old_behaviour_fails_its_line(emulator: Emulator, wrong: str):
+def test_another_answer_fails_its_line(emulator: Emulator, change: Callable[[Any], None], wrong: str):
+    change(emulator.tpu)
     lines, _ = lines_of(emulator)
     assert [what for what, line in lines.items() if line.ok is not True] == [wrong], lines
 

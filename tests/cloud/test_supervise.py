@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from cloud_emulator.recorded import answer
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Bury, Policy, Rest
 from tpulm.cloud.job import Job, Node, reopened
 from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request, Resource
 from tpulm.cloud.supervise import Supervisor
-from tpulm.emulator.recorded import answer
 from tpulm.errors import CloudRefused, StorageError, TpulmError
 
 

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 from vm_rig import WORKDIR, ZONES, Cloud, agents, until
 
+from cloud_emulator import Emulator, MachineSettings
 from tpulm import storage
 from tpulm.cli.app import app
 from tpulm.cloud import bundle, setup, supervisor_vm
@@ -24,7 +25,6 @@ from tpulm.cloud.compute import ComputeApi
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
 from tpulm.cloud.settings import CloudSettings, load
-from tpulm.emulator import Emulator, MachineSettings
 from tpulm.errors import CloudRefused, InUse, TpulmError
 
 PROJECT = "tpulm-emulator"

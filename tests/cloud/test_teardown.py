@@ -8,13 +8,13 @@ import time
 import pytest
 from cloud_rig import PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, write_job
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cloud import status, teardown
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job
 from tpulm.cloud.prices import Price
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, InUse, StorageError, TpulmError
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 from google.auth import exceptions as auth
 
+from cloud_emulator import Emulator
+from cloud_emulator.recorded import answer
 from tpulm.cloud import tpu_api
 from tpulm.cloud.provider import LABEL, Refused, Request, refusal_of_code, with_advice
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator
-from tpulm.emulator.recorded import answer
 from tpulm.errors import CloudRefused, StorageRefused, StorageUnavailable, TpulmError, Unavailable
 from tpulm.storage.causes import explain
 

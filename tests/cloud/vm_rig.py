@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trainer
 
+from cloud_emulator import Emulator, MachineSettings
 from tpulm import config, storage
 from tpulm.cloud import launch as launching
 from tpulm.cloud import setup
@@ -22,7 +23,6 @@ from tpulm.cloud.job import Job
 from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.emulator import Emulator, MachineSettings
 from tpulm.runtime import interrupt
 
 WORKDIR = storage.as_path("gs://runs/toy")

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus import documents, read_texts
 from tpulm.corpus.readers import lines, tables
 from tpulm.corpus.readers.lines import ByteStream
-from tpulm.emulator import Emulator
 from tpulm.errors import DataError, StorageError
 
 

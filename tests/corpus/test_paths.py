@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.corpus.paths import find_paths
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError
 
 FILES = (

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.corpus import spill
 from tpulm.corpus.identity import RANGE, Keys, keys_of
 from tpulm.corpus.spill import SpillReader, new_spill, spill_bytes
-from tpulm.emulator import Emulator
 from tpulm.errors import StorageError
 from tpulm.storage import cloud
 

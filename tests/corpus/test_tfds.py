@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.config import CorpusConfig, SourceConfig
 from tpulm.corpus import find_files, read_texts, verify
 from tpulm.corpus.readers.tfds import deprecations_ignored, plain_wiki40b
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatch
 
 tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")

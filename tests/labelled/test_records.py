@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.corpus.readers import tables
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import read_records
 

@@ -37,7 +37,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Makes a metadata server answer with these attributes, after some failures."""
     attributes: dict[str, str] = {}
     failing = {"times": 0}
-    failure = json.loads((resources.files("tpulm.emulator") / "recorded" / "metadata.json").read_text())["failures"]["read"]
+    failure = json.loads((resources.files("cloud_emulator") / "recorded" / "metadata.json").read_text())["failures"]["read"]
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

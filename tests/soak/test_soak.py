@@ -14,8 +14,8 @@ import pytest
 from cluster import RUN_FILE, Cluster
 from schedule import DEADLY, FAULTS, Event, draw_schedule
 
+from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.emulator import Emulator
 from tpulm.train.metrics import VOLATILE, read_metrics
 
 INTERVAL = 10

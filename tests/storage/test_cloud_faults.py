@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.emulator import Emulator
 from tpulm.errors import MissingExtra, StorageError, StorageRefused
 from tpulm.storage import cloud
 

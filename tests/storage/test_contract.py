@@ -9,8 +9,8 @@ from pathlib import Path, PurePath
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, DataError, StorageError
 
 # google-cloud-storage leaves the connection of a refused download to the garbage collector.

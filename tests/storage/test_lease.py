@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.emulator import Emulator
 from tpulm.errors import StorageError
 from tpulm.runtime import interrupt
 from tpulm.storage import lease

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.emulator import Emulator
 from tpulm.errors import StorageError
 from tpulm.progress import held_stderr
 from tpulm.storage import staging

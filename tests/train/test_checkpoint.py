@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import toy
 
+from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.config import CheckpointConfig
-from tpulm.emulator import Emulator
 from tpulm.errors import CheckpointError, StorageError
 from tpulm.progress import Silent
 from tpulm.train.checkpoint import Checkpoints, checksums, is_due, is_due_by_time

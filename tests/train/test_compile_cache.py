@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.emulator import Emulator
 from tpulm.train import compile_cache
 
 WORKDIR = "gs://runs/my run [1]"

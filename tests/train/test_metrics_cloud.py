@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.emulator import Emulator
 from tpulm.train.metrics import MetricsLog, read_metrics
 
 # gcsfs leaves event loops and connections to the garbage collector.

@@ -74,18 +74,20 @@ def emulator(
         curl -d '{"node": "run-a1", "grace_seconds": 5}' $STORAGE_EMULATOR_HOST/_control/tpu/preempt
     """
     try:
-        from tpulm.emulator import Emulator
+        from cloud_emulator import Emulator, EmulatorError
     except ModuleNotFoundError as error:
         raise MissingExtra(f"the emulator needs {error.name}: {installing('emulator')}") from None
     from tpulm.runtime import interrupt
 
     with interrupt.handled():
-        server = Emulator(folder, port, project)
-        for name in bucket or []:
-            if name not in server.bucket_names():
-                server.create_bucket(name)
         try:
+            server = Emulator(folder, port, project)
+            for name in bucket or []:
+                if name not in server.bucket_names():
+                    server.create_bucket(name)
             server.start()
+        except EmulatorError as error:
+            raise ConfigError(str(error)) from None
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise

@@ -19,10 +19,10 @@ from tpulm.errors import ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
+    from cloud_emulator import Emulator
     from tpulm.cloud.job import Job
     from tpulm.cloud.settings import CloudSettings
     from tpulm.config import RunConfig
-    from tpulm.emulator import Emulator
 
 _BUCKET = "rehearsal"
 _MOST_STEPS = 600  # a longer run is shortened to so many
@@ -58,7 +58,7 @@ def rehearse(
     """
     config = _shortened(load_run(reference, overrides, init), preempt)
     try:
-        from tpulm.emulator import Emulator
+        from cloud_emulator import Emulator
     except ModuleNotFoundError as error:
         raise MissingExtra(f"rehearsing needs {error.name}: {installing('emulator,cloud')}") from None
     with Emulator() as emulator:

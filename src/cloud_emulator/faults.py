@@ -1,0 +1,165 @@
+"""Fault injection: refusals, lost answers, dropped connections, short bodies, latency, and accounts that may not write."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from cloud_emulator.errors import ACCOUNT, ApiError, EmulatorError, storage_error, suggest
+
+
+def _regular_expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"'{text}' is no regular expression for names of objects: {error}") from None
+    return text
+
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class FaultSettings(BaseModel):
+    """Rates are probabilities. `match`, a regular expression, confines all faults to names it is found in.
+
+    A listing goes by its prefix, and calls on buckets by the empty name.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    error_rate: Rate = 0.0  # refused before anything is done
+    error_status: Annotated[int, Field(ge=400, le=599)] = 503
+    error_after_rate: Rate = 0.0  # done, and then refused
+    drop_rate: Rate = 0.0  # the connection is closed before anything is done
+    drop_after_rate: Rate = 0.0  # done, and then the connection is closed without an answer
+    truncate_rate: Rate = 0.0  # a download ends early, though its headers announce all of it
+    latency_seconds: Seconds = 0.0  # added to each request
+    read_only: bool = False  # writes are forbidden
+    fail_commits: bool = False  # writes are refused as by an overloaded service
+    match: Annotated[str, AfterValidator(_regular_expression)] = ""
+    seconds: Seconds | None = None  # how long the faults last; None: until they are cleared
+    count: Annotated[int, Field(ge=1)] | None = None  # how many there are; None: no end
+    seed: int = 0
+
+
+def validated(model: type[Any], settings: dict[str, Any]) -> Any:
+    """A model of these settings. Raises EmulatorError, with the nearest name for one that does not exist."""
+    try:
+        return model(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            known = list(model.model_fields)
+            raise EmulatorError(f"there is no setting '{name}'.{suggest(name, known)} Known: {', '.join(known)}") from None
+        raise EmulatorError(f"{name}: {first['msg']}; found {first['input']!r}") from None
+
+
+def decide(settings: FaultSettings, writes: bool, is_download: bool, rolls: list[float]) -> str:
+    """Which fault a request meets, "" for none, given five random numbers in [0, 1); latency is added in any case."""
+    drop, error, drop_after, error_after, truncate = rolls
+    found = {
+        "read_only": writes and settings.read_only,
+        "fail_commits": writes and settings.fail_commits,
+        "drop": drop < settings.drop_rate,
+        "error": error < settings.error_rate,
+        "drop_after": drop_after < settings.drop_after_rate,
+        "error_after": error_after < settings.error_after_rate,
+        "truncate": is_download and truncate < settings.truncate_rate,
+    }
+    return next((fault for fault, chosen in found.items() if chosen), "")
+
+
+class Fault(NamedTuple):
+    """The fault that a request meets: `refusal` in place of the answer, latency in any case."""
+
+    kind: str = ""
+    latency_seconds: float = 0.0
+    refusal: ApiError | None = None
+
+
+class Faults:
+    """The faults in force in one API, and how many of each kind were injected; `name_of` tells what a request is about."""
+
+    def __init__(self, name_of: Callable[[Any], str]) -> None:
+        self._name_of = name_of
+        self._lock = threading.Lock()
+        self._injected: Counter[str] = Counter()
+        self._install(FaultSettings())
+
+    def _install(self, settings: FaultSettings) -> None:
+        self._settings = settings
+        self._random = random.Random(settings.seed)
+        self._left = settings.count
+        self._ends_at = None if settings.seconds is None else time.monotonic() + settings.seconds
+
+    def set(self, **settings: Any) -> None:
+        """Replace the faults in force; what is not named is off. The names are those of `FaultSettings`."""
+        made = validated(FaultSettings, settings)
+        with self._lock:
+            self._install(made)
+
+    def clear(self) -> None:
+        self.set()
+
+    @property
+    def settings(self) -> FaultSettings:
+        with self._lock:
+            return self._current()
+
+    def _current(self) -> FaultSettings:
+        if self._left == 0 or (self._ends_at is not None and time.monotonic() >= self._ends_at):
+            self._install(FaultSettings())
+        return self._settings
+
+    @property
+    def injected(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._injected)
+
+    def choose(self, call: Any, permission: str, writes: bool, is_download: bool) -> Fault:
+        with self._lock:
+            settings = self._current()
+            if settings.match and not re.search(settings.match, self._name_of(call)):
+                return Fault()
+            fault = decide(settings, writes, is_download, [self._random.random() for _ in range(5)])
+            if fault:
+                self._injected[fault] += 1
+                self._left = None if self._left is None else self._left - 1
+            if settings.latency_seconds:
+                self._injected["latency"] += 1
+            refusal = {
+                "read_only": forbidden(permission),
+                "fail_commits": unavailable(503),
+                "error": unavailable(settings.error_status),
+                "error_after": unavailable(settings.error_status),
+            }
+            return Fault(fault, settings.latency_seconds, refusal.get(fault))
+
+    def is_granted(self, permission: str) -> bool:
+        return not self.settings.read_only or permission.rpartition(".")[2] in ("get", "list", "getIamPolicy")
+
+
+def forbidden(permission: str) -> ApiError:
+    resource = "object" if ".objects." in permission else "bucket"
+    message = (
+        f"{ACCOUNT} does not have {permission} access to the Google Cloud Storage {resource}. "
+        f"Permission '{permission}' denied on resource (or it may not exist)."
+    )
+    return storage_error(403, message, "forbidden")
+
+
+def unavailable(status: int = 503) -> ApiError:
+    """The answers that a client is to try again after."""
+    if status == 429:
+        message = "The rate of requests to the object exceeded the limit. Please reduce your request rate."
+        return storage_error(429, message, "rateLimitExceeded")
+    return storage_error(status, "We encountered an internal error. Please try again.", "backendError")

@@ -1,0 +1,170 @@
+"""The metadata server of a machine: a tree of values, and the protocol of metadata.google.internal to read it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import threading
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cloud_emulator import recorded
+from cloud_emulator.errors import ApiError
+from cloud_emulator.http import refuse_pages
+
+Tree = dict[str, Any]  # str leaves
+
+ROOT = "/computeMetadata/v1"
+GUEST_ATTRIBUTE = re.compile(r"instance/guest-attributes/[A-Za-z0-9_-]{1,128}/[A-Za-z0-9_-]{1,128}")
+
+
+def instance_tree(email: str, tags: list[str], values: dict[str, object], **instance: dict[str, str]) -> Tree:
+    """What any VM of Compute Engine is told; `values` fill recorded/metadata.json, `instance` has further parts."""
+    known = recorded.load("metadata")
+    tree, account = recorded.filled(known["tree"], **values), recorded.filled(known["account"], email=email)
+    accounts = {"default": account, email: account}
+    tree["instance"] |= {"tags": json.dumps(tags), "service-accounts": accounts, **instance}
+    return tree
+
+
+def put(tree: Tree, path: str, value: str | Tree) -> None:
+    """`path` as in "instance/preempted"."""
+    *folders, name = path.split("/")
+    for folder in folders:
+        tree = tree.setdefault(folder, {})
+    tree[name] = value
+
+
+class Metadata:
+    """Readable and changeable from any thread; changes wake those who wait for them. An ASGI application."""
+
+    def __init__(self, tree: Tree, address: str):
+        self._tree = tree
+        self._hosts = (address, "metadata.google.internal")
+        self._failures: list[tuple[str, int]] = []
+        self._lock = threading.Lock()
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def set(self, path: str, value: str | Tree) -> None:
+        with self._lock:
+            put(self._tree, path, value)
+            waiting = list(self._waiting)
+        for loop, event in waiting:
+            loop.call_soon_threadsafe(event.set)
+
+    def get(self, path: str) -> str | Tree | None:
+        """A value, a copy of a folder, or None for what is not there."""
+        with self._lock:
+            found: Any = self._tree
+            for name in filter(None, path.split("/")):
+                found = found.get(name) if isinstance(found, dict) else None
+            return json.loads(json.dumps(found)) if isinstance(found, dict) else found
+
+    def fail(self, count: int, path: str) -> None:
+        """The next `count` requests for what is below `path` fail."""
+        with self._lock:
+            self._failures += [(path, count)]
+
+    def _failure(self, path: str) -> Response | None:
+        """The answer to a request for `path` that is to fail; counted."""
+        with self._lock:
+            for at, (begin, count) in enumerate(self._failures):
+                if path.startswith(begin):
+                    self._failures[at : at + 1] = [(begin, count - 1)] if count > 1 else []
+                    found = recorded.load("metadata")["failures"]["token" if path.endswith("/token") else "read"]
+                    return _response(found["body"], found["status"])
+        return None
+
+    async def _wait(self, path: str, known: str, seconds: float | None) -> None:
+        """Until the etag of `path` is not `known`, or for so many seconds."""
+        entry = (asyncio.get_running_loop(), asyncio.Event())
+        with self._lock:
+            self._waiting.add(entry)
+        try:
+            async with asyncio.timeout(seconds):
+                while etag(self.get(path)) == known:
+                    await entry[1].wait()
+                    entry[1].clear()
+        except TimeoutError:
+            pass
+        finally:
+            with self._lock:
+                self._waiting.discard(entry)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        """A page cannot send the header that is asked for, unless its site's name was made to lead here; it cannot be ours."""
+        try:
+            refuse_pages(request.scope["headers"], self._hosts)
+        except ApiError as error:
+            return _response(f"{error}\n", error.status)
+        path, query = request.scope["path"], request.query_params
+        name = path.removeprefix(ROOT).strip("/")
+        if path == "/":
+            return _response("computeMetadata/\n")
+        if request.headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in request.headers:
+            return _response("Missing Metadata-Flavor:Google header.\n", 403)
+        if not f"{path}/".startswith(f"{ROOT}/"):
+            return _response("Not Found\n", 404)
+        if (failure := self._failure(name)) is not None:
+            return failure
+        if request.method == "PUT":
+            if not GUEST_ATTRIBUTE.fullmatch(name):
+                return _response("Bad Request\n", 400)
+            self.set(name, (await request.body()).decode(errors="replace"))
+            return _response("")
+        if request.method != "GET":
+            return _response("Method Not Allowed\n", 405)
+        if query.get("wait_for_change", "").lower() == "true":
+            known, seconds = query.get("last_etag") or etag(self.get(name)), query.get("timeout_sec", "")
+            await self._wait(name, known, float(seconds) if seconds.isdecimal() else None)
+        value = self.get(name)
+        if value is None:
+            return _response("Not Found\n", 404)
+        tag = {"ETag": etag(value)}
+        if query.get("recursive", "").lower() == "true":
+            return _response(json.dumps(as_json(value)), headers=tag, kind="application/json")
+        if isinstance(value, str):
+            kind = "application/json" if name.endswith("/token") else "application/text"
+            return _response(value, headers=tag, kind=kind)
+        if not path.endswith("/"):
+            return _response("", 301, {"Location": f"{path}/"})
+        names = (f"{key}/\n" if isinstance(inner, dict) else f"{key}\n" for key, inner in sorted(value.items()))
+        return _response("".join(names), headers=tag)
+
+
+def _response(text: str, status: int = 200, headers: dict[str, str] | None = None, kind: str = "application/text") -> Response:
+    every = {"Metadata-Flavor": "Google", "Content-Type": kind, "Server": "Metadata Server for VM"}
+    return Response(text, status, {**every, **(headers or {})})
+
+
+def etag(value: str | Tree | None) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def as_json(value: str | Tree) -> Any:
+    """As `?recursive=true` answers: names in camel case, but for what the user chose; lists; no tokens."""
+    if isinstance(value, str):
+        return value
+    found: dict[str, Any] = {}
+    for name, inner in value.items():
+        if name in ("scopes", "aliases"):
+            found[name] = inner.split()
+        elif name == "network-interfaces":
+            found["networkInterfaces"] = [as_json(interface) for interface in inner.values()]
+        elif name != "token":
+            found[_camel(name)] = inner if name in ("attributes", "guest-attributes") else as_json(inner)
+    return found
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("-")
+    return name if "@" in name else first + "".join(word.capitalize() for word in rest)

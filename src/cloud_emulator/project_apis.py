@@ -1,0 +1,315 @@
+"""Resource Manager, IAM, Service Usage, Cloud Billing and its catalog of prices, Cloud Quotas and Secret Manager."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import google_crc32c
+from starlette.routing import BaseRoute
+
+from cloud_emulator import recorded
+from cloud_emulator.errors import permission_denied, rpc_error
+from cloud_emulator.http import Call, Endpoint
+from cloud_emulator.projects import SERVICES, Project, Projects, tagged
+
+MANAGER, IAM = "cloudresourcemanager", "iam"
+USAGE, BILLING, QUOTAS, SECRETS = "serviceusage", "cloudbilling", "cloudquotas", "secretmanager"
+PROJECT = "/_cloudresourcemanager/{api}/projects/{project}"
+ACCOUNTS = "/_iam/v1/projects/{project}/serviceAccounts"
+ACCOUNT = ACCOUNTS + "/{account}"
+ROLES = "/_iam/v1/projects/{project}/roles"
+ROLE = ROLES + "/{role}"
+SERVICE = "/_serviceusage/v1/projects/{project}/services"
+INFO = "/_cloudbilling/v1/projects/{project}/billingInfo"
+INFOS = "/_cloudquotas/v1/projects/{project}/locations/global/services/{service}/quotaInfos"
+SECRET = "/_secretmanager/v1/projects/{project}/secrets/{secret}"
+SECRET_VERSION = SECRET + "/versions/{version}:access"
+SKUS_ON_A_PAGE = 8  # the service has tens of thousands of rows and pages of 5000
+ACCOUNT_ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
+ROLE_ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
+ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
+
+
+class ProjectApis:
+    def __init__(self, projects: Projects):
+        self._projects = projects
+        self._operations: dict[str, dict[str, Any]] = {}
+
+    def routes(self) -> list[BaseRoute]:
+        """Answers get the call, the project if the service and the permission are there, and what else is in the path."""
+        use, project = "serviceusage.services.", "resourcemanager.projects."
+        table: list[tuple[str, str, str, str, str, Callable[..., Any]]] = [
+            *_policies(MANAGER, "project", PROJECT, "resourcemanager.projects", "POST", lambda call, found, api: ""),
+            (MANAGER, "GET project", "GET", PROJECT, project + "get", self.get_project),
+            *_policies(IAM, "account", ACCOUNT, "iam.serviceAccounts", "POST", _account),
+            (IAM, "GET account", "GET", ACCOUNT, "iam.serviceAccounts.get", self.get_account),
+            (IAM, "DELETE account", "DELETE", ACCOUNT, "iam.serviceAccounts.delete", self.delete_account),
+            (IAM, "LIST accounts", "GET", ACCOUNTS, "iam.serviceAccounts.list", self.list_accounts),
+            (IAM, "CREATE account", "POST", ACCOUNTS, "iam.serviceAccounts.create", self.create_account),
+            (IAM, "LIST roles", "GET", ROLES, "iam.roles.list", self.list_roles),
+            (IAM, "CREATE role", "POST", ROLES, "iam.roles.create", self.create_role),
+            (IAM, "UNDELETE role", "POST", ROLE + ":undelete", "iam.roles.undelete", self.undelete_role),
+            (IAM, "GET role", "GET", ROLE, "iam.roles.get", lambda call, found, role: tagged(_role(found, role))),
+            (IAM, "PATCH role", "PATCH", ROLE, "iam.roles.update", self.patch_role),
+            (IAM, "DELETE role", "DELETE", ROLE, "iam.roles.delete", self.delete_role),
+            (USAGE, "ENABLE services", "POST", SERVICE + ":batchEnable", use + "enable", self.batch_enable),
+            (USAGE, "GET services", "GET", SERVICE + ":batchGet", use + "get", self.batch_get),
+            (USAGE, "LIST services", "GET", SERVICE, use + "list", self.list_services),
+            (USAGE, "ENABLE service", "POST", SERVICE + "/{service}:enable", use + "enable", self.enable),
+            (USAGE, "DISABLE service", "POST", SERVICE + "/{service}:disable", use + "disable", self.disable),
+            (USAGE, "GET service", "GET", SERVICE + "/{service}", use + "get", self.get_service),
+            (BILLING, "GET billing", "GET", INFO, project + "get", self.billing),
+            (BILLING, "SET billing", "PUT", INFO, project + "createBillingAssignment", self.billing),
+            (QUOTAS, "LIST quotas", "GET", INFOS, "cloudquotas.quotas.get", self.list_quotas),
+            (QUOTAS, "GET quota", "GET", INFOS + "/{quota}", "cloudquotas.quotas.get", self.get_quota),
+            (SECRETS, "ACCESS secret", "GET", SECRET_VERSION, "secretmanager.versions.access", self.access),
+            *_policies(SECRETS, "secret", SECRET, "secretmanager.secrets", "GET", _secret),
+            (SECRETS, "GET secret", "GET", SECRET, "secretmanager.secrets.get", self.get_secret),
+        ]
+        return [
+            Endpoint("GET predefined role", "GET", "/_iam/v1/roles/{role}", "", self.get_predefined),
+            Endpoint("GET enabling", "GET", "/_serviceusage/v1/operations/{operation}", "", self.get_operation),
+            Endpoint("LIST prices", "GET", "/_cloudbilling/v1/services/{service}/skus", "", self.list_skus),
+            *(Endpoint(*row[1:5], self._permitted(row[0], row[4], row[5])) for row in table),
+        ]
+
+    def _permitted(self, service: str, permission: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+        def permitted(call: Call, project: str, **more: str) -> Any:
+            if project == "-":  # whichever project the account is in
+                project = more["account"].partition("@")[2].removesuffix(".iam.gserviceaccount.com")
+            parts = [project, *(f"{kind}s/{more[kind]}" for kind in ("secret", "version") if kind in more)]
+            resource = "projects/" + "/".join(parts)
+            found = self._projects.permitted(project, f"{service}.googleapis.com", permission, resource=resource)
+            return answer(call, found, **more)
+
+        return permitted
+
+    def get_project(self, call: Call, found: Project, api: str) -> dict[str, Any]:
+        common = {"projectId": found.name, "createTime": "2024-01-01T00:00:00Z"}
+        if api == "v1":
+            return common | {"projectNumber": str(found.number), "lifecycleState": "ACTIVE", "name": found.name}
+        return tagged(common | {"name": f"projects/{found.number}", "state": "ACTIVE", "displayName": found.name})
+
+    # Service accounts
+
+    def list_accounts(self, call: Call, found: Project) -> dict[str, Any]:
+        return {"accounts": list(found.accounts.values())} if found.accounts else {}
+
+    def get_account(self, call: Call, found: Project, account: str) -> dict[str, Any]:
+        return found.accounts[_account(call, found, account)]
+
+    def delete_account(self, call: Call, found: Project, account: str) -> dict[str, Any]:
+        del found.accounts[_account(call, found, account)]
+        return {}
+
+    def create_account(self, call: Call, found: Project) -> dict[str, Any]:
+        request = call.content()
+        name, given = str(request.get("accountId", "")), request.get("serviceAccount", {})
+        if not ACCOUNT_ID.fullmatch(name):
+            rule = "6 to 30 lower-case letters, digits and hyphens, a letter first, no hyphen last"
+            raise rpc_error(400, f'The account ID must be {rule}; found "{name}".')
+        email = f"{name}@{found.name}.iam.gserviceaccount.com"
+        if email in found.accounts:
+            raise rpc_error(409, f"Service account {name} already exists within project projects/{found.name}.")
+        unique = str(10**20 + zlib.crc32(email.encode()))
+        made = {"name": f"projects/{found.name}/serviceAccounts/{email}", "projectId": found.name, "email": email}
+        described = {key: str(value) for key, value in given.items() if key in ("displayName", "description")}
+        found.accounts[email] = tagged({**made, **described, "uniqueId": unique, "oauth2ClientId": unique})
+        return found.accounts[email]
+
+    # Roles: those that are predefined, and a project's own
+
+    def get_predefined(self, call: Call, role: str) -> dict[str, Any]:
+        name, known = f"roles/{role}", recorded.load("roles")["roles"]
+        if name not in known:
+            raise rpc_error(404, f"The role named {name} was not found.")
+        return tagged({"name": name, "title": role, "includedPermissions": known[name], "stage": "GA"})
+
+    def list_roles(self, call: Call, found: Project) -> dict[str, Any]:
+        roles = [tagged(role) for role in found.roles.values() if not role.get("deleted")]
+        return {"roles": roles} if found.roles else {}
+
+    def create_role(self, call: Call, found: Project) -> dict[str, Any]:
+        request = call.content()
+        role, given = str(request.get("roleId", "")), request.get("role", {})
+        if not ROLE_ID.fullmatch(role):
+            raise rpc_error(400, f"The role_id must match {ROLE_ID.pattern}; found '{role}'.")
+        name = f"projects/{found.name}/roles/{role}"
+        if name in found.roles:
+            raise rpc_error(409, f"A role named {role} in projects/{found.name} already exists.")
+        found.roles[name] = {"name": name, **{field: given[field] for field in ROLE_FIELDS if field in given}}
+        return tagged(found.roles[name])
+
+    def patch_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
+        known, request, mask = _role(found, role), call.content(), call.query_params.get("updateMask", "")
+        if request.get("etag") not in (None, "", tagged(known)["etag"]):
+            raise rpc_error(409, "There were concurrent changes of the role. Please retry.", "ABORTED")
+        chosen = mask.split(",") if mask else ROLE_FIELDS
+        known.update({field: request[field] for field in ROLE_FIELDS if field in request and field in chosen})
+        return tagged(known)
+
+    def delete_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
+        """It stays for a week, with the mark "deleted"."""
+        _role(found, role)["deleted"] = True
+        return tagged(_role(found, role))
+
+    def undelete_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
+        _role(found, role).pop("deleted", None)
+        return tagged(_role(found, role))
+
+    # Service Usage
+
+    def list_services(self, call: Call, found: Project) -> dict[str, Any]:
+        wanted = call.query_params.get("filter", "").partition("state:")[2]
+        services = [_service(found, name) for name in SERVICES]
+        return {"services": [service for service in services if wanted in ("", service["state"])]}
+
+    def get_service(self, call: Call, found: Project, service: str) -> dict[str, Any]:
+        return _service(found, service)
+
+    def batch_get(self, call: Call, found: Project) -> dict[str, Any]:
+        return {"services": [_service(found, name.rpartition("/")[2]) for name in call.query_params.getlist("names")]}
+
+    def batch_enable(self, call: Call, found: Project) -> dict[str, Any]:
+        names = call.content().get("serviceIds", [])
+        if not names:
+            raise rpc_error(400, "The request has no service ids.")
+        new = self._enable(found, names)
+        return self._done(found, new, "BatchEnableServicesResponse", {"services": [_service(found, name) for name in names]})
+
+    def enable(self, call: Call, found: Project, service: str) -> dict[str, Any]:
+        new = self._enable(found, [service])
+        return self._done(found, new, "EnableServiceResponse", {"service": _service(found, service)})
+
+    def _enable(self, project: Project, services: list[str]) -> bool:
+        """Whether one of them was off."""
+        for service in services:
+            _service(project, service)
+        new = set(services) - project.services
+        project.services |= new
+        return bool(new)
+
+    def disable(self, call: Call, found: Project, service: str) -> dict[str, Any]:
+        new = service in found.services
+        found.services.discard(service)
+        return self._done(found, new, "DisableServiceResponse", {"service": _service(found, service)})
+
+    def _done(self, project: Project, changed: bool, response: str, content: dict[str, Any]) -> dict[str, Any]:
+        """An operation: told as running at first where something had to be done, and as done when asked for."""
+        kind = f"type.googleapis.com/google.api.serviceusage.v1.{response}"
+        name = f"operations/acat.p2-{project.number}-{uuid.uuid4()}" if changed else "operations/noop.DONE_OPERATION"
+        self._operations[name] = {"name": name, "done": True, "response": {"@type": kind, **content}}
+        return {"name": name} if changed else self._operations[name]
+
+    def get_operation(self, call: Call, operation: str) -> dict[str, Any]:
+        if f"operations/{operation}" not in self._operations:
+            raise rpc_error(404, f"Operation operations/{operation} not found.")
+        return self._operations[f"operations/{operation}"]
+
+    # Cloud Billing and Cloud Quotas
+
+    def billing(self, call: Call, found: Project) -> dict[str, Any]:
+        if call.method == "PUT":
+            found.billing = bool(call.content().get("billingAccountName"))
+        account = "billingAccounts/000000-111111-222222" if found.billing else ""
+        name = f"projects/{found.name}/billingInfo"
+        return {"name": name, "projectId": found.name, "billingAccountName": account, "billingEnabled": found.billing}
+
+    def list_skus(self, call: Call, service: str) -> dict[str, Any]:
+        """The rows of recorded/billing.json. Open to every login; the API must be on in the caller's project."""
+        self._projects.permitted(self._projects.default, f"{BILLING}.googleapis.com")
+        known = recorded.load("billing")["services"]
+        if service not in known:
+            raise rpc_error(404, f"Service {service} was not found.")
+        size = min(call.integer("pageSize") or SKUS_ON_A_PAGE, SKUS_ON_A_PAGE)
+        page, token = call.page([entry["sku"] for entry in known[service]], size)
+        return {"skus": page, "nextPageToken": token}
+
+    def list_quotas(self, call: Call, found: Project, service: str) -> dict[str, Any]:
+        infos = _quotas(found, service)
+        page, token = call.page(infos, call.integer("pageSize") or len(infos))
+        return {"quotaInfos": page} | ({"nextPageToken": token} if token else {})
+
+    def get_quota(self, call: Call, found: Project, service: str, quota: str) -> dict[str, Any]:
+        for info in _quotas(found, service):
+            if info["quotaId"] == quota:
+                return info
+        resource = f"services/{service}/quotaInfos/{quota}"
+        raise recorded.refusal("not-found", project=found.name, zone="global", resource=resource)
+
+    # Secret Manager
+
+    def get_secret(self, call: Call, found: Project, secret: str) -> dict[str, Any]:
+        name = f"projects/{found.number}/{_secret(call, found, secret)}"
+        return {"name": name, "replication": {"automatic": {}}, "createTime": "2024-01-01T00:00:00Z"}
+
+    def access(self, call: Call, found: Project, secret: str, version: str) -> dict[str, Any]:
+        versions, name = found.secrets.get(secret, []), f"projects/{found.number}/secrets/{secret}"
+        if not versions:
+            raise rpc_error(404, f"Secret [{name}] not found or has no versions.")
+        number = len(versions) if version == "latest" else int(version) if version.isdecimal() else 0
+        if not 1 <= number <= len(versions):
+            raise rpc_error(404, f"Secret Version [{name}/versions/{version}] not found.")
+        content = versions[number - 1]
+        payload = {"data": base64.b64encode(content).decode(), "dataCrc32c": str(google_crc32c.value(content))}
+        return {"name": f"{name}/versions/{number}", "payload": payload}
+
+
+def _policies(service: str, name: str, path: str, permission: str, get: str, key: Callable[..., str]) -> list[tuple[Any, ...]]:
+    """Calls on the policy of `key(call, project, …)`, which raises ApiError for what is not there; `get` is how it is read."""
+
+    def read(call: Call, found: Project, **more: str) -> dict[str, Any]:
+        return found.policy(key(call, found, **more))
+
+    def write(call: Call, found: Project, **more: str) -> dict[str, Any]:
+        return found.set_policy(key(call, found, **more), call.content().get("policy"))
+
+    def test(call: Call, found: Project, **more: str) -> dict[str, Any]:
+        key(call, found, **more)
+        granted = [wanted for wanted in call.content().get("permissions", []) if found.is_granted(wanted)]
+        return {"permissions": granted} if granted else {}
+
+    return [
+        (service, f"TEST {name}", "POST", f"{path}:testIamPermissions", "", test),
+        (service, f"GET {name} policy", get, f"{path}:getIamPolicy", f"{permission}.getIamPolicy", read),
+        (service, f"SET {name} policy", "POST", f"{path}:setIamPolicy", f"{permission}.setIamPolicy", write),
+    ]
+
+
+def _account(call: Call, project: Project, account: str) -> str:
+    if account not in project.accounts:
+        if call.path_params["project"] == "-":  # as the service has it
+            raise permission_denied("iam.serviceAccounts.get", f"projects/-/serviceAccounts/{account}")
+        raise rpc_error(404, f"Unknown service account: {account}")
+    return account
+
+
+def _secret(call: Call, project: Project, secret: str) -> str:
+    if secret not in project.secrets:
+        raise rpc_error(404, f"Secret [projects/{project.number}/secrets/{secret}] not found.")
+    return f"secrets/{secret}"
+
+
+def _role(project: Project, role: str) -> dict[str, Any]:
+    full = f"projects/{project.name}/roles/{role}"
+    if full not in project.roles:
+        raise rpc_error(404, f"The role named {full} was not found.")
+    return project.roles[full]
+
+
+def _service(project: Project, name: str) -> dict[str, Any]:
+    """A service, and whether it is on there."""
+    if name not in SERVICES:
+        raise recorded.refusal("unknown-service", "projects", service=name)
+    home, state = f"projects/{project.number}", "ENABLED" if name in project.services else "DISABLED"
+    config = {"name": name, "title": SERVICES[name]}
+    return {"name": f"{home}/services/{name}", "config": config, "state": state, "parent": home}
+
+
+def _quotas(project: Project, service: str) -> list[dict[str, Any]]:
+    return project.quotas.infos() if service == "tpu.googleapis.com" else []

@@ -1,0 +1,51 @@
+"""What Google answers, as data: each entry of the JSON files beside this one has its grade and its source.
+
+Texts hold placeholders such as {zone}; `answer` fills them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from cloud_emulator.errors import ApiError, EmulatorError, suggest
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def answer(name: str, file: str = "tpu", /, **values: object) -> dict[str, Any]:
+    """The entry of that name in FILE.json, its placeholders filled with `values`, or else with the file's `examples`."""
+    known = load(file)["answers"]
+    if name not in known:
+        hint = f"{suggest(name, known)} Known: {', '.join(known)}"
+        raise EmulatorError(f"no answer is recorded as '{name}' in {file}.json.{hint}")
+    return filled(known[name], **{**load(file).get("examples", {}), **values})
+
+
+def names(file: str = "tpu") -> list[str]:
+    return list(load(file)["answers"])
+
+
+def refusal(name: str, file: str = "tpu", /, **values: object) -> ApiError:
+    """A recorded answer to raise."""
+    found = answer(name, file, **values)["http"]
+    return ApiError(found["status"], found["body"]["error"])
+
+
+def filled(content: Any, **values: object) -> Any:
+    """A copy with the placeholders of all its texts filled."""
+    if isinstance(content, dict):
+        return {key: filled(value, **values) for key, value in content.items()}
+    if isinstance(content, list):
+        return [filled(value, **values) for value in content]
+    if isinstance(content, str):
+        return _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), content)
+    return content
+
+
+@functools.cache
+def load(file: str) -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name(f"{file}.json").read_text(encoding="utf-8"))

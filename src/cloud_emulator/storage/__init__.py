@@ -1,0 +1,1 @@
+"""Cloud Storage: the JSON API, and the XML API's downloads."""

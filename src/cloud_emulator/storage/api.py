@@ -1,0 +1,378 @@
+"""Calls on buckets and objects: listings, uploads, downloads, copies, policies."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from cloud_emulator import batch
+from cloud_emulator.errors import ApiError, invalid, storage_error
+from cloud_emulator.http import Call, Endpoint, json_object
+from cloud_emulator.storage import listing
+from cloud_emulator.storage.objects import Preconditions, StoredObject, etag, promised_hashes
+from cloud_emulator.storage.store import ObjectRef, Store
+
+BUCKET = "/storage/v1/b/{bucket}"
+OBJECT = BUCKET + "/o/{name}"
+UPLOAD = "/upload/storage/v1/b/{bucket}/o"
+RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+QUANTUM_BYTES = 256 * 1024  # what is kept of an unfinished upload is a multiple of this
+CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+JSON_API = ("storage", "upload", "download", "batch")
+
+
+class StorageApi:
+    def __init__(self, store: Store, is_granted: Callable[[str], bool]):
+        self._store = store
+        self._is_granted = is_granted
+        self._sessions: dict[str, Session] = {}  # lost with the emulator: it answers 404, and clients begin anew
+
+    def routes(self) -> list[BaseRoute]:
+        media = "storage.objects.get"
+        table: list[tuple[Any, ...]] = [
+            ("GET media", "GET", OBJECT, media, self.download, "alt=media"),
+            ("GET media", "GET", "/download" + OBJECT, media, self.download),
+            ("GET object", "GET", OBJECT, "storage.objects.get", self.get),
+            ("LIST objects", "GET", BUCKET + "/o", "storage.objects.list", self.list),
+            ("PATCH object", "PATCH", OBJECT, "storage.objects.update", self.change),
+            ("UPDATE object", "PUT", OBJECT, "storage.objects.update", self.change),
+            ("DELETE object", "DELETE", OBJECT, "storage.objects.delete", self.delete),
+            ("COMPOSE object", "POST", OBJECT + "/compose", "storage.objects.create", self.compose),
+            ("REWRITE object", "POST", OBJECT + "/rewriteTo/b/{to_bucket}/o/{to}", "storage.objects.create", self.rewrite),
+            ("COPY object", "POST", OBJECT + "/copyTo/b/{to_bucket}/o/{to}", "storage.objects.create", self.copy),
+            ("MOVE object", "POST", OBJECT + "/moveTo/o/{to}", "storage.objects.move", self.copy),
+            ("PUT chunk", "PUT", UPLOAD, "storage.objects.create", self.chunk, "upload_id"),
+            ("PUT chunk", "POST", UPLOAD, "storage.objects.create", self.chunk, "upload_id"),
+            ("CANCEL upload", "DELETE", UPLOAD, "storage.objects.create", self.cancel, "upload_id"),
+            ("POST resumable", "POST", UPLOAD, "storage.objects.create", self.begin, "uploadType=resumable"),
+            ("POST object", "POST", UPLOAD, "storage.objects.create", self.upload, "uploadType=multipart"),
+            ("POST object", "POST", UPLOAD, "storage.objects.create", self.upload, "uploadType=media"),
+            ("GET bucket", "GET", BUCKET, "storage.buckets.get", self.get_bucket),
+            ("LIST buckets", "GET", "/storage/v1/b", "storage.buckets.list", self.list_buckets),
+            ("CREATE bucket", "POST", "/storage/v1/b", "storage.buckets.create", self.create_bucket),
+            ("PATCH bucket", "PATCH", BUCKET, "storage.buckets.update", self.change_bucket),
+            ("UPDATE bucket", "PUT", BUCKET, "storage.buckets.update", self.change_bucket),
+            ("DELETE bucket", "DELETE", BUCKET, "storage.buckets.delete", self.delete),
+            ("GET layout", "GET", BUCKET + "/storageLayout", "storage.objects.list", self.layout),
+            ("GET policy", "GET", BUCKET + "/iam", "storage.buckets.getIamPolicy", self.policy),
+            ("SET policy", "PUT", BUCKET + "/iam", "storage.buckets.setIamPolicy", self.policy),
+            ("TEST permissions", "GET", BUCKET + "/iam/testPermissions", "", self.test_permissions),
+            ("GET account", "GET", "/storage/v1/projects/{project}/serviceAccount", "", self.account),
+        ]
+        path = "/{bucket}/{name:path}"  # every path has this form, so these are last
+        xml = [_endpoint(f"{verb} media", verb, path, media, self.xml_download) for verb in ("GET", "HEAD")]
+        return [*(_endpoint(*row) for row in table), batch.Batch("/batch/storage/v1"), *xml]
+
+    def name_of(self, call: Call) -> str:
+        """The object that a request is for, wherever the request says so; of a listing its prefix."""
+        parameters, query = call.path_params, call.query_params
+        if not call.scope["path"].startswith(call.scope["root_path"] + "/upload/"):
+            name = parameters.get("to") or parameters.get("name")
+            return unquote(name) if name else query.get("prefix", "")
+        try:
+            if "upload_id" in query:
+                return self._session(call).target.name
+            return self._described(call)[0]
+        except ApiError:  # will be refused anyway
+            return query.get("name", "")
+
+    # Objects
+
+    def get(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
+        return self._store.find(_ref(call, bucket, name), reading=True).resource(call.root)
+
+    def list(self, call: Call, bucket: str) -> dict[str, Any]:
+        query = listing.query_of(call)
+        with self._store.lock:
+            home = self._store.bucket(bucket)
+            page = listing.page_of(home.names, query)
+            items = [home.objects[name].resource(call.root) for name in page.names]
+        content = {"nextPageToken": page.token, "prefixes": page.prefixes, "items": items}
+        return {"kind": "storage#objects", **{key: value for key, value in content.items() if value}}
+
+    def change(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
+        changed = self._store.change(_ref(call, bucket, name), call.content(), replace=call.method == "PUT")
+        return changed.resource(call.root)
+
+    def delete(self, call: Call, bucket: str, name: str = "") -> Response:
+        """An object, or an empty bucket."""
+        if name:
+            self._store.delete(_ref(call, bucket, name))
+        else:
+            self._store.delete_bucket(bucket, _conditions(call))
+        return Response(status_code=204)
+
+    def compose(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
+        request = call.content()
+        sources = [
+            ObjectRef(
+                bucket,
+                str(part.get("name", "")),
+                Preconditions(_integer(part.get("objectPreconditions", {}).get("ifGenerationMatch"))),
+                _integer(part.get("generation")),
+            )
+            for part in request.get("sourceObjects", [])
+        ]
+        fields, consume = request.get("destination", {}), bool(request.get("deleteSourceObjects"))
+        return self._store.compose(sources, _ref(call, bucket, name), fields, consume=consume).resource(call.root)
+
+    def rewrite(self, call: Call, bucket: str, name: str, to_bucket: str, to: str) -> dict[str, Any]:
+        """Always done in one call, as the service does for small objects."""
+        resource = self.copy(call, bucket, name, to, to_bucket)
+        progress = {"totalBytesRewritten": resource["size"], "objectSize": resource["size"], "done": True}
+        return {"kind": "storage#rewriteResponse", **progress, "resource": resource}
+
+    def copy(self, call: Call, bucket: str, name: str, to: str, to_bucket: str = "") -> dict[str, Any]:
+        """Or a move, which stays in its bucket."""
+        source = ObjectRef(bucket, name, _conditions(call, "Source"), call.integer("sourceGeneration"))
+        target = ObjectRef(to_bucket or bucket, to, _conditions(call))
+        return self._store.copy(source, target, call.content(), move=not to_bucket).resource(call.root)
+
+    # Uploads
+
+    def _described(self, call: Call) -> tuple[str, dict[str, Any]]:
+        """The name of an object that is to be made, and what the request says of it."""
+        kind = call.query_params["uploadType"]
+        if kind == "multipart":
+            resource = json_object(batch.related_parts(call)[0].content)
+        else:
+            resource = call.content() if kind == "resumable" else {}
+        return call.query_params.get("name") or str(resource.get("name", "")), resource
+
+    def upload(self, call: Call, bucket: str) -> dict[str, Any]:
+        name, resource = self._described(call)
+        if call.query_params["uploadType"] == "multipart":
+            part = batch.related_parts(call)[1]
+            content, kind = part.content, part.headers.get("content-type", "application/octet-stream")
+        else:
+            content, kind = call.data, call.headers.get("content-type", "application/octet-stream")
+            if "contentEncoding" in call.query_params:
+                resource = {"contentEncoding": call.query_params["contentEncoding"]}
+        promised = promised_hashes(resource, call.headers)
+        target = ObjectRef(bucket, name, _conditions(call))
+        return self._store.put(target, content, {"contentType": kind, **resource}, promised).resource(call.root)
+
+    def begin(self, call: Call, bucket: str) -> Response:
+        name, resource = self._described(call)
+        fields = {"contentType": call.headers.get("x-upload-content-type", "application/octet-stream"), **resource}
+        session = Session(ObjectRef(bucket, name, _conditions(call)), fields, promised_hashes(resource, call.headers))
+        self._store.check(session.target)
+        key = uuid.uuid4().hex
+        self._sessions[key] = session
+        location = f"{call.root}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={key}"
+        return Response(headers={"Location": location, "X-GUploader-UploadID": key})
+
+    def _session(self, call: Call) -> Session:
+        session = self._sessions.get(call.query_params["upload_id"])
+        if session is None:
+            raise storage_error(404, "No such upload session.", "notFound")
+        if session.cancelled:
+            raise storage_error(499, "The upload was cancelled.", "cancelled")
+        return session
+
+    def chunk(self, call: Call, bucket: str) -> dict[str, Any] | Response:
+        """Keeps what is new of a chunk, and makes the object once all is there. A session that is done repeats its answer."""
+        key, session, given = call.query_params["upload_id"], self._session(call), ByteRange.parse(call)
+        with session.lock:
+            if session.done is None:
+                session.append(call.data, given, complete=call.complete)
+                if call.complete and len(session.content) == given.total:
+                    promised = session.promised | promised_hashes({}, call.headers)
+                    content, session.content = bytes(session.content), bytearray()
+                    try:
+                        made = self._store.put(session.target, content, session.fields, promised)
+                    except ApiError:
+                        del self._sessions[key]
+                        raise
+                    session.done = dataclasses.replace(made, content=b"")  # only what is said of it is needed again
+            if session.done is not None:
+                return session.done.resource(call.root)
+            kept = len(session.content)
+        return Response(b"", 308, {"X-GUploader-UploadID": key} | ({"Range": f"bytes=0-{kept - 1}"} if kept else {}))
+
+    def cancel(self, call: Call, bucket: str) -> Response:
+        session = self._session(call)
+        with session.lock:
+            session.cancelled, session.content = True, bytearray()
+        return Response(status_code=499)
+
+    # Downloads
+
+    def xml_download(self, call: Call, bucket: str, name: str) -> Response:
+        if bucket in JSON_API:
+            raise storage_error(404, f"Not Found: the emulator has no {call.method} /{bucket}/{name}", "notFound")
+        return self.download(call, bucket, name)
+
+    def download(self, call: Call, bucket: str, name: str) -> Response:
+        with self._store.lock:  # the bytes are read before the object can be deleted
+            stored = self._store.find(_ref(call, bucket, name), reading=True)
+            headers = _headers(stored)
+            if stored.fields.get("contentEncoding") == "gzip" and "gzip" not in call.headers.get("accept-encoding", ""):
+                headers.pop("Content-Encoding")  # stored compressed, for a client that does not say that it takes it so
+                return Response(gzip.decompress(stored.read()), headers=headers)
+            asked = call.headers.get("range", "")
+            span = range_of(asked, stored.size)
+            content = stored.read(span.start, span.stop)
+        if RANGE.fullmatch(asked):
+            return Response(content, 206, headers | {"Content-Range": f"bytes {span.start}-{span.stop - 1}/{stored.size}"})
+        return Response(content, headers=headers)
+
+    # Buckets
+
+    def get_bucket(self, call: Call, bucket: str) -> dict[str, Any]:
+        with self._store.lock:
+            found = self._store.bucket(bucket)
+            _conditions(call).check(found, reading=True)
+            return found.resource(call.root)
+
+    def list_buckets(self, call: Call) -> dict[str, Any]:
+        with self._store.lock:
+            found = {bucket.name: bucket.resource(call.root) for bucket in self._store.buckets()}
+        page = listing.page_of(list(found), listing.query_of(call))
+        more = {"nextPageToken": page.token} if page.token else {}
+        return {"kind": "storage#buckets", "items": [found[name] for name in page.names], **more}
+
+    def create_bucket(self, call: Call) -> dict[str, Any]:
+        request = call.content()
+        return self._store.create_bucket(str(request.get("name", "")), request).resource(call.root)
+
+    def change_bucket(self, call: Call, bucket: str) -> dict[str, Any]:
+        replace = call.method == "PUT"
+        return self._store.change_bucket(bucket, call.content(), _conditions(call), replace=replace).resource(call.root)
+
+    def layout(self, call: Call, bucket: str) -> dict[str, Any]:
+        found = self._store.bucket(bucket)
+        where = {"location": found.fields["location"], "locationType": found.location_type}
+        return {"kind": "storage#storageLayout", "bucket": bucket, **where, "hierarchicalNamespace": {"enabled": False}}
+
+    def policy(self, call: Call, bucket: str) -> dict[str, Any]:
+        store, writes = self._store, call.method == "PUT"
+        return (store.set_policy(bucket, call.content()) if writes else store.bucket(bucket)).policy_resource()
+
+    def test_permissions(self, call: Call, bucket: str) -> dict[str, Any]:
+        """Every permission is granted but for what a read-only fault takes away."""
+        self._store.bucket(bucket)
+        granted = [permission for permission in call.query_params.getlist("permissions") if self._is_granted(permission)]
+        return {"kind": "storage#testIamPermissionsResponse"} | ({"permissions": granted} if granted else {})
+
+    def account(self, call: Call, project: str) -> dict[str, Any]:
+        address = f"service-{project}@gs-project-accounts.iam.gserviceaccount.com"
+        return {"kind": "storage#serviceAccount", "email_address": address}
+
+
+def _endpoint(name: str, method: str, path: str, permission: str, answer: Callable[..., Any], argument: str = "") -> Endpoint:
+    is_media = name.endswith("media")
+    return Endpoint(name, method, path, permission, answer, argument=argument, api="storage", is_media=is_media)
+
+
+def _ref(call: Call, bucket: str, name: str) -> ObjectRef:
+    return ObjectRef(bucket, name, _conditions(call), call.integer("generation"))
+
+
+def _conditions(call: Call, infix: str = "") -> Preconditions:
+    """Of the query; `infix` "Source" reads those on the source of a copy."""
+    generation, metageneration = f"if{infix}Generation", f"if{infix}Metageneration"
+    fields = (f"{generation}Match", f"{generation}NotMatch", f"{metageneration}Match", f"{metageneration}NotMatch")
+    return Preconditions(*map(call.integer, fields))
+
+
+def _integer(value: object) -> int | None:
+    try:
+        return None if value is None else int(str(value))
+    except ValueError:
+        raise invalid(f"Invalid value for ifGenerationMatch: '{value}' is not a whole number.") from None
+
+
+def range_of(header: str, size: int) -> range:
+    """The bytes that a Range header asks for; one that is malformed asks for all of them, as the standard has it."""
+    found = RANGE.fullmatch(header)
+    if found is None or found.groups() == ("", ""):
+        return range(size)
+    first, last = found.groups()
+    if first == "":  # the last so many
+        start, stop = max(0, size - int(last)), size
+    else:
+        start, stop = int(first), min(size, int(last) + 1) if last else size
+    if start >= size or start >= stop:
+        message = "The requested range cannot be satisfied."
+        raise storage_error(416, message, "requestedRangeNotSatisfiable", {"Content-Range": f"bytes */{size}"})
+    return range(start, stop)
+
+
+def _headers(stored: StoredObject) -> dict[str, str]:
+    hashes = [f"crc32c={stored.crc32c}"] + ([f"md5={stored.md5}"] if stored.md5 else [])
+    headers = {
+        "Content-Type": stored.fields.get("contentType", "application/octet-stream"),
+        "ETag": etag(stored.generation, stored.metageneration),
+        "Accept-Ranges": "bytes",
+        "X-Goog-Generation": str(stored.generation),
+        "X-Goog-Metageneration": str(stored.metageneration),
+        "X-Goog-Hash": ",".join(hashes),
+        "X-Goog-Storage-Class": stored.fields["storageClass"],
+        "X-Goog-Stored-Content-Length": str(stored.size),
+        "X-Goog-Stored-Content-Encoding": stored.fields.get("contentEncoding", "identity"),
+        "Content-Encoding": stored.fields.get("contentEncoding"),
+        "Cache-Control": stored.fields.get("cacheControl"),
+        "Content-Disposition": stored.fields.get("contentDisposition"),
+    }
+    return {name: value for name, value in headers.items() if value is not None}
+
+
+# Resumable uploads: sessions that collect an object's bytes over several requests and broken connections
+
+
+class ByteRange(NamedTuple):
+    """What a request carries. `start` is None in a question about the state; `total` is None while it is unknown."""
+
+    start: int | None
+    total: int | None
+
+    @classmethod
+    def parse(cls, call: Call) -> ByteRange:
+        header = call.headers.get("content-range")
+        if header is None:  # the whole object in one go
+            return cls(0, len(call.data))
+        found = CONTENT_RANGE.fullmatch(header.strip())
+        if found is None:
+            raise invalid(f"Failed to parse Content-Range header: '{header}'")
+        first, _, total = found.groups()
+        return cls(None if first is None else int(first), None if total == "*" else int(total))
+
+
+@dataclass
+class Session:
+    target: ObjectRef
+    fields: dict[str, Any]
+    promised: dict[str, str]
+    content: bytearray = field(default_factory=bytearray, repr=False)
+    done: StoredObject | None = None
+    cancelled: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def append(self, chunk: bytes, given: ByteRange, *, complete: bool) -> None:
+        kept, start = len(self.content), given.start
+        if start is None:
+            return
+        if start > kept:
+            message = (
+                f"Invalid request.  According to the Content-Range header, the upload offset is {start} byte(s), "
+                f"which exceeds already uploaded size of {kept} byte(s)."
+            )
+            raise storage_error(503, message, "backendError")
+        end = start + len(chunk)
+        if given.total is not None and end > given.total:
+            raise invalid(f"The Content-Range header announces {given.total} bytes, and {end} were sent.")
+        if not complete or end != given.total:
+            end -= end % QUANTUM_BYTES
+        if end > kept:
+            self.content += memoryview(chunk)[kept - start : end - start]

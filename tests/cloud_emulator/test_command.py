@@ -1,0 +1,46 @@
+"""`python -m cloud_emulator`, without tpulm."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import requests
+
+from cloud_emulator import Emulator
+from tpulm import accelerators
+
+COMMAND = [sys.executable, "-m", "cloud_emulator", "--port", "0"]
+
+
+def test_from_start_to_end(tmp_path: Path):
+    command = [*COMMAND, "--folder", str(tmp_path), "--bucket", "runs", "--project", "my-project"]
+    for ending in (signal.SIGINT, signal.SIGTERM):  # the second time the bucket is there already
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None and child.stderr is not None
+            url = child.stderr.readline().split()[2].rstrip(";")
+            assert requests.get(f"{url}/storage/v1/b/runs", timeout=30).json()["name"] == "runs"
+            child.send_signal(ending)
+            said, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors) == (0, "")
+        assert f"export STORAGE_EMULATOR_HOST={url}\n" in said and "export GOOGLE_CLOUD_PROJECT=my-project\n" in said
+
+
+def test_what_is_wrong_is_said():
+    done = subprocess.run([*COMMAND, "--bucket", "X"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.endswith("Invalid bucket name: 'X'\n") and "Traceback" not in done.stderr
+
+
+def test_it_knows_nothing_of_tpulm():
+    program = "import sys, cloud_emulator, cloud_emulator.tpu.api; assert 'tpulm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_types_and_zones_of_a_file(tmp_path: Path):
+    own = Path(accelerators.__file__).with_name("accelerators.toml").read_text().replace('"us-central2-b"', '"moon-base1-a"')
+    (tmp_path / "own.toml").write_text(own)
+    with Emulator(accelerators=tmp_path / "own.toml") as emulator:
+        place = f"{emulator.url}/v2/projects/tpulm-emulator/locations/moon-base1-a"
+        assert requests.get(f"{place}/acceleratorTypes/v4-8", timeout=30).json()["type"] == "v4-8"

@@ -1,0 +1,176 @@
+"""google-cloud-storage, unmodified, against the emulator."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import google.api_core.exceptions as refusals
+import pytest
+from google.cloud import storage
+
+from cloud_emulator import Emulator
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the client's own, where a request was refused
+CHUNK = 256 * 1024
+ODD_NAME = "a/b c+ü%.txt"
+
+
+@pytest.fixture
+def bucket(gcs: Emulator) -> Iterator[Any]:
+    with closing(storage.Client()) as client:
+        yield client.bucket("runs")
+
+
+@pytest.mark.parametrize("name", ["x", ODD_NAME, "#?&=/ //日本", "a/../b"])
+def test_names_go_there_and_back(bucket: Any, name: str):
+    bucket.blob(name).upload_from_string(b"hello", content_type="text/plain")
+    assert [blob.name for blob in bucket.list_blobs()] == [name]
+    blob = bucket.get_blob(name)
+    assert (blob.size, blob.content_type, blob.download_as_bytes()) == (5, "text/plain", b"hello")
+    blob.delete()
+    assert not bucket.blob(name).exists()
+
+
+@pytest.mark.parametrize("size", [0, CHUNK, 5 * CHUNK + 17])
+def test_resumable_uploads_and_downloads_in_chunks(gcs: Emulator, bucket: Any, size: int):
+    content = bytes(i % 251 for i in range(size))
+    bucket.blob("x", chunk_size=CHUNK).upload_from_file(io.BytesIO(content), checksum="crc32c")
+    bucket.blob("y", chunk_size=CHUNK).upload_from_file(io.BytesIO(content), size=size, checksum="md5")
+    assert gcs.requests["PUT chunk"] > size // CHUNK
+    assert bucket.blob("x").download_as_bytes(checksum="md5") == content
+    assert bucket.blob("y", chunk_size=CHUNK).download_as_bytes() == content
+
+
+def test_listing_in_pages_and_with_a_delimiter(bucket: Any):
+    names = [f"a/{i:02d}" for i in range(25)] + ["b", "c/1", "c/d/2"]
+    for name in names:
+        bucket.blob(name).upload_from_string(b"")
+    assert [blob.name for blob in bucket.list_blobs(page_size=10)] == sorted(names)
+    assert [blob.name for blob in bucket.list_blobs(prefix="a/", max_results=3)] == names[:3]
+    listing = bucket.list_blobs(delimiter="/", page_size=1)
+    assert [blob.name for blob in listing] == ["b"] and listing.prefixes == {"a/", "c/"}
+    assert [blob.name for blob in bucket.list_blobs(start_offset="a/23", end_offset="c")] == ["a/23", "a/24", "b"]
+    assert [blob.name for blob in bucket.list_blobs(match_glob="c/**")] == ["c/1", "c/d/2"]
+    assert [blob.name for blob in bucket.list_blobs(prefix="c", fields="items(name),nextPageToken")] == ["c/1", "c/d/2"]
+
+
+def test_metadata(bucket: Any):
+    blob = bucket.blob("x")
+    blob.metadata = {"step": "1", "host": "a"}
+    blob.cache_control = "no-store"
+    blob.upload_from_string(b"")
+    blob.metadata = {"step": "2", "host": None}
+    blob.content_type = "application/json"
+    blob.patch(if_metageneration_match=blob.metageneration)
+    seen = bucket.get_blob("x")
+    assert (seen.metadata, seen.content_type, seen.cache_control, seen.metageneration) == (
+        {"step": "2"},
+        "application/json",
+        "no-store",
+        2,
+    )
+    assert seen.time_created <= seen.updated
+    with pytest.raises(refusals.PreconditionFailed):
+        blob.patch(if_metageneration_match=1)
+
+
+def test_compose_copy_rewrite_and_rename(bucket: Any):
+    parts = [bucket.blob(f"part-{i}") for i in range(3)]
+    for i, part in enumerate(parts):
+        part.upload_from_string(bytes([i]) * 10)
+    whole = bucket.blob("whole")
+    whole.content_type = "a/b"
+    whole.compose(parts, if_generation_match=0)
+    assert whole.component_count == 3 and whole.md5_hash is None and whole.content_type == "a/b"
+    content = whole.download_as_bytes()
+    assert content == b"".join(bytes([i]) * 10 for i in range(3))
+    token, written, total = bucket.blob("copy").rewrite(whole)
+    assert (token, written, total) == (None, 30, 30)
+    bucket.copy_blob(whole, bucket, "copy-2")
+    bucket.rename_blob(whole, "renamed")
+    bucket.move_blob(bucket.blob("renamed"), "moved")
+    assert not whole.exists() and not bucket.blob("renamed").exists()
+    assert [bucket.blob(name).download_as_bytes() for name in ("copy", "copy-2", "moved")] == [content] * 3
+
+
+def test_batches(gcs: Emulator, bucket: Any):
+    for i in range(150):
+        bucket.blob(f"x/ü {i}").upload_from_string(b"")
+    blobs = list(bucket.list_blobs())
+    for start in (0, 100):
+        with bucket.client.batch():
+            for blob in blobs[start : start + 100]:
+                blob.delete()
+    assert list(bucket.list_blobs()) == [] and gcs.requests["POST batch"] == 2
+    bucket.blob("y").upload_from_string(b"")
+    with pytest.raises(refusals.NotFound), bucket.client.batch():
+        bucket.blob("y").delete()
+        bucket.blob("never there").delete()
+    with bucket.client.batch(raise_exception=False) as batch:
+        blob = bucket.blob("y")
+        blob.delete()
+    assert [answer.status_code for answer in batch._responses] == [404]
+    assert bucket.delete_blobs([]) is None
+
+
+def test_a_patch_in_a_batch(bucket: Any):
+    blob = bucket.blob("x")
+    blob.upload_from_string(b"")
+    with bucket.client.batch():
+        blob.metadata = {"a": "ü"}
+        blob.patch()
+    assert blob.metadata == {"a": "ü"} == bucket.get_blob("x").metadata
+
+
+def test_files(bucket: Any):
+    lines = "".join(f"line {i}\n" for i in range(60_000))
+    with bucket.blob("x").open("w", chunk_size=CHUNK) as file:
+        file.write(lines)
+    with bucket.blob("x").open("r", chunk_size=CHUNK) as file:
+        assert file.read() == lines
+    with bucket.blob("x").open("rb") as file:
+        file.seek(-6, io.SEEK_END)
+        assert file.read() == b"59999\n"
+    with bucket.blob("empty").open("wb"):
+        pass
+    assert bucket.get_blob("empty").size == 0
+
+
+def test_buckets(bucket: Any):
+    client = bucket.client
+    assert not client.bucket("second").exists() and client.lookup_bucket("second") is None
+    made = client.create_bucket("second", location="europe-west4")
+    assert (made.location, made.location_type, made.storage_class) == ("EUROPE-WEST4", "region", "STANDARD")
+    with pytest.raises(refusals.Conflict):
+        client.create_bucket("second")
+    made.labels = {"purpose": "rehearsal"}
+    made.add_lifecycle_delete_rule(age=7)
+    made.iam_configuration.uniform_bucket_level_access_enabled = True
+    made.patch()
+    seen = client.get_bucket("second")
+    assert seen.labels == {"purpose": "rehearsal"} and len(list(seen.lifecycle_rules)) == 1
+    assert [found.name for found in client.list_buckets()] == ["runs", "second"]
+    assert [found.name for found in client.list_buckets(prefix="s")] == ["second"]
+    seen.labels = {"a": "b"}
+    seen.patch()
+    assert client.get_bucket("second").labels == {"a": "b"} and seen.location == "EUROPE-WEST4" and seen.metageneration == 3
+    assert seen.soft_delete_policy.retention_duration_seconds == 604800, "as the service has it unless told otherwise"
+    made.blob("x").upload_from_string(b"")
+    with pytest.raises(refusals.Conflict):
+        made.delete()
+    made.delete(force=True)
+    assert not made.exists()
+    with pytest.raises(refusals.NotFound, match="The specified bucket does not exist"):
+        list(client.list_blobs("second"))
+
+
+def test_compressed_objects(bucket: Any):
+    blob = bucket.blob("x.gz")
+    blob.content_encoding = "gzip"
+    blob.upload_from_string(gzip.compress(b"hello" * 100))
+    assert blob.download_as_bytes() == b"hello" * 100
+    assert gzip.decompress(blob.download_as_bytes(raw_download=True)) == b"hello" * 100

@@ -1,0 +1,188 @@
+"""Faults, each kind as the real clients meet it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import gcsfs
+import google.api_core.exceptions as refusals
+import pytest
+import requests
+from google.cloud import storage
+from google.cloud.storage.exceptions import DataCorruption
+from google.cloud.storage.retry import DEFAULT_RETRY
+
+from cloud_emulator import Emulator
+from cloud_emulator.errors import EmulatorError
+from cloud_emulator.faults import FaultSettings
+
+# google-cloud-storage leaves the connection of a refused download to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+SOON = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.05).with_timeout(20)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"error_rat": 0.1}, "Did you mean 'error_rate'"),
+        ({"error_rate": 5}, "error_rate: .* less than or equal to 1"),
+        ({"error_status": 200}, "greater than or equal to 400"),
+        ({"match": "("}, "regular expression"),
+        ({"latency_seconds": -1}, "greater than or equal to 0"),
+        ({"read_only": "yes"}, "valid boolean"),
+        ({"count": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_make_no_sense(gcs: Emulator, settings: dict[str, Any], message: str):
+    with pytest.raises(EmulatorError, match=message):
+        gcs.faults.set(**settings)
+    answer = requests.post(f"{gcs.url}/_control/faults", json=settings, timeout=30)
+    assert answer.status_code == 400 and gcs.faults.settings == FaultSettings()
+
+
+def test_faults_over_http(gcs: Emulator):
+    status = requests.post(f"{gcs.url}/_control/faults", json={"error_rate": 1, "error_status": 429}, timeout=30).json()
+    assert status["faults"]["error_status"] == 429
+    refused = requests.get(f"{gcs.url}/storage/v1/b/runs", timeout=30)
+    assert refused.status_code == 429 and refused.json()["error"]["errors"][0]["reason"] == "rateLimitExceeded"
+    status = requests.get(f"{gcs.url}/_control/status", timeout=30).json()
+    assert status["injected"] == {"error": 1} and status["requests"] == {"GET bucket": 1}
+    assert status["buckets"] == {"runs": {"location": "US-CENTRAL1", "objects": 0, "bytes": 0}}
+    requests.delete(f"{gcs.url}/_control/faults", timeout=30)
+    assert requests.get(f"{gcs.url}/storage/v1/b/runs", timeout=30).status_code == 200
+
+
+def test_the_same_seed_gives_the_same_faults(gcs: Emulator):
+    def statuses(seed: int) -> list[int]:
+        gcs.faults.set(error_rate=0.5, seed=seed)
+        return [requests.get(f"{gcs.url}/storage/v1/b/runs", timeout=30).status_code for _ in range(20)]
+
+    assert statuses(1) == statuses(1) != statuses(2)
+
+
+def test_faults_end_by_themselves(gcs: Emulator):
+    gcs.faults.set(error_rate=1, seconds=0.2)
+    started = time.monotonic()
+    while requests.get(f"{gcs.url}/storage/v1/b/runs", timeout=30).status_code == 503:
+        time.sleep(0.01)
+    assert 0.1 < time.monotonic() - started < 5 and gcs.faults.settings == FaultSettings()
+    gcs.faults.set(error_rate=1, count=2)
+    assert [requests.get(f"{gcs.url}/storage/v1/b/runs", timeout=30).status_code for _ in range(3)] == [503, 503, 200]
+
+
+@pytest.fixture
+def bucket(gcs: Emulator) -> Iterator[Any]:  # the client's annotations deny what its documentation allows: retry=None
+    with closing(storage.Client()) as client:
+        client.bucket("runs").blob("x").upload_from_string(b"content")
+        yield client.bucket("runs")
+
+
+def test_refusals_are_tried_again(gcs: Emulator, bucket: Any):
+    gcs.faults.set(error_rate=1, count=3, match="^x$")
+    assert bucket.blob("x").download_as_bytes(retry=SOON) == b"content"
+    assert gcs.faults.injected == {"error": 3}
+    gcs.faults.set(error_rate=1)
+    with pytest.raises(refusals.ServiceUnavailable):
+        bucket.blob("x").download_as_bytes(retry=None)
+
+
+def test_dropped_connections(gcs: Emulator, bucket: Any):
+    gcs.faults.set(drop_rate=1, match="^x$")
+    with pytest.raises(requests.ConnectionError):
+        bucket.blob("x").reload(retry=None)
+    gcs.faults.set(drop_rate=1, count=2, match="^x$")
+    bucket.blob("x").reload(retry=SOON)
+    assert gcs.faults.injected["drop"] == 3
+
+
+@pytest.mark.parametrize("fault", ["error_after_rate", "drop_after_rate"])
+def test_a_lost_answer_makes_a_retried_creation_look_refused(gcs: Emulator, bucket: Any, fault: str):
+    gcs.faults.set(**{fault: 1, "count": 1, "match": "^lock$"})
+    with pytest.raises(refusals.PreconditionFailed):
+        bucket.blob("lock").upload_from_string(b"mine", if_generation_match=0, retry=SOON)
+    assert bucket.blob("lock").download_as_bytes() == b"mine"
+
+
+def test_a_body_cut_short_is_noticed(gcs: Emulator, bucket: Any):
+    content = bytes(range(256)) * 10_000
+    bucket.blob("big").upload_from_string(content)
+    gcs.faults.set(truncate_rate=1)
+    with pytest.raises((requests.RequestException, DataCorruption)):
+        bucket.blob("big").download_as_bytes(retry=None)
+    with pytest.raises(requests.RequestException):
+        _ = requests.get(f"{gcs.url}/runs/big", timeout=30).content
+    gcs.faults.set(truncate_rate=1, count=1)
+    assert bucket.blob("big").download_as_bytes(retry=SOON) == content
+
+
+def test_latency(gcs: Emulator, bucket: Any):
+    gcs.faults.set(latency_seconds=0.2)
+    started = time.monotonic()
+    threads = [threading.Thread(target=bucket.blob("x").reload) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0.2 <= time.monotonic() - started < 1.5, "requests wait side by side"
+
+
+def test_an_account_that_may_not_write(gcs: Emulator, bucket: Any):
+    gcs.faults.set(read_only=True)
+    with pytest.raises(refusals.Forbidden, match=r"does not have storage\.objects\.create access"):
+        bucket.blob("y").upload_from_string(b"")
+    with pytest.raises(refusals.Forbidden, match=r"storage\.objects\.delete"):
+        bucket.blob("x").delete()
+    with pytest.raises(refusals.Forbidden, match=r"storage\.buckets\.create"):
+        bucket.client.create_bucket("other")
+    assert bucket.blob("x").download_as_bytes() == b"content"
+    with pytest.raises(OSError, match=r"storage\.objects\.create"):
+        gcsfs.GCSFileSystem().pipe("runs/y", b"")
+
+
+def test_some_names_only(gcs: Emulator, bucket: Any):
+    gcs.faults.set(fail_commits=True, match=r"^checkpoints/.*commit")
+    bucket.blob("checkpoints/1/array").upload_from_string(b"", retry=None)
+    bucket.blob("commit").upload_from_string(b"", retry=None)
+    for chunk_size in (None, 256 * 1024):
+        with pytest.raises(refusals.ServiceUnavailable):
+            bucket.blob("checkpoints/1/commit", chunk_size=chunk_size).upload_from_string(b"", retry=None)
+    with pytest.raises(refusals.ServiceUnavailable):
+        bucket.copy_blob(bucket.blob("x"), bucket, "checkpoints/commit", retry=None)
+    assert not bucket.blob("checkpoints/1/commit").exists()
+
+
+def test_faults_within_a_batch(gcs: Emulator, bucket: Any):
+    bucket.blob("y").upload_from_string(b"")
+    gcs.faults.set(fail_commits=True, match="^y$")
+    with pytest.raises(refusals.ServiceUnavailable), bucket.client.batch():
+        bucket.blob("x").delete()
+        bucket.blob("y").delete()
+    assert [blob.name for blob in bucket.list_blobs()] == ["y"]
+
+
+@pytest.mark.slow
+def test_gcsfs_survives_refusals_drops_and_cuts(gcs: Emulator):
+    files = gcsfs.GCSFileSystem()
+    for fault in ("error_rate", "drop_rate"):
+        gcs.faults.set(**{fault: 1, "count": 1})
+        files.pipe("runs/a", b"content")
+        assert files.cat("runs/a") == b"content"
+    gcs.faults.set(truncate_rate=1, count=1)
+    assert files.cat("runs/a") == b"content"
+    assert gcs.faults.injected == {"error": 1, "drop": 1, "truncate": 1}
+
+
+def test_what_a_client_that_went_away_had_sent_is_carried_out(gcs: Emulator):
+    gcs.faults.set(latency_seconds=0.3)
+    with pytest.raises(requests.exceptions.ReadTimeout):
+        requests.post(f"{gcs.url}/upload/storage/v1/b/runs/o?uploadType=media&name=late", data=b"x", timeout=0.05)
+    assert gcs.object_names("runs") == []
+    with pytest.raises(TimeoutError):
+        gcs.wait_until_idle(0.01)
+    gcs.wait_until_idle()
+    assert gcs.object_names("runs") == ["late"]

@@ -1,0 +1,390 @@
+"""Cloud Storage over plain HTTP: what the service answers, whichever client asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+import requests
+
+from cloud_emulator import Emulator
+from cloud_emulator.errors import EmulatorError
+from cloud_emulator.storage.api import QUANTUM_BYTES
+
+ODD_NAME = "a/b c+ü%.txt"
+
+
+class Http:
+    """A few lines of Cloud Storage client, without retries and without opinions."""
+
+    def __init__(self, emulator: Emulator):
+        self.url = emulator.url
+
+    def put(self, name: str, content: bytes, **arguments: Any) -> requests.Response:
+        url = f"{self.url}/upload/storage/v1/b/runs/o"
+        return requests.post(url, params={"uploadType": "media", "name": name, **arguments}, data=content, timeout=30)
+
+    def of(self, name: str, *further: str) -> str:
+        return "/".join([f"{self.url}/storage/v1/b/runs/o", quote(name, safe=""), *further])
+
+    def get(self, name: str, headers: dict[str, str] | None = None, **arguments: Any) -> requests.Response:
+        return requests.get(self.of(name), params={"alt": "media", **arguments}, headers=headers, timeout=30)
+
+
+@pytest.fixture
+def http(gcs: Emulator) -> Http:
+    return Http(gcs)
+
+
+def test_an_object_and_its_resource(http: Http):
+    made = http.put(ODD_NAME, b"hello", ifGenerationMatch=0).json()
+    assert made["name"] == ODD_NAME and made["bucket"] == "runs" and made["size"] == "5"
+    assert made["md5Hash"] == "XUFAKrxLKna5cZ2REBfFkg==" and made["crc32c"] == "mnG7TA=="
+    assert requests.get(http.of(ODD_NAME), timeout=30).json() == made
+    assert requests.get(made["mediaLink"], timeout=30).content == b"hello"
+    assert requests.get(f"{http.url}/runs/{quote(ODD_NAME)}", timeout=30).content == b"hello"
+
+
+def test_downloads_tell_what_they_send(http: Http):
+    made = http.put("x", b"0123456789").json()
+    answer = http.get("x")
+    assert answer.content == b"0123456789" and answer.status_code == 200
+    assert answer.headers["x-goog-generation"] == made["generation"] and answer.headers["x-goog-metageneration"] == "1"
+    assert answer.headers["x-goog-hash"] == f"crc32c={made['crc32c']},md5={made['md5Hash']}"
+    assert answer.headers["x-goog-stored-content-length"] == "10" and answer.headers["ETag"] == made["etag"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "content", "span"),
+    [
+        ("bytes=0-3", b"0123", "0-3"),
+        ("bytes=7-", b"789", "7-9"),
+        ("bytes=-2", b"89", "8-9"),
+        ("bytes=8-100", b"89", "8-9"),
+        ("bytes=-100", b"0123456789", "0-9"),
+    ],
+)
+def test_ranges(http: Http, asked: str, content: bytes, span: str):
+    http.put("x", b"0123456789")
+    answer = http.get("x", {"Range": asked})
+    assert (answer.status_code, answer.content) == (206, content)
+    assert answer.headers["Content-Range"] == f"bytes {span}/10"
+
+
+@pytest.mark.parametrize(("size", "asked"), [(10, "bytes=10-"), (10, "bytes=10-12"), (0, "bytes=0-0"), (0, "bytes=-1")])
+def test_ranges_outside_of_an_object(http: Http, size: int, asked: str):
+    http.put("x", b"." * size)
+    answer = http.get("x", {"Range": asked})
+    assert answer.status_code == 416 and answer.headers["Content-Range"] == f"bytes */{size}"
+
+
+def test_what_is_not_there(http: Http):
+    missing = requests.get(http.of("no"), timeout=30)
+    assert missing.status_code == 404
+    assert missing.json()["error"]["message"] == "No such object: runs/no"
+    assert missing.json()["error"]["errors"][0]["reason"] == "notFound"
+    assert http.get("no").text == "No such object: runs/no"
+    nowhere = requests.get(f"{http.url}/storage/v1/b/elsewhere/o", timeout=30)
+    assert nowhere.json()["error"]["message"] == "The specified bucket does not exist."
+    assert requests.post(http.of("x"), timeout=30).status_code == 405
+    assert requests.get(f"{http.url}/storage/v1/b/runs/o?pageToken=%25", timeout=30).status_code == 400
+    unknown = requests.get(f"{http.url}/storage/v1/b/runs/acl", timeout=30)
+    assert unknown.status_code == 404 and "the emulator has no GET /storage/v1/b/runs/acl" in unknown.text
+
+
+def test_heads(http: Http):
+    http.put("x", b"0123456789")
+    answer = requests.head(f"{http.url}/runs/x", timeout=30)
+    assert (answer.status_code, answer.headers["Content-Length"], answer.content) == (200, "10", b"")
+    assert requests.head(f"{http.url}/runs/y", timeout=30).status_code == 404
+
+
+def test_preconditions_on_an_upload(http: Http):
+    assert http.put("x", b"", ifGenerationMatch=5).status_code == 412
+    assert http.put("x", b"", ifGenerationNotMatch=0).status_code == 412
+    first = http.put("x", b"1", ifGenerationMatch=0).json()["generation"]
+    refused = http.put("x", b"2", ifGenerationMatch=0)
+    assert refused.status_code == 412 and refused.json()["error"]["errors"][0]["reason"] == "conditionNotMet"
+    second = http.put("x", b"2", ifGenerationMatch=first).json()["generation"]
+    assert http.put("x", b"3", ifGenerationMatch=first).status_code == 412, "a stale generation"
+    assert http.put("x", b"3", ifMetagenerationMatch=2).status_code == 412
+    assert http.put("x", b"3", ifGenerationNotMatch=second).status_code == 412
+    assert http.get("x").content == b"2"
+
+
+def test_preconditions_on_reads(http: Http):
+    generation = http.put("x", b"1").json()["generation"]
+    assert http.get("x", ifGenerationNotMatch=generation).status_code == 304
+    assert http.get("x", ifGenerationMatch=generation).content == b"1"
+    assert http.get("x", ifGenerationMatch=1).status_code == 412
+    assert http.get("x", generation=generation).content == b"1"
+    assert http.get("x", generation=1).status_code == 404
+    assert requests.get(http.of("x"), params={"ifMetagenerationNotMatch": 1}, timeout=30).status_code == 304
+    assert http.get("x", ifGenerationMatch="soon").status_code == 400
+
+
+def test_preconditions_on_deletes_and_patches(http: Http):
+    generation = http.put("x", b"1").json()["generation"]
+    assert requests.delete(http.of("x"), params={"ifGenerationMatch": 1}, timeout=30).status_code == 412
+    assert requests.patch(http.of("x"), params={"ifMetagenerationMatch": 2}, json={}, timeout=30).status_code == 412
+    patched = requests.patch(
+        http.of("x"), params={"ifMetagenerationMatch": 1}, json={"metadata": {"a": "1"}}, timeout=30
+    ).json()
+    assert patched["metadata"] == {"a": "1"} and patched["metageneration"] == "2" and patched["generation"] == generation
+    changes = {"metadata": {"a": None, "b": "2"}, "contentType": "text/plain"}
+    patched = requests.patch(http.of("x"), json=changes, timeout=30).json()
+    assert patched["metadata"] == {"b": "2"} and patched["contentType"] == "text/plain" and patched["metageneration"] == "3"
+    assert requests.delete(http.of("x"), params={"ifGenerationMatch": generation}, timeout=30).status_code == 204
+    assert requests.delete(http.of("x"), timeout=30).status_code == 404
+
+
+def test_of_sixteen_that_create_at_once_one_does(http: Http):
+    gate = threading.Barrier(16)
+    statuses: Counter[int] = Counter()
+
+    def create(number: int) -> None:
+        gate.wait()
+        statuses[http.put("lock", b"%d" % number, ifGenerationMatch=0).status_code] += 1
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == {200: 1, 412: 15}
+
+
+def test_copies_and_moves(http: Http):
+    generation = http.put("a/1", b"one").json()["generation"]
+    requests.patch(http.of("a/1"), json={"metadata": {"k": "v"}}, timeout=30)
+    copied = requests.post(http.of("a/1", "copyTo", "b", "runs", "o", "c"), timeout=30).json()
+    assert copied["name"] == "c" and copied["metadata"] == {"k": "v"} and copied["generation"] != generation
+    stale = requests.post(http.of("a/1", "moveTo", "o", "d"), params={"ifSourceGenerationMatch": 1}, timeout=30)
+    taken = requests.post(http.of("a/1", "moveTo", "o", "c"), params={"ifGenerationMatch": 0}, timeout=30)
+    assert (stale.status_code, taken.status_code) == (412, 412)
+    assert requests.post(http.of("a/1", "moveTo", "o", "d"), timeout=30).json()["name"] == "d"
+    assert http.get("d").content == b"one" and http.get("a/1").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1025, "a\nb", "..", "."])
+def test_names_that_objects_cannot_have(http: Http, name: str):
+    assert http.put(name, b"").status_code == 400
+
+
+def test_a_folder_outlives_the_emulator(tmp_path):
+    with Emulator(tmp_path / "kept") as emulator:
+        emulator.create_bucket("runs", location="europe-west4")
+        http = Http(emulator)
+        made = http.put(ODD_NAME, b"hello").json()
+        http.put("gone", b"")
+        requests.delete(http.of("gone"), timeout=30)
+        http.put("twice", b"1")
+        http.put("twice", b"2")
+        requests.post(http.of("twice", "copyTo", "b", "runs", "o", "copy"), timeout=30)
+    with Emulator(str(tmp_path / "kept")) as emulator:
+        http = Http(emulator)
+        again = requests.get(http.of(ODD_NAME), timeout=30).json()
+        changed = {key for key in made if made[key] != again[key]}
+        assert changed <= {"selfLink", "mediaLink"}, "all but the port"
+        assert http.get(ODD_NAME).content == b"hello" and http.get("twice").content == b"2" == http.get("copy").content
+        listed = requests.get(f"{http.url}/storage/v1/b/runs/o", timeout=30).json()["items"]
+        assert [item["name"] for item in listed] == [ODD_NAME, "copy", "twice"]
+        assert requests.get(f"{http.url}/storage/v1/b/runs", timeout=30).json()["location"] == "EUROPE-WEST4"
+        assert int(http.put(ODD_NAME, b"new").json()["generation"]) > int(made["generation"])
+    assert len(list((tmp_path / "kept" / "runs" / "bodies").iterdir())) == 3, "bodies of what is gone are gone"
+
+
+CONTENT = os.urandom(3 * QUANTUM_BYTES + 5)
+TOTAL = len(CONTENT)
+
+
+class Session:
+    """A resumable upload of `name`, by hand."""
+
+    def __init__(self, emulator: Emulator, name: str = "x", about: dict | None = None, **arguments: object):
+        url = f"{emulator.url}/upload/storage/v1/b/runs/o"
+        parameters = {"uploadType": "resumable", "name": name, **arguments}
+        self.begun = requests.post(url, params=parameters, json=about or {}, timeout=30)
+        self.url = self.begun.headers.get("Location", "")
+
+    def send(self, start: int, stop: int, total: int | str = TOTAL, headers: dict | None = None) -> requests.Response:
+        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{total}", **(headers or {})}
+        return requests.put(self.url, data=CONTENT[start:stop], headers=headers, timeout=30)
+
+    def ask(self, total: int | str = "*") -> requests.Response:
+        return requests.put(self.url, headers={"Content-Range": f"bytes */{total}"}, timeout=30)
+
+
+def content_of(emulator: Emulator, name: str = "x") -> bytes:
+    return requests.get(f"{emulator.url}/storage/v1/b/runs/o/{name}", params={"alt": "media"}, timeout=30).content
+
+
+def test_a_resumable_upload_in_chunks(gcs: Emulator):
+    session = Session(gcs, about={"contentType": "text/plain", "metadata": {"a": "b"}})
+    assert session.begun.status_code == 200
+    first = session.send(0, QUANTUM_BYTES)
+    assert (first.status_code, first.headers["Range"]) == (308, f"bytes=0-{QUANTUM_BYTES - 1}")
+    last = session.send(QUANTUM_BYTES, TOTAL)
+    assert last.status_code == 200 and last.json()["size"] == str(TOTAL)
+    assert last.json()["contentType"] == "text/plain" and last.json()["metadata"] == {"a": "b"}
+    assert content_of(gcs) == CONTENT
+    assert session.ask().json() == last.json(), "a finished session repeats its answer"
+
+
+def test_the_state_of_an_upload(gcs: Emulator):
+    session = Session(gcs)
+    assert session.ask().status_code == 308 and "Range" not in session.ask().headers
+    session.send(0, QUANTUM_BYTES + 1000, total="*")
+    assert session.ask().headers["Range"] == f"bytes=0-{QUANTUM_BYTES - 1}", "what is kept is a multiple of 256 KiB"
+    assert requests.get(f"{gcs.url}/storage/v1/b/runs/o/x", timeout=30).status_code == 404
+
+
+def test_chunks_that_overlap_and_chunks_that_leave_a_gap(gcs: Emulator):
+    session = Session(gcs)
+    assert session.send(QUANTUM_BYTES, TOTAL).status_code == 503
+    session.send(0, 2 * QUANTUM_BYTES)
+    assert session.send(QUANTUM_BYTES, TOTAL).status_code == 200
+    assert content_of(gcs) == CONTENT
+
+
+def test_a_size_told_at_the_end(gcs: Emulator):
+    session = Session(gcs)
+    session.send(0, QUANTUM_BYTES, total="*")
+    assert session.ask(QUANTUM_BYTES).json()["size"] == str(QUANTUM_BYTES)
+    empty = Session(gcs, "empty")
+    assert empty.ask(0).json()["size"] == "0"
+
+
+def test_a_connection_that_breaks_in_the_middle(gcs: Emulator):
+    session = Session(gcs)
+    target = urlsplit(session.url)
+    lines = [
+        f"PUT {target.path}?{target.query} HTTP/1.1",
+        f"Host: {target.netloc}",
+        f"Content-Length: {TOTAL}",
+        f"Content-Range: bytes 0-{TOTAL - 1}/{TOTAL}",
+    ]
+    head = "\r\n".join([*lines, "", ""]).encode()
+    with socket.create_connection((target.hostname or "", target.port or 0)) as connection:
+        connection.sendall(head + CONTENT[: 2 * QUANTUM_BYTES + 77])
+    for _ in range(100):
+        if session.ask().headers.get("Range"):
+            break
+        time.sleep(0.01)
+    assert session.ask().headers["Range"] == f"bytes=0-{2 * QUANTUM_BYTES - 1}"
+    assert session.send(2 * QUANTUM_BYTES, TOTAL).status_code == 200
+    assert content_of(gcs) == CONTENT
+
+
+def test_cancelling(gcs: Emulator):
+    session = Session(gcs)
+    session.send(0, QUANTUM_BYTES)
+    assert requests.delete(session.url, timeout=30).status_code == 499
+    assert session.send(QUANTUM_BYTES, TOTAL).status_code == 499
+    assert requests.put(session.url + "x", data=b"", timeout=30).status_code == 404
+
+
+def test_preconditions_hold_when_the_upload_ends(gcs: Emulator):
+    session = Session(gcs, ifGenerationMatch=0)
+    session.send(0, QUANTUM_BYTES)
+    other = Session(gcs, ifGenerationMatch=0)
+    assert other.send(0, TOTAL).status_code == 200
+    assert session.send(QUANTUM_BYTES, TOTAL).status_code == 412
+    assert Session(gcs, ifGenerationMatch=0).begun.status_code == 412
+
+
+@pytest.mark.parametrize(
+    ("about", "headers", "status"),
+    [
+        ({"md5Hash": "XUFAKrxLKna5cZ2REBfFkg==", "crc32c": "mnG7TA=="}, {}, 200),
+        ({"md5Hash": "AAAAAAAAAAAAAAAAAAAAAA=="}, {}, 400),
+        ({"crc32c": "AAAAAA=="}, {}, 400),
+        ({}, {"x-goog-hash": "crc32c=mnG7TA==,md5=XUFAKrxLKna5cZ2REBfFkg=="}, 200),
+        ({}, {"x-goog-hash": "crc32c=AAAAAA=="}, 400),
+        ({}, {"Content-MD5": "AAAAAAAAAAAAAAAAAAAAAA=="}, 400),
+    ],
+)
+def test_hashes_are_verified(gcs: Emulator, about: dict, headers: dict, status: int):
+    url = f"{gcs.url}/upload/storage/v1/b/runs/o"
+    described = json.dumps({"name": "m", **about})
+    body = f"--B\r\nContent-Type: application/json\r\n\r\n{described}\r\n--B\r\n\r\nhello\r\n--B--".encode()
+    headers = {"Content-Type": "multipart/related; boundary=B", **headers}
+    assert requests.post(url, params={"uploadType": "multipart"}, data=body, headers=headers, timeout=30).status_code == status
+    begun = requests.post(url, params={"uploadType": "resumable", "name": "r"}, json=about, timeout=30)
+    headers.pop("Content-Type")
+    assert requests.put(begun.headers["Location"], data=b"hello", headers=headers, timeout=30).status_code == status
+    there = [requests.get(f"{gcs.url}/storage/v1/b/runs/o/{name}", timeout=30).status_code for name in "mr"]
+    assert there == ([200, 200] if status == 200 else [404, 404])
+
+
+@pytest.mark.parametrize("ending", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("content", [b"", b"\r", b"\n", b"\r\n", b"x\r\n--B\r\ny", b"--B--", bytes(range(256))])
+def test_multipart_bodies_carry_any_bytes(gcs: Emulator, ending: bytes, content: bytes):
+    lines = [
+        b"--B",
+        b"Content-Type: application/json",
+        b"",
+        b'{"name": "x"}',
+        b"--B",
+        b"Content-Type: a/b",
+        b"",
+        content,
+        b"--B--",
+    ]
+    url = f"{gcs.url}/upload/storage/v1/b/runs/o?uploadType=multipart"
+    headers = {"Content-Type": 'multipart/related; boundary="B"'}
+    made = requests.post(url, data=ending.join(lines), headers=headers, timeout=30)
+    assert made.status_code == 200 and made.json()["contentType"] == "a/b"
+    assert content_of(gcs) == content
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"--B\r\n", b"--B\r\nA: b\r\n\r\n{}\r\n--B--", b"--B\r\n\r\nnot json\r\n--B\r\n\r\nx\r\n--B--"]
+)
+def test_multipart_bodies_that_are_none(gcs: Emulator, body: bytes):
+    url = f"{gcs.url}/upload/storage/v1/b/runs/o?uploadType=multipart"
+    headers = {"Content-Type": "multipart/related; boundary=B"}
+    assert requests.post(url, data=body, headers=headers, timeout=30).status_code == 400
+
+
+@pytest.mark.parametrize("name", ["ab", "Upper", "-x-", "a..b", "a" * 64, "a b", ""])
+def test_names_that_buckets_cannot_have(gcs: Emulator, name: str):
+    answer = requests.post(f"{gcs.url}/storage/v1/b", json={"name": name}, timeout=30)
+    assert answer.status_code == 400 and "Invalid bucket name" in answer.json()["error"]["message"]
+    with pytest.raises(EmulatorError, match="Invalid bucket name"):
+        gcs.create_bucket(name)
+
+
+def test_the_policy_of_a_bucket(gcs: Emulator):
+    policy = f"{gcs.url}/storage/v1/b/runs/iam"
+    old = requests.get(policy, timeout=30).json()
+    binding = {"role": "roles/storage.objectAdmin", "members": ["serviceAccount:a@b"]}
+    new = requests.put(policy, json={**old, "bindings": [binding]}, timeout=30).json()
+    assert new["bindings"] == [binding] and new["etag"] != old["etag"]
+    assert requests.put(policy, json=old, timeout=30).status_code == 412, "somebody else's change is not lost"
+    wanted = ["storage.objects.get", "storage.objects.create"]
+    for read_only, granted in ((False, wanted), (True, wanted[:1])):
+        gcs.faults.set(read_only=read_only)
+        tested = requests.get(f"{policy}/testPermissions", params={"permissions": wanted}, timeout=30)
+        assert tested.json()["permissions"] == granted
+    account = requests.get(f"{gcs.url}/storage/v1/projects/p/serviceAccount", timeout=30).json()
+    assert account["email_address"].endswith(".iam.gserviceaccount.com")
+
+
+def test_a_port_that_is_taken(gcs: Emulator):
+    with pytest.raises(OSError, match="in use"):
+        Emulator(port=urlsplit(gcs.url).port or 0).start()
+
+
+def test_a_folder_belongs_to_one_emulator(tmp_path: Path):
+    with Emulator(tmp_path), pytest.raises(EmulatorError, match="another emulator"):
+        Emulator(tmp_path)
+    Emulator(tmp_path).stop()

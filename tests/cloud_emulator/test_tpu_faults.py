@@ -1,0 +1,184 @@
+"""Faults of nodes and of requests, injected."""
+
+from __future__ import annotations
+
+import google.api_core.exceptions as refusals
+import pytest
+import requests
+from google.api_core.retry import Retry
+from rig import POLL, Rig, eventually
+
+from cloud_emulator.errors import EmulatorError
+
+POLITE = """#!/bin/bash
+trap 'echo goodbye; exit 0' TERM
+echo up
+while true; do sleep 0.05; done
+"""
+DEAF = """#!/bin/bash
+trap '' TERM
+echo up
+while true; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize(("script", "grace_seconds", "last"), [(POLITE, 60, "goodbye"), (DEAF, 0.3, "up")])
+def test_a_preemption_with_notice(rig: Rig, script: str, grace_seconds: float, last: str):
+    rig.create(script=script)
+    rig.said("up")
+    machine = rig.tpu.machine("run-a1")
+    rig.tpu.preempt("run-a1", grace_seconds)
+    assert machine.metadata.get("instance/preempted") == "TRUE" and rig.state() == "READY"
+    eventually(lambda: rig.state() == "PREEMPTED")
+    assert last in rig.tpu.console("run-a1") and not machine.processes()
+    assert [event.what for event in rig.tpu.history()][-2:] == ["notified", "preempted"]
+    with pytest.raises(EmulatorError, match="is PREEMPTED already"):
+        rig.tpu.kill("run-a1")
+
+
+def test_a_preemption_without_notice(rig: Rig):
+    rig.create(script=POLITE)
+    rig.said("up")
+    rig.tpu.kill("run-a1")
+    assert rig.state() == "PREEMPTED" and "goodbye" not in rig.tpu.console("run-a1")
+    rig.create("run-a2", spot=False)
+    rig.tpu.kill("run-a2")
+    assert rig.state("run-a2") == "TERMINATED"
+
+
+def test_a_node_that_vanishes(rig: Rig):
+    rig.create(script=POLITE)
+    machine = rig.tpu.machine("run-a1")
+    rig.tpu.vanish("run-a1")
+    with pytest.raises(refusals.NotFound):
+        rig.get()
+    assert not machine.folder.exists()
+
+
+def test_one_dead_worker_and_one_that_is_frozen(rig: Rig):
+    rig.create(kind="v5litepod-16", zone="us-west4-a", script=POLITE)
+    machines = [rig.tpu.machine("run-a1", worker) for worker in range(4)]
+    eventually(lambda: all("up" in machine.console() for machine in machines))
+    rig.tpu.kill_worker("run-a1", 2)
+    assert [bool(machine.processes()) for machine in machines] == [True, True, False, True]
+    rig.tpu.freeze("run-a1", 3)
+    assert all(_process_state(process) == "T" for process in machines[3].processes())
+    rig.tpu.thaw("run-a1", 3)
+    assert any(_process_state(process) != "T" for process in machines[3].processes())
+    assert rig.tpu.nodes() == {"run-a1": "READY"}
+    with pytest.raises(EmulatorError, match="there is no worker 4"):
+        rig.tpu.kill_worker("run-a1", 4)
+    rig.tpu.freeze("run-a1", 0)
+    rig.tpu.kill("run-a1")
+    assert not any(machine.processes() for machine in machines)
+
+
+def _process_state(process: int) -> str:
+    with open(f"/proc/{process}/stat") as file:  # noqa: PTH123
+        return file.read().rpartition(") ")[2][0]
+
+
+@pytest.mark.parametrize("state", ["REPAIRING", "RESTARTING"])
+def test_maintenance_runs_the_startup_script_again(rig: Rig, state: str):
+    rig.create(script="#!/bin/bash\necho x >> $HOME/boots; echo boot $(wc -l < $HOME/boots); sleep 1000")
+    rig.said("boot 1")
+    rig.tpu.maintenance("run-a1")
+    assert rig.tpu.machine("run-a1").metadata.get("instance/maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
+    assert rig.get().health.name == "UNHEALTHY_MAINTENANCE"
+    rig.tpu.repair("run-a1", seconds=60, state=state)
+    assert rig.state() == state and not rig.tpu.machine("run-a1").processes()
+    rig.tpu.advance(61)
+    assert rig.state() == "READY" and rig.tpu.machine("run-a1").metadata.get("instance/maintenance-event") == "NONE"
+    rig.said("boot 2")
+
+
+def test_any_state(rig: Rig):
+    rig.create()
+    rig.tpu.set_state("run-a1", "UNKNOWN")
+    assert rig.state() == "UNKNOWN"
+    with pytest.raises(EmulatorError, match="there is no state 'LOST'"):
+        rig.tpu.set_state("run-a1", "LOST")
+
+
+def test_a_slow_creation_with_machines_that_run(rig: Rig):
+    rig.tpu.set(create_seconds=600, boot_seconds=1)
+    creation = rig.begin(script=POLITE)
+    rig.tpu.advance(2)
+    rig.said("up")
+    assert rig.state() == "CREATING" and not creation.done()
+    rig.tpu.advance(600)
+    assert creation.result(timeout=20, polling=POLL).state.name == "READY"
+    assert rig.tpu.console("run-a1").count("up") == 1
+
+
+def test_stock_out(rig: Rig):
+    rig.tpu.stock_out("us-central1-a", count=1)
+    with pytest.raises(refusals.ResourceExhausted, match='There is no more capacity in the zone "us-central1-a"'):
+        rig.create()
+    with pytest.raises(refusals.NotFound):
+        rig.get()
+    rig.create()
+    rig.tpu.stock_out("us-central1-a")
+    rig.create("run-a2", zone="us-central1-b")
+    for _ in range(2):
+        with pytest.raises(refusals.ResourceExhausted):
+            rig.create("run-a3")
+    rig.tpu.restock()
+    rig.create("run-a3")
+    with pytest.raises(EmulatorError, match="Did you mean 'us-central1-a'"):
+        rig.tpu.stock_out("us-centrl1-a")
+
+
+def test_a_creation_cut_short(rig: Rig):
+    rig.tpu.set(create_seconds=600)
+    creation = rig.begin()
+    rig.tpu.kill("run-a1")
+    rig.tpu.advance(601)
+    with pytest.raises(refusals.Cancelled):
+        creation.result(timeout=20, polling=POLL)
+    assert rig.state() == "PREEMPTED"
+
+
+def test_a_storm_and_a_lost_answer(rig: Rig):
+    rig.tpu.faults.set(error_rate=1, count=3)
+    with pytest.raises(refusals.ServiceUnavailable, match="currently unavailable"):
+        rig.begin()
+    again = Retry(initial=0.01, maximum=0.02, timeout=20)
+    rig.client.create_node(parent=rig.place, node_id="run-a1", node=rig.node(), retry=again, timeout=20)
+    rig.tpu.faults.set(error_after_rate=1, count=1, match="nodes/run-a2")
+    with pytest.raises(refusals.Conflict):  # the first attempt was carried out
+        rig.client.create_node(parent=rig.place, node_id="run-a2", node=rig.node(), retry=again, timeout=20)
+    rig.tpu.faults.set(read_only=True)
+    with pytest.raises(refusals.Forbidden, match=r"tpu\.nodes\.delete"):
+        rig.delete()
+    rig.tpu.faults.set(error_rate=1, error_status=429)
+    with pytest.raises(refusals.TooManyRequests):
+        rig.get()
+    assert rig.emulator.faults.injected == {}, "Cloud Storage has its own"
+
+
+def test_orders_over_http(rig: Rig):
+    rig.create()
+    control = f"{rig.emulator.url}/_control/tpu"
+    done = requests.post(f"{control}/kill", json={"node": "run-a1"}, timeout=20)
+    assert done.json()["nodes"] == {"run-a1": "PREEMPTED"}
+    requests.post(f"{control}/set", json={"create_seconds": 500}, timeout=20)
+    rig.begin("run-a2")
+    requests.post(f"{control}/advance", json={"seconds": 501}, timeout=20)
+    assert requests.get(f"{control}/status", timeout=20).json()["nodes"]["run-a2"] == "READY"
+    assert [event["what"] for event in requests.get(f"{control}/history", timeout=20).json()][:2] == ["created", "ready"]
+    assert requests.get(f"{control}/console/run-a2/0", timeout=20).text == ""
+    requests.post(f"{control}/faults", json={"error_rate": 1}, timeout=20)
+    assert requests.get(f"{rig.emulator.url}/v2/{rig.place}/nodes", timeout=20).status_code == 503
+    requests.delete(f"{control}/faults", timeout=20)
+    for action, arguments, message in [
+        ("kil", {}, "Did you mean 'kill'"),
+        ("kill", {"node": "run-b"}, "there is no node 'run-b'"),
+        ("kill", {"name": "run-a2"}, "node: Missing required argument; name: Unexpected keyword"),
+        ("advance", {"seconds": "soon"}, "seconds: Input should be a valid number"),
+        ("set", {"create_second": 1}, "Did you mean 'create_seconds'"),
+        ("set", {"create_seconds": -1}, "greater than or equal to 0"),
+        ("set_quota", {"accelerator": "v3-9", "limit": 1}, "Did you mean 'v3-8'"),
+    ]:
+        refused = requests.post(f"{control}/{action}", json=arguments, timeout=20)
+        assert refused.status_code in (400, 404) and message in refused.json()["error"]["message"]

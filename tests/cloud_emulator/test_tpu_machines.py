@@ -1,0 +1,273 @@
+"""Machines: what runs on them, what they are told, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+
+import pytest
+import requests
+from google.cloud import tpu_v2
+from rig import Rig, eventually
+
+from cloud_emulator import Emulator, MachineSettings
+from tpulm.runtime.membership import Membership, membership
+
+HIDING = """#!/bin/bash
+env -i setsid sleep 1001 &
+(setsid bash -c 'sleep 1002 & sleep 1003' & disown)
+nohup sleep 1004 > /dev/null &
+python3 -c 'import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(1005)'
+echo up
+wait
+"""
+TENANT = "[a-z][0-9a-f]{16}-tp"
+HIDDEN = 6  # at least: the script, and what it started
+
+
+def alive(processes: set[int]) -> set[int]:
+    left: set[int] = set()
+    for process in processes:
+        stat = Path(f"/proc/{process}/stat")
+        if stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z":
+            left.add(process)
+    return left
+
+
+def test_the_environment_of_a_startup_script(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    rig.create(script="#!/bin/sh\nenv\npwd\necho TPULM'='x; exit 3")
+    said = rig.said("exit status 3")
+    machine = rig.tpu.machine("run-a1")
+    assert f"HOSTNAME={machine.metadata.get('instance/name')}" in said
+    found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    assert found["HOME"] == str(machine.home) and str(machine.home) in said.splitlines()
+    assert found["STORAGE_EMULATOR_HOST"] == rig.emulator.url and found["JAX_PLATFORMS"] == "cpu"
+    assert found["CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM"] == f"{rig.emulator.url}/_iam/"
+    assert "device_count=1" in found["XLA_FLAGS"] and "PYTEST_CURRENT_TEST" not in found
+    assert "NO_GCE_CHECK" not in found and "GOOGLE_CLOUD_PROJECT" not in found and "HTTP_PROXY" not in found
+    monkeypatch.setenv("GCE_METADATA_HOST", found["GCE_METADATA_HOST"])
+    assert membership() is None, "a single host works alone"
+
+
+def test_every_worker_knows_the_others(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    rig.create(kind="v5litepod-16", zone="us-west4-a")
+    monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
+    addresses = [end.ip_address for end in rig.client.get_node(name=f"{rig.at('us-west4-a')}/nodes/run-a1").network_endpoints]
+    for worker in range(4):
+        monkeypatch.setenv("GCE_METADATA_HOST", f"{addresses[worker]}:8479")
+        assert membership() == Membership(f"{addresses[0]}:8476", 4, worker)
+
+
+def test_googles_credentials_come_from_the_metadata_server(rig: Rig):
+    program = """
+import google.auth, google.auth.transport.requests, time
+started = time.monotonic()
+credentials, project = google.auth.default()
+credentials.refresh(google.auth.transport.requests.Request())
+print(type(credentials).__module__, project, credentials.token, credentials.service_account_email, credentials.universe_domain)
+from google.cloud import storage
+client = storage.Client()
+client.bucket("runs").blob("a").upload_from_string(b"1")
+import fsspec
+assert fsspec.filesystem("gs").cat("runs/a") == b"1"
+print("took", "long" if time.monotonic() - started > 10 else "little")
+"""
+    rig.emulator.create_bucket("runs")
+    rig.create(
+        script=f"#!/bin/bash\npython3 - <<'END'\n{program}\nEND", service_account={"email": "vm@x.iam.gserviceaccount.com"}
+    )
+    said = rig.said("took")
+    project = rig.tpu.machine("run-a1").metadata.get("project/project-id")
+    assert f"google.auth.compute_engine.credentials {project} emulated vm@x.iam.gserviceaccount.com googleapis.com" in said
+    assert "took little" in said
+
+
+@pytest.mark.parametrize("end", ["delete", "kill", "preempt", "vanish", "stop"])
+def test_no_process_is_left(rig: Rig, end: str):
+    rig.create(script=HIDING)
+    rig.said("up")
+    machine = rig.tpu.machine("run-a1")
+    eventually(lambda: len(machine.processes()) >= HIDDEN, machine.processes)
+    processes = machine.processes()
+    match end:
+        case "delete":
+            rig.delete()
+        case "kill":
+            rig.tpu.kill("run-a1")
+        case "preempt":
+            rig.tpu.preempt("run-a1", 0.05)
+            eventually(lambda: rig.state() == "PREEMPTED")
+        case "vanish":
+            rig.tpu.vanish("run-a1")
+        case _:
+            rig.emulator.stop()
+    assert not alive(processes)
+    assert machine.folder.exists() == (end in ("kill", "preempt"))
+
+
+def test_no_process_is_left_when_the_emulator_is_killed(tmp_path: Path):
+    program = f"""
+import json, sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from rig import Rig
+from cloud_emulator import Emulator
+with Emulator() as emulator:
+    rig = Rig(emulator)
+    rig.create(kind="v5litepod-16", zone="us-west4-a", script={HIDING!r})
+    machines = [rig.tpu.machine("run-a1", worker) for worker in range(4)]
+    while min(len(machine.processes()) for machine in machines) < {HIDDEN} or not all("up" in m.console() for m in machines):
+        time.sleep(0.02)
+    rig.tpu.freeze("run-a1", 1)
+    found = sorted(set().union(*(machine.processes() for machine in machines)))
+    print(json.dumps([found, str(machines[0].folder.parent.parent)]), flush=True)
+    time.sleep(1000)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        processes, folder = json.loads(child.stdout.readline())
+        assert alive(set(processes)) == set(processes)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    eventually(lambda: not alive(set(processes)), lambda: alive(set(processes)))
+    eventually(lambda: not Path(folder).exists())
+
+
+def test_another_python_no_internet_and_more_devices(tmp_path: Path):
+    other = tmp_path / "python3.10"
+    other.write_text('#!/bin/sh\necho "this is Python 3.10: $*"\n')
+    other.chmod(0o755)
+    settings = MachineSettings(python=other, internet=False, devices=4, environment={"WORD": "extra"})
+    with Emulator(project="my-own-project", machines=settings) as emulator:
+        rig = Rig(emulator)
+        place = "projects/my-own-project/locations/us-central1-a"
+        script = (
+            f"#!/bin/bash\npython3 -V\nenv\n{sys.executable} -c 'import urllib.request as u; u.urlopen(\"http://example.com\")'"
+        )
+        rig.client.create_node(parent=place, node_id="run-a1", node=rig.node(script=script))
+        eventually(lambda: rig.tpu.nodes()["run-a1"] == "READY")
+        said = rig.said("exit status 1")
+        rig.client.transport.close()
+    assert "this is Python 3.10: -V" in said and "device_count=4" in said and "WORD=extra" in said
+    assert "Connection refused" in said
+
+
+def test_the_protocol_of_the_metadata_server(rig: Rig):
+    rig.create(labels={"run": "x"}, metadata={"word": "mine", "startup-script": "true"})
+    root = f"http://{rig.get().network_endpoints[0].ip_address}:8479/computeMetadata/v1"
+
+    def ask(path: str, **parameters: object) -> requests.Response:
+        flavor = {"Metadata-Flavor": "Google"}
+        return requests.get(f"{root}/{path}", params=parameters, headers=flavor, timeout=20, allow_redirects=False)  # type: ignore[arg-type]
+
+    assert requests.get(f"{root}/instance/id", timeout=20).status_code == 403
+    assert ask("instance/zone").text.endswith("/zones/us-central1-a") and ask("instance/id").text.isdecimal()
+    assert re.fullmatch("t1v-n-[0-9a-f]{8}-w-0", ask("instance/name").text)
+    assert re.fullmatch(TENANT, ask("project/project-id").text)
+    assert ask("instance/attributes/accelerator-type").text == "v3-8" and ask("instance/attributes/word").text == "mine"
+    assert ask("instance/attributes/none").status_code == 404
+    lines = ask("instance/attributes/tpu-env").text.splitlines()
+    told = ["ACCELERATOR_TYPE: 'v3-8'", "CONSUMER_PROJECT_ID: 'tpulm-emulator'", "NODE_ID: 'run-a1'", "ZONE: 'us-central1-a'"]
+    assert {*told, "WORKER_ID: '0'", "TOPOLOGY: '2x2'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'", "PREEMPTIBLE: 'true'"} <= set(lines)
+    assert lines == sorted(lines), "as recorded"
+    assert "attributes/" in ask("instance/").text.split() and ask("instance").status_code == 301
+    everything = ask("instance/", recursive="true").json()
+    assert everything["attributes"]["startup-script"] == "true" and everything["maintenanceEvent"] == "NONE"
+    assert "token" not in everything["serviceAccounts"]["default"]
+
+    started = time.monotonic()
+    waited = ask("instance/preempted", wait_for_change="true", timeout_sec=1)
+    assert waited.text == "FALSE" and 0.9 < time.monotonic() - started < 5
+    at_once = ask("instance/preempted", wait_for_change="true", last_etag="0")
+    assert at_once.text == "FALSE" and at_once.headers["etag"] == waited.headers["etag"]
+
+
+def test_waiting_for_a_preemption(rig: Rig):
+    rig.create()
+    url = f"http://{rig.get().network_endpoints[0].ip_address}:8479/computeMetadata/v1/instance/preempted"
+    flavor = {"Metadata-Flavor": "Google"}
+    first = requests.get(url, headers=flavor, timeout=20)
+    parameters = {"wait_for_change": "true", "last_etag": first.headers["etag"]}
+    metadata = rig.tpu.machine("run-a1").metadata
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(requests.get, url, params=parameters, headers=flavor, timeout=20)
+        metadata.set("instance/maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
+        with pytest.raises(FutureTimeout):
+            waiting.result(timeout=0.2)
+        metadata.set("instance/preempted", "TRUE")
+        assert waiting.result(timeout=20).text == "TRUE"
+
+
+@pytest.mark.parametrize("tenant", [True, False])
+def test_an_agent_deletes_its_own_node(rig: Rig, tenant: bool):
+    """As MaxText's does, by what tpu-env says; the project of the VM itself is one of Google's."""
+    rig.tpu.set(delete_seconds=0.3, tenant_project=tenant)
+    program = """
+import os, time
+import google.auth
+from google.auth.transport.requests import AuthorizedSession
+from google.auth.compute_engine import _metadata
+credentials, project = google.auth.default()
+http = AuthorizedSession(credentials)
+lines = _metadata.get(google.auth.transport.requests.Request(), "instance/attributes/tpu-env").splitlines()
+env = {line.split(": ")[0]: line.split(": ")[1].strip("'") for line in lines}
+root = os.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] + "v2/projects/{}/locations/{ZONE}/nodes/{NODE_ID}"
+print("the project of the VM:", http.get(root.format(project, **env)).status_code, flush=True)
+print("deleted itself:", http.delete(root.format(env["CONSUMER_PROJECT_ID"], **env)).status_code, flush=True)
+time.sleep(1000)
+"""
+    rig.create(script=f"#!/bin/bash\npython3 - <<'END'\n{program}\nEND")
+    machine = rig.tpu.machine("run-a1")
+    said = rig.said("deleted itself: 200")
+    assert f"the project of the VM: {403 if tenant else 200}" in said
+    eventually(lambda: rig.tpu.nodes() == {})
+    assert not machine.is_on
+
+
+def test_guest_attributes(rig: Rig):
+    """Written as on Compute Engine: cloud.google.com/compute/docs/metadata/manage-guest-attributes; read by the TPU API."""
+    script = """#!/bin/bash
+root="http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes"
+put() { curl -sS -X PUT --data "$2" -H "Metadata-Flavor: Google" "$root/$1"; }
+put tpulm/boot "installing $HOSTNAME"
+put tpulm/other x
+put elsewhere/boot y
+echo "written $(curl -sS -o /dev/null -w '%{http_code}' -X PUT -d x $root/a/b)"
+"""
+    rig.create(kind="v5litepod-16", zone="us-west4-a", script=script)
+    for worker in range(4):
+        assert "written 403" in rig.said("written", worker=worker), "without the header"
+    name = f"{rig.at('us-west4-a')}/nodes/run-a1"
+
+    def ask(path: str, *workers: str) -> list[list[tuple[str, str, str]]]:
+        request = tpu_v2.GetGuestAttributesRequest(name=name, query_path=path, worker_ids=workers)
+        found = rig.client.get_guest_attributes(request=request, timeout=20).guest_attributes
+        return [[(item.namespace, item.key, item.value) for item in each.query_value.items] for each in found]
+
+    machines = [rig.tpu.machine("run-a1", worker) for worker in range(4)]
+    boot = [[("tpulm", "boot", f"installing {machine.metadata.get('instance/name')}")] for machine in machines]
+    assert ask("tpulm/boot") == boot and ask("/tpulm/boot", "2") == [boot[2]]
+    assert len(ask("tpulm/", "0")[0]) == 2 and len(ask("", "0")[0]) == 3 and ask("none/", "0") == [[]]
+
+
+def test_a_metadata_server_that_fails_once(rig: Rig):
+    rig.create()
+    root = f"http://{rig.get().network_endpoints[0].ip_address}:8479/computeMetadata/v1"
+
+    def ask(path: str) -> int:
+        return requests.get(f"{root}/{path}", headers={"Metadata-Flavor": "Google"}, timeout=20).status_code
+
+    rig.tpu.fail_metadata("run-a1", count=2, path="instance/attributes")
+    rig.tpu.fail_metadata("run-a1", path="instance/service-accounts")
+    assert [ask("instance/attributes/agent-worker-number") for _ in range(3)] == [503, 503, 200]
+    assert [ask("instance/service-accounts/default/token") for _ in range(2)] == [500, 200]

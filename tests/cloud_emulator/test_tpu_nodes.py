@@ -1,0 +1,222 @@
+"""Nodes as google's own client meets them: their life, and every refusal."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import google.api_core.exceptions as refusals
+import pytest
+import requests
+from google.cloud import tpu_v2
+from google.protobuf.field_mask_pb2 import FieldMask
+from rig import POLL, Rig
+
+from cloud_emulator import recorded
+
+
+def test_from_creation_to_gone(rig: Rig):
+    rig.tpu.set(create_seconds=60, delete_seconds=30)
+    creation = rig.begin("run-a1", "v5litepod-16", "us-west4-a", labels={"run": "abc"})
+    name = f"{rig.at('us-west4-a')}/nodes/run-a1"
+    told = requests.get(f"{rig.emulator.url}/v2/{creation.operation.name}", timeout=20).json()
+    assert re.fullmatch(r".*/operations/operation-\d{13}-[0-9a-f]{13}-[0-9a-f]{8}-[0-9a-f]{8}", told["name"])
+    assert told["metadata"].pop("createTime") and told["metadata"] == {
+        "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
+        "apiVersion": "v2",
+        "target": name,
+        "verb": "create",
+    }
+    assert not creation.done() and "done" not in told
+    assert rig.client.get_node(name=name).state.name == "CREATING"
+    rig.tpu.advance(61)
+    node = creation.result(timeout=20, polling=POLL)
+    assert (node.name, node.state.name, node.health.name) == (name, "READY", "HEALTHY")
+    assert node.accelerator_config.topology == "4x4" and node.accelerator_config.type_.name == "V5LITE_POD"
+    assert len(node.network_endpoints) == 4 and len({end.ip_address for end in node.network_endpoints}) == 4
+    assert node.labels == {"run": "abc"} and node.scheduling_config.spot and node.id and node.create_time
+    assert [found.name for found in rig.client.list_nodes(parent=rig.at("us-west4-a"))] == [name]
+    assert not list(rig.client.list_nodes(parent=rig.place))
+
+    deletion = rig.client.delete_node(name=name)
+    assert rig.client.get_node(name=name).state.name == "DELETING"
+    with pytest.raises(refusals.BadRequest, match="DELETING"):
+        rig.client.delete_node(name=name)
+    rig.tpu.advance(31)
+    assert deletion.result(timeout=20, polling=POLL) is not None
+    with pytest.raises(refusals.NotFound, match=r"Resource 'projects/.*/run-a1' was not found"):
+        rig.client.get_node(name=name)
+    assert [event.what for event in rig.tpu.history()] == ["created", "ready", "deleting", "deleted"]
+    assert rig.tpu.node_seconds()[name] == pytest.approx(31, abs=3)
+
+
+def test_stop_start_and_patch(rig: Rig):
+    rig.create(spot=False)
+    name = f"{rig.place}/nodes/run-a1"
+    rig.client.stop_node(tpu_v2.StopNodeRequest(name=name)).result(timeout=20, polling=POLL)
+    assert rig.state() == "STOPPED"
+    rig.client.start_node(tpu_v2.StartNodeRequest(name=name)).result(timeout=20, polling=POLL)
+    assert rig.state() == "READY"
+    changes = tpu_v2.Node(name=name, labels={"a": "b"}, metadata={"word": "new"})
+    rig.client.update_node(node=changes, update_mask=FieldMask(paths=["labels", "metadata"])).result(timeout=20, polling=POLL)
+    assert rig.get().labels == {"a": "b"}
+    assert rig.tpu.machine("run-a1").metadata.get("instance/attributes/word") == "new"
+    with pytest.raises(refusals.BadRequest, match="cannot be changed"):
+        rig.client.update_node(node=changes, update_mask=FieldMask(paths=["runtime_version"]))
+
+
+def test_spot_nodes_are_not_stopped(rig: Rig):
+    rig.create()
+    with pytest.raises(refusals.BadRequest, match="spot"):
+        rig.client.stop_node(tpu_v2.StopNodeRequest(name=f"{rig.place}/nodes/run-a1"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields", "refusal", "message"),
+    [
+        (("run-a1", "v3-8", "moon-a"), {}, refusals.Forbidden, "Permission denied on 'locations/moon-a'"),
+        (("run-a1", "v3-8", "us-west3-a"), {}, refusals.BadRequest, 'The requested zone "us-west3-a" is not supported'),
+        (("run-a1", "v3-8", "us-west4-a"), {}, refusals.BadRequest, "accelerator v3-8 was not found in zone us-west4-a"),
+        (("run-a1", "v3-9"), {}, refusals.BadRequest, 'accelerator type "v3-9" is invalid'),
+        (("run-a1", "v3-8"), {"runtime_version": "tpu-vm-9"}, refusals.BadRequest, 'runtime version "tpu-vm-9"'),
+        (("Run_1", "v3-8"), {}, refusals.BadRequest, 'node id "Run_1" is invalid'),
+        (("run-a1", "v3-8"), {"labels": {"Run": "x"}}, refusals.BadRequest, 'Label key "Run"'),
+        (("run-a1", "v3-8"), {"labels": {"run": "X.y"}}, refusals.BadRequest, 'Label value "X.y"'),
+        (("run-a1", "v3-8"), {"metadata": {"a": "x" * 300_000}}, refusals.BadRequest, "too large"),
+    ],
+)
+def test_what_is_refused(rig: Rig, arguments: tuple[str, ...], fields: dict[str, Any], refusal: type[Exception], message: str):
+    with pytest.raises(refusal, match=message):
+        rig.begin(*arguments, **fields)
+    assert rig.tpu.nodes() == {}
+
+
+def test_a_name_is_taken_until_the_node_is_gone(rig: Rig):
+    rig.create()
+    with pytest.raises(refusals.Conflict, match="already exists"):
+        rig.begin()
+    rig.tpu.kill("run-a1")
+    with pytest.raises(refusals.Conflict):
+        rig.begin()
+    rig.delete()
+    rig.create()
+
+
+def test_the_project_and_what_it_lacks(rig: Rig):
+    with pytest.raises(refusals.Forbidden, match="Permission denied on resource project another"):
+        list(rig.client.list_nodes(parent="projects/another-one/locations/us-central1-a"))
+    rig.tpu.deny("tpu.nodes.create")
+    with pytest.raises(refusals.Forbidden, match=r"Permission 'tpu\.nodes\.create' denied"):
+        rig.begin()
+    rig.tpu.allow()
+    account = {"email": "vm@tpulm-emulator.iam.gserviceaccount.com"}
+    with pytest.raises(refusals.Forbidden, match="does not have access to service account 'vm@"):  # there is none
+        rig.begin(service_account=account)
+    rig.tpu.deny("iam.serviceAccounts.actAs")
+    with pytest.raises(refusals.Forbidden, match=r"service account '\d+-compute@"):
+        rig.begin()
+    rig.tpu.allow("iam.serviceAccounts.actAs")
+    rig.tpu.set_billing(False)
+    with pytest.raises(refusals.Forbidden, match="requires billing"):
+        rig.begin()
+    rig.tpu.set_billing(True)
+    rig.tpu.disable_service("tpu.googleapis.com")
+    with pytest.raises(refusals.Forbidden, match=r"has not been used in project \d+ before") as caught:
+        rig.begin()
+    assert caught.value.reason == "SERVICE_DISABLED"
+    rig.tpu.enable_service("tpu.googleapis.com")
+    rig.create()
+
+
+@pytest.mark.parametrize(
+    ("quota", "spot", "message"),
+    [
+        ({"location": "us-central1"}, True, "'TPUV3sPreemptiblePerProjectPerRegionForTPUAPI'.* Limit: 8 in region us-central1"),
+        ({"location": "us-central1-a"}, False, "'TPUV3sPerProjectPerZoneForTPUAPI'.* Limit: 8 in zone us-central1-a"),
+        ({}, True, "Limit: 8 in region us-central1"),
+    ],
+)
+def test_quota(rig: Rig, quota: dict[str, str], spot: bool, message: str):
+    rig.tpu.set_quota("v3-8", 8, spot=spot, **quota)
+    rig.create(spot=spot)
+    rig.create("other", spot=not spot)
+    with pytest.raises(refusals.TooManyRequests, match=f"Quota limit {message}" if "'" in message else message):
+        rig.begin("run-a2", spot=spot)
+    rig.tpu.kill("run-a1")
+    with pytest.raises(refusals.TooManyRequests):  # a preempted node still counts
+        rig.begin("run-a2", spot=spot)
+    rig.delete()
+    rig.create("run-a2", spot=spot)
+
+
+def test_quota_of_small_v5e(rig: Rig):
+    """As published: with the default of 4 a v5litepod-8 is refused and a v5litepod-4 accepted."""
+    rig.tpu.set_quota("v5litepod-4", 4)
+    with pytest.raises(refusals.TooManyRequests) as caught:
+        rig.begin(kind="v5litepod-8", spot=False)
+    number = rig.tpu.projects.known().number
+    stem = "TPUV5sLitepodServingPerProjectPer"
+    region, zone = (
+        recorded.answer("quota", quota=f"{stem}{per}ForTPUAPI", limit=4, place=place, number=number)["http"]["body"]
+        for per, place in (("Region", "region us-central1"), ("Zone", "zone us-central1-a"))
+    )
+    told = caught.value.response
+    assert told is not None and told.json() == region
+    rig.tpu.set_quota("v5litepod-4", 4, location="us-central1-a")
+    with pytest.raises(refusals.TooManyRequests) as caught:
+        rig.begin(kind="v5litepod-8", spot=False)
+    told = caught.value.response
+    violations = [body["error"]["details"][0]["violations"][0] for body in (region, zone)]
+    assert told is not None and told.json()["error"]["details"][0]["violations"] == violations
+    rig.create(kind="v5litepod-4", spot=False)
+    rig.create("large", kind="v5litepod-16", zone="us-central1-a", spot=False)  # of another quota
+
+
+def test_what_there_is_where(rig: Rig):
+    zones: list[str] = []
+    request = {"name": "projects/tpulm-emulator"}
+    while True:
+        page = rig.client.list_locations(request)
+        zones += [place.location_id for place in page.locations]
+        if not page.next_page_token:
+            break
+        request["page_token"] = page.next_page_token
+    assert {"us-central1-a", "us-east5-b", "us-south1-ai1b"} < set(zones) and len(zones) == len(set(zones)) > len(
+        page.locations
+    )
+    types = {found.type_: found for found in rig.client.list_accelerator_types(parent=rig.at("us-east5-b"))}
+    assert "v5litepod-8" in types and "v3-8" not in types
+    assert types["v5litepod-8"].accelerator_configs[0].topology == "2x4"
+    assert rig.client.get_accelerator_type(name=f"{rig.place}/acceleratorTypes/v3-8").type_ == "v3-8"
+    with pytest.raises(refusals.NotFound):
+        rig.client.get_accelerator_type(name=f"{rig.place}/acceleratorTypes/v6e-8")
+    versions = [found.version for found in rig.client.list_runtime_versions(parent=rig.place)]
+    assert "tpu-ubuntu2204-base" in versions
+    identity = rig.client.generate_service_identity(request={"parent": rig.place}).identity
+    assert identity.email.endswith("@cloud-tpu.iam.gserviceaccount.com")
+
+
+def test_an_accelerator_by_its_topology(rig: Rig):
+    node = rig.node("v3-8")
+    node.accelerator_type = ""
+    node.accelerator_config = tpu_v2.AcceleratorConfig(type_=tpu_v2.AcceleratorConfig.Type.V3, topology="2x2")
+    made: Any = rig.client.create_node(parent=rig.place, node_id="run-a1", node=node).result(timeout=20, polling=POLL)
+    assert made.accelerator_type == "v3-8"
+
+
+def test_pages_operations_and_enumerations_by_name(rig: Rig):
+    for number in range(3):
+        rig.create(f"run-a{number}")
+    url = f"{rig.emulator.url}/v2/{rig.place}"
+    first = requests.get(f"{url}/nodes?pageSize=2", timeout=20).json()
+    assert [node["state"] for node in first["nodes"]] == ["READY", "READY"]
+    rest = requests.get(f"{url}/nodes", params={"pageSize": 2, "pageToken": first["nextPageToken"]}, timeout=20).json()
+    assert len(rest["nodes"]) == 1 and "nextPageToken" not in rest
+    numbers = requests.get(f"{url}/nodes?$alt=json;enum-encoding=int", timeout=20).json()
+    assert numbers["nodes"][0]["state"] == 2
+    listed = requests.get(f"{url}/operations", timeout=20).json()["operations"]
+    assert len(listed) == 3 and all(operation["done"] for operation in listed)
+    assert requests.delete(f"{rig.emulator.url}/v2/{listed[0]['name']}", timeout=20).status_code == 200
+    assert requests.get(f"{rig.emulator.url}/v2/{listed[0]['name']}", timeout=20).json()["error"]["status"] == "NOT_FOUND"
+    refused = requests.post(f"{url}/nodes?nodeId=run-b", json={"acceleratorKind": "v3-8"}, timeout=20)
+    assert refused.status_code == 400 and refused.json()["error"]["status"] == "INVALID_ARGUMENT"

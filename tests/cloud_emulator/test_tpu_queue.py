@@ -1,0 +1,215 @@
+"""Queued resources as google's own client meets them."""
+
+from __future__ import annotations
+
+import google.api_core.exceptions as refusals
+import pytest
+import requests
+from google.cloud import tpu_v2
+from google.protobuf.duration_pb2 import Duration
+from rig import POLL, Rig, eventually
+
+from cloud_emulator import recorded
+
+SOON = {"valid_until_duration": Duration(seconds=600)}
+
+
+def removed(rig: Rig, name: str = "run-q1", force: bool = True) -> None:
+    request = tpu_v2.DeleteQueuedResourceRequest(name=f"{rig.place}/queuedResources/{name}", force=force)
+    rig.client.delete_queued_resource(request=request).result(timeout=20, polling=POLL)
+
+
+def test_from_waiting_to_gone(rig: Rig):
+    rig.tpu.set(queue_seconds=100)
+    made = rig.queue(spot=tpu_v2.QueuedResource.Spot())
+    assert made.state.state.name == "WAITING_FOR_RESOURCES" and rig.tpu.nodes() == {}
+    rig.tpu.advance(101)
+    assert rig.queued_state() == "ACTIVE"
+    node = rig.get("run-q1-node")
+    assert node.state.name == "READY" and node.scheduling_config.spot
+    number = f"projects/{rig.tpu.projects.known().number}/locations/us-central1-a"
+    assert node.queued_resource == f"{number}/queuedResources/run-q1"
+    listed = list(rig.client.list_queued_resources(parent=rig.place))
+    assert [found.name for found in listed] == [f"{rig.place}/queuedResources/run-q1"]
+    assert listed[0].tpu.node_spec[0].parent == number and listed[0].tpu.node_spec[0].node_id == "run-q1-node"
+    with pytest.raises(refusals.BadRequest, match="delete the queued resource instead"):
+        rig.client.delete_node(name=node.name)
+    with pytest.raises(refusals.BadRequest, match="is not supported when state is ACTIVE"):
+        removed(rig, force=False)
+    removed(rig)
+    with pytest.raises(refusals.NotFound):
+        rig.queued_state()
+    assert rig.tpu.nodes() == {} and rig.tpu.queued_resources() == {}
+
+
+def test_its_name_is_taken_and_its_node_is_checked(rig: Rig):
+    rig.tpu.set(queue_seconds=100)
+    rig.queue()
+    with pytest.raises(refusals.Conflict):
+        rig.queue()
+    with pytest.raises(refusals.BadRequest, match="runtime version"):
+        rig.queue("run-q2", rig.node(runtime_version="x"))
+
+
+def test_valid_until(rig: Rig):
+    rig.tpu.stock_out("us-central1-a")
+    rig.queue(queueing_policy=SOON)
+    rig.tpu.advance(590)
+    assert rig.queued_state() == "WAITING_FOR_RESOURCES"
+    rig.tpu.advance(20)
+    assert rig.queued_state() == "FAILED"
+    found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q1")
+    assert "valid_until" in found.state.failed_data.error.message
+    rig.tpu.restock()
+    assert rig.queued_state() == "FAILED", "it is never served again"
+    removed(rig, force=False)
+
+
+def test_it_waits_for_stock(rig: Rig):
+    rig.tpu.stock_out("us-central1-a")
+    rig.queue()
+    assert rig.queued_state() == "WAITING_FOR_RESOURCES"
+    rig.tpu.restock("us-central1-a")
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+
+
+@pytest.mark.parametrize("spot", [True, False])
+def test_preemption_suspends_it_and_it_keeps_its_quota(rig: Rig, spot: bool):
+    rig.tpu.set_quota("v3-8", 8)
+    rig.queue(spot=tpu_v2.QueuedResource.Spot() if spot else None)
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+    rig.tpu.kill("run-q1-node")
+    eventually(lambda: rig.queued_state() == "SUSPENDED")
+    assert rig.tpu.nodes() == {}
+    with pytest.raises(refusals.TooManyRequests):
+        rig.begin(spot=spot)
+    with pytest.raises(refusals.BadRequest, match="Only an ACTIVE queued resource can be reset"):
+        rig.client.reset_queued_resource(request=tpu_v2.ResetQueuedResourceRequest(name=f"{rig.place}/queuedResources/run-q1"))
+    removed(rig)
+    rig.create(spot=spot)
+
+
+def test_orders(rig: Rig):
+    rig.tpu.set(queue_seconds=10)
+    rig.queue()
+    rig.tpu.hold("run-q1")
+    rig.tpu.advance(1000)
+    assert rig.queued_state() == "WAITING_FOR_RESOURCES"
+    rig.tpu.release("run-q1")
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+    rig.tpu.suspend("run-q1")
+    eventually(lambda: rig.queued_state() == "SUSPENDED")
+    rig.tpu.set(queue_seconds=0)
+    rig.queue("run-q2")
+    eventually(lambda: rig.queued_state("run-q2") == "ACTIVE")
+    rig.tpu.fail_queued("run-q2")
+    eventually(lambda: rig.queued_state("run-q2") == "FAILED")
+    assert rig.tpu.queued_resources() == {"run-q1": "SUSPENDED", "run-q2": "FAILED"}
+
+
+def refused(rig: Rig, state: str, force: bool) -> None:
+    body = recorded.answer("delete-refused", state=state)["http"]["body"]
+    with pytest.raises(refusals.BadRequest) as caught:
+        removed(rig, force=force)
+    told = caught.value.response
+    assert told is not None and told.json() == body
+
+
+def test_hours_of_waiting_and_no_deletion_while_it_is_provisioned(rig: Rig):
+    rig.tpu.set(queue_seconds=7 * 3600, create_seconds=5400, delete_seconds=120)
+    rig.queue()
+    rig.tpu.advance(6.9 * 3600)
+    rig.tpu.restock()
+    assert rig.queued_state() == "WAITING_FOR_RESOURCES" and rig.tpu.nodes() == {}
+    rig.tpu.advance(0.2 * 3600)
+    assert rig.queued_state() == "PROVISIONING" and rig.tpu.nodes() == {"run-q1-node": "CREATING"}
+    for force in (True, False):
+        refused(rig, "PROVISIONING", force)
+    rig.tpu.advance(5400)
+    assert rig.queued_state() == "ACTIVE" and rig.state("run-q1-node") == "READY"
+    refused(rig, "ACTIVE", force=False)
+    rig.tpu.kill("run-q1-node")
+    found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q1").state
+    assert (found.state.name, found.state_initiator.name) == ("SUSPENDING", "SERVICE")
+    assert rig.tpu.nodes() == {"run-q1-node": "DELETING"}
+    refused(rig, "SUSPENDING", force=True)
+    rig.tpu.advance(121)
+    assert rig.queued_state() == "SUSPENDED" and rig.tpu.nodes() == {}
+    rig.tpu.set(delete_seconds=0)
+    removed(rig, force=False)
+
+
+def test_force_in_provisioning_may_work(rig: Rig):
+    rig.tpu.set(create_seconds=5400, force_in_provisioning=True)
+    rig.queue()
+    assert rig.queued_state() == "PROVISIONING"
+    refused(rig, "PROVISIONING", force=False)
+    removed(rig)
+    assert rig.tpu.nodes() == {} and rig.tpu.queued_resources() == {}
+
+
+FAILED = [name for name in recorded.names() if "failed_data" in recorded.answer(name)]
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_recorded_failure(rig: Rig, name: str):
+    rig.tpu.set(create_seconds=120, delete_seconds=60)
+    rig.tpu.answer_next(name, "us-central1-a")
+    rig.queue()
+    assert rig.queued_state() == "PROVISIONING" and rig.tpu.nodes() == {"run-q1-node": "CREATING"}
+    rig.tpu.advance(121)
+    found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q1").state
+    assert (found.state.name, found.state_initiator.name) == ("SUSPENDING", "SERVICE")
+    rig.tpu.advance(61)
+    told = requests.get(f"{rig.emulator.url}/v2/{rig.place}/queuedResources/run-q1", timeout=20).json()["state"]
+    values = {"zone": "us-central1-a", "region": "us-central1", "type": "v3-8", "project": "tpulm-emulator"}
+    data = recorded.answer(name, **values)["failed_data"]
+    assert told == {"state": "FAILED", "stateInitiator": "SERVICE", "failedData": data}
+    assert rig.tpu.nodes() == {}
+    rig.tpu.set_quota("v3-8", 8)
+    with pytest.raises(refusals.TooManyRequests):  # it holds its quota
+        rig.begin(spot=False)
+    rig.tpu.set(delete_seconds=0)
+    removed(rig, force=False)
+
+
+def test_a_failure_of_one_that_is_active_or_waits(rig: Rig):
+    rig.queue()
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+    rig.tpu.fail_queued("run-q1", "failed-addresses")
+    eventually(lambda: rig.queued_state() == "FAILED")
+    rig.tpu.set(queue_seconds=3600)
+    rig.queue("run-q2")
+    rig.tpu.fail_queued("run-q2", "failed-quota")
+    found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q2").state
+    assert found.state.name == "FAILED" and found.failed_data.error.code == 8
+
+
+def test_more_hosts_than_external_addresses(rig: Rig):
+    message = "Quota 'IN_USE_ADDRESSES' exceeded.  Limit: 8.0 in region us-west4."
+    outside = tpu_v2.NetworkConfig(enable_external_ips=True)
+    rig.place = rig.at("us-west4-a")
+    rig.tpu.set(addresses=8)
+    rig.create("inside", kind="v5litepod-64", zone="us-west4-a")
+    rig.create("eight", kind="v5litepod-32", zone="us-west4-a", network_config=outside)
+    with pytest.raises(refusals.ResourceExhausted) as caught:
+        rig.create("ninth", kind="v5litepod-8", zone="us-west4-a", network_config=outside)
+    assert caught.value.message == message
+    rig.queue(node=rig.node("v5litepod-8", spot=False, network_config=outside))
+    eventually(lambda: rig.queued_state() == "FAILED")
+    found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q1").state
+    assert (found.failed_data.error.code, found.failed_data.error.message) == (8, message)
+    rig.create("elsewhere", kind="v5litepod-8", zone="us-central1-a", network_config=outside)
+    rig.tpu.kill("eight")
+    rig.create("ninth", kind="v5litepod-8", zone="us-west4-a", network_config=outside)
+
+
+def test_several_slices_and_reset(rig: Rig):
+    several = tpu_v2.QueuedResource.Tpu.NodeSpec.MultisliceParams(node_count=2)
+    spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=rig.place, multislice_params=several, node=rig.node(spot=False))
+    resource = tpu_v2.QueuedResource(tpu={"node_spec": [spec]})
+    rig.client.create_queued_resource(parent=rig.place, queued_resource_id="run-q1", queued_resource=resource)
+    eventually(lambda: rig.tpu.nodes() == {"run-q1-0": "READY", "run-q1-1": "READY"})
+    rig.client.reset_queued_resource(request=tpu_v2.ResetQueuedResourceRequest(name=f"{rig.place}/queuedResources/run-q1"))
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+    assert sum(event.what == "ready" for event in rig.tpu.history()) == 4
