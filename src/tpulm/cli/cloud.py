@@ -511,9 +511,9 @@ def jobset(
     named = accelerator or settings.accelerator
     if not named:
         raise ConfigError('accelerator is not set: write accelerator = "v6e-8" in cloud.toml, or give --accelerator')
-    kind = export.accelerator(named)
+    nodes = export.nodes_of(named)
     staged = _stage(reference, overrides, init, workdir, settings)
-    _write_job(export.jobset(staged, settings, kind, image=image), to, settings)
+    _write_job(export.jobset(staged, settings, nodes, image=image), to, settings)
 
 
 def _stage(
