@@ -136,16 +136,7 @@ def doctor(
     """
     from tpulm.cloud.doctor import examine
 
-    settings = cloud_settings(
-        cloud,
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator,
-        spot=spot,
-        budget=budget,
-        service_account=service_account,
-    )
+    settings = cloud_settings(locals())
     with console.status(f"Looking at {settings.project} …"):
         checks = examine(settings)
     missing = [check for check in checks if check.ok is False]
@@ -201,16 +192,7 @@ def setup(
     """
     from tpulm.cloud.setup import apply, steps
 
-    settings = cloud_settings(
-        cloud,
-        require=("bucket",),
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator,
-        service_account=service_account,
-        supervise=supervise,
-    )
+    settings = cloud_settings(locals(), require=("bucket",))
     with console.status(f"Looking at {settings.project} …"):
         found = steps(settings)
     if found:
@@ -266,17 +248,7 @@ def smoke(
     from tpulm.cloud.tpu_api import TpuApi
     from tpulm.runtime import interrupt
 
-    settings = cloud_settings(
-        cloud,
-        require=("bucket",),
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator or SMALLEST,
-        spot=spot,
-        budget=budget,
-        service_account=service_account,
-    )
+    settings = cloud_settings(locals(), require=("bucket",), accelerator=SMALLEST)
     api = TpuApi(settings.project)
     settings = launch.offered(settings, api)
     if not yes:
@@ -339,7 +311,7 @@ def audit(
 
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")
-    settings = cloud_settings(cloud, project=project)
+    settings = cloud_settings(locals())
     api = AllResources(settings.project)
     with drawn_progress() as progress:
         found = look(api, rest=GoogleRest(settings.project, patience_seconds=20.0), progress=progress)
@@ -464,15 +436,7 @@ def skypilot(
     """
     from tpulm.cloud import export
 
-    settings = cloud_settings(
-        cloud,
-        require=("bucket", "accelerator", "zones"),
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator,
-        spot=spot,
-    )
+    settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
     _write_job(export.skypilot(_stage(reference, overrides, init, workdir, settings), settings), to, settings)
 
 
@@ -507,7 +471,7 @@ def jobset(
     """
     from tpulm.cloud import export
 
-    settings = cloud_settings(cloud, require=("bucket",), project=project, bucket=bucket, spot=spot)
+    settings = cloud_settings({**locals(), "accelerator": None}, require=("bucket",))  # which may be GPUs
     named = accelerator or settings.accelerator
     if not named:
         raise ConfigError('accelerator is not set: write accelerator = "v6e-8" in cloud.toml, or give --accelerator')

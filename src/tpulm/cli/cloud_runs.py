@@ -100,18 +100,7 @@ def launch(
     machine may be switched off.
     """
     config = load_run(reference, overrides, init)
-    settings = cloud_settings(
-        cloud,
-        require=("bucket", "accelerator", "zones"),
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator,
-        spot=spot,
-        budget=budget,
-        service_account=service_account,
-        supervise=supervise,
-    )
+    settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
     from tpulm.cloud import launch as launching
     from tpulm.cloud import prices
     from tpulm.cloud.control import Control

@@ -30,7 +30,6 @@ _OPERATION_SECONDS = 600.0
 _POLL_SECONDS = 1.0
 _QUOTA = frozenset(["quotaExceeded", "QUOTA_EXCEEDED", "limitExceeded", "LIMIT_EXCEEDED"])
 _BUSY = ("ZONE_RESOURCE_POOL_EXHAUSTED", "RESOURCE_POOL_EXHAUSTED", "RESOURCE_NOT_READY", "UNSUPPORTED_OPERATION")
-_RATE = frozenset(["rateLimitExceeded", "RATE_LIMIT_EXCEEDED"])
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class ComputeApi:
             except GoogleError as error:
                 if error.status == 409:
                     return False
-                if 400 <= error.status < 500 and error.status not in (401, 408, 429) and error.reason not in _RATE:
+                if error.is_final and error.status != 401:
                     raise Refused(_kind(error), str(error)) from error
                 raise
             self._settled(zone, operation)
@@ -73,12 +72,8 @@ class ComputeApi:
 
     def find(self, name: str, zone: str) -> Instance | None:
         with _explained():
-            try:
-                return _instance(self.rest.get("compute", f"{self._zone(zone)}/instances/{name}"))
-            except GoogleError as error:
-                if error.missing:
-                    return None
-                raise
+            found = self.rest.find("compute", f"{self._zone(zone)}/instances/{name}")
+            return None if found is None else _instance(found)
 
     def delete(self, name: str, zone: str) -> None:
         """Returns when it is gone."""
@@ -113,12 +108,7 @@ class ComputeApi:
     def zones(self, region: str) -> list[str]:
         """Of a region; none where there is no such region for this project."""
         with _explained():
-            try:
-                found = self.rest.get("compute", f"{self._project}/regions/{region}")
-            except GoogleError as error:
-                if error.missing:
-                    return []
-                raise
+            found = self.rest.find("compute", f"{self._project}/regions/{region}") or {}
         return sorted(_last(url) for url in found.get("zones", ()))
 
     def _settled(self, zone: str, operation: dict[str, Any]) -> None:
@@ -249,6 +239,6 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except GoogleError as error:
-        if 400 <= error.status < 500 and error.status not in (408, 409, 429) and error.reason not in _RATE:
+        if error.is_final:
             raise CloudRefused(f"Compute Engine refused: {error}") from error
         raise Unavailable(f"Compute Engine failed: {error}; try again later") from error

@@ -64,6 +64,12 @@ class GoogleError(Exception):
         return self.status in (401, 403)
 
     @property
+    def is_final(self) -> bool:
+        """Whether trying again is of no use."""
+        passes = self.status in (408, 409, 429) or self.reason in ("rateLimitExceeded", "RATE_LIMIT_EXCEEDED")
+        return 400 <= self.status < 500 and not passes
+
+    @property
     def is_off(self) -> str:
         """The API that has to be enabled first, such as "iam.googleapis.com"; "" if it is not that."""
         return self.details.get("service", f"{self.service}.googleapis.com") if self.reason == "SERVICE_DISABLED" else ""
@@ -87,6 +93,15 @@ class GoogleRest:
 
     def get(self, service: Service, path: str, **query: Any) -> dict[str, Any]:
         return self.request("GET", service, path, query=query)
+
+    def find(self, service: Service, path: str, **query: Any) -> dict[str, Any] | None:
+        """As `get`; None where there is no such thing."""
+        try:
+            return self.get(service, path, **query)
+        except GoogleError as error:
+            if error.missing:
+                return None
+            raise
 
     def pages(self, service: Service, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """All pages of a list."""
@@ -292,12 +307,13 @@ def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float]
         raise GoogleError("serviceusage", 400, str(failed.get("code", "")), str(failed.get("message", "")))
 
 
-def when_enabled(act: Callable[[], None], *, wait: Callable[[float], None] = time.sleep) -> None:
+def when_enabled(act: Callable[[], object], *, wait: Callable[[float], None] = time.sleep) -> None:
     """Do it, again while an API that was turned on a moment ago still says that it is off."""
     give_up_at = time.monotonic() + _SETTLE_SECONDS
     while True:
         try:
-            return act()
+            act()
+            return
         except GoogleError as error:
             if not error.is_off or time.monotonic() > give_up_at:
                 raise
