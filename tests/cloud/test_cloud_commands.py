@@ -143,7 +143,7 @@ def test_cost(said: io.StringIO, gcs: Emulator):
     told, text = json.loads(run("cost", *W, "--json")[1]), said.getvalue()
     assert told["dollars"] == 2.0 and told["dollars_at_end"] is None
     assert "at least $2.00 of $50.00" in text and "? an hour" in text and "not known: no price" in text
-    write_job(running(dollars_per_hour=0.0, attempts=()))
+    write_job(running(prices={}, attempts=()))
     assert json.loads(run("cost", *W, "--json")[1])["dollars_at_end"] == 0
 
 

@@ -99,6 +99,12 @@ class World:
         self.job, self.version = job, self.version + 1
         return str(self.version)
 
+    def newest_step(self) -> int:
+        return self.newest
+
+    def is_complete(self) -> bool:
+        return self.complete
+
     def heard(self, attempt: int) -> dict[int, int]:
         vm = self._of(attempt)
         return {} if vm is None or vm.beat is None else {0: int(vm.beat[0])}
@@ -311,8 +317,6 @@ def live(seed: int) -> tuple[World, Job, float | None]:
             lambda job, node: request_for(
                 job, node, settings, workdir=PurePosixPath("gs://runs/toy"), bundle_path="gs://runs/bundle.tar.gz"
             ),
-            newest_step=lambda: world.newest,
-            complete=lambda: world.complete,
             clock=lambda: world.now,
         )
 

@@ -8,7 +8,7 @@ import pytest
 from cloud_rig import WORKDIR_PATH, attempt_of, job_of, node_of, running, write_job
 
 from tpulm import storage
-from tpulm.cloud import logs
+from tpulm.cloud import status as logs
 from tpulm.cloud.control import Control
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError, StorageError

@@ -66,7 +66,6 @@ class Cloud:
             self.workdir,
             self.settings,
             TpuApi(self.settings.project),
-            newest_step=newest_step,
             tell=self.told.append,
             policy=policy,
             pause_seconds=0.1,

@@ -51,6 +51,10 @@ class Control:
         """Where to run, and the bundle."""
         return self.folder / "settings.json"
 
+    def launched_with(self) -> dict[str, Any]:
+        """Where it was launched to run, and the bundle; empty where that is not there, or cannot be read."""
+        return read_object(self.settings_file) if storage.exists(self.settings_file) else {}
+
     def is_complete(self) -> bool:
         """Whether the run's last result is there."""
         return read_result(self.folder.parent, "export") is not None
@@ -63,7 +67,7 @@ class Control:
         """Raises ConfigError where the work folder has none."""
         found = self.read()
         if found is None:
-            raise self._no_job()
+            raise self.no_run()
         return found[0]
 
     def read(self) -> tuple[Job, str] | None:
@@ -84,12 +88,12 @@ class Control:
         while True:
             found = self.read()
             if found is None:
-                raise self._no_job()
+                raise self.no_run()
             changed = how(found[0])
             if changed == found[0] or self.replace(changed, found[1]) is not None:
                 return changed
 
-    def _no_job(self) -> ConfigError:
+    def no_run(self) -> ConfigError:
         return ConfigError(f"{self.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
 
     def attempt(self, number: int) -> PurePath:

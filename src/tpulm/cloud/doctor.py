@@ -81,6 +81,16 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     return checks
 
 
+def require(settings: CloudSettings) -> None:
+    """Raises CloudRefused with all that is wrong, and what to do about it."""
+    wrong = [check for check in examine(settings) if check.ok is False]
+    if wrong:
+        listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
+        raise CloudRefused(
+            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all that is looked at; --no-check launches even so"
+        )
+
+
 def _entries(settings: CloudSettings) -> Iterator[_Entry]:
     exists, account, buckets = ("project",), ("VM account",), settings.labelled_buckets.items()
     yield _Entry("credentials", credentials)

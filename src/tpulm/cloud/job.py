@@ -7,9 +7,9 @@ that may be billing. Every change of a job is one of the functions below; `decid
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT = 2
 
@@ -122,16 +122,6 @@ class Job(_Value):
     hangs: tuple[int | None, ...] = ()  # the steps at which attempts hung; None: before the first
     newest_step: int = 0  # of a committed checkpoint, when the newest attempt began, or since
     attempts: tuple[Attempt, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_format_1(cls, values: Any) -> Any:
-        """It had one price, and ended at the first refusal."""
-        if not isinstance(values, dict) or "dollars_per_hour" not in values:
-            return values
-        values = {**values, "format": FORMAT}
-        price = values.pop("dollars_per_hour")
-        return {**values, "prices": dict.fromkeys(values.get("zones", ()), price)}
 
     @property
     def is_over(self) -> bool:

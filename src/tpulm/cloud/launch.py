@@ -118,7 +118,6 @@ def supervisor(
     settings: CloudSettings,
     provider: Provider,
     *,
-    newest_step: Callable[[], int],
     tell: Callable[[str], None],
     policy: Policy | None = None,
     pause_seconds: float = 10.0,
@@ -133,40 +132,28 @@ def supervisor(
     def request(job: Job, node: Node) -> Request:
         return request_for(job, node, settings, workdir=workdir, bundle_path=staged)
 
-    return Supervisor(
-        control,
-        provider,
-        policy or policy_of(settings, job),
-        request,
-        newest_step=newest_step,
-        complete=control.is_complete,
-        tell=tell,
-        pause_seconds=pause_seconds,
-    )
+    policy = policy or policy_of(settings, job)
+    return Supervisor(control, provider, policy, request, tell=tell, pause_seconds=pause_seconds)
 
 
 def settings_of(workdir: PurePath) -> CloudSettings:
     """Those that the run in a work folder was launched with."""
     control = Control(workdir)
-    values = _launched_with(control)
-    given = {name: value for name, value in values.items() if name != "bundle"}
+    given = {name: value for name, value in _launched_with(control).items() if name != "bundle"}
     return validated(CloudSettings, given, str(control.settings_file))
 
 
 def _launched_with(control: Control) -> dict[str, Any]:
     """Where it was launched to run, and the bundle. Raises ConfigError where that is not written down."""
-    if storage.info(control.settings_file) is None:
-        raise ConfigError(f"{control.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
-    try:
-        values = storage.parse_json(storage.read_bytes(control.settings_file))
-    except ValueError:
-        values = None
-    if not isinstance(values, dict) or not isinstance(values.get("bundle"), str):
-        raise ConfigError(
-            f"{control.settings_file} is damaged: it says not where the run was launched; 'tpulm cloud launch' writes it "
-            "again, and 'tpulm cloud down --project' ends what there is"
-        )
-    return values
+    values = control.launched_with()
+    if isinstance(values.get("bundle"), str):
+        return values
+    if not storage.exists(control.settings_file):
+        raise control.no_run()
+    raise ConfigError(
+        f"{control.settings_file} is damaged: it does not say where the run was launched; 'tpulm cloud launch' writes it "
+        "again, and 'tpulm cloud down --project' ends what there is"
+    )
 
 
 def policy_of(settings: CloudSettings, job: Job) -> Policy:

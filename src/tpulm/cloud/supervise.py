@@ -50,8 +50,6 @@ class Supervisor:
     provider: Provider
     policy: Policy
     request: Callable[[Job, Node], Request]
-    newest_step: Callable[[], int]  # of a committed checkpoint; 0: none
-    complete: Callable[[], bool]  # whether the run's last result is there
     tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.time
     pause_seconds: float = 10.0  # between looks while there is nothing to do
@@ -125,9 +123,9 @@ class Supervisor:
         """What is to be seen of a job."""
         spare = {node.name: self._look(job, node, now) for node in job.spare}
         if job.node is None:
-            return Seen(newest_step=self.newest_step(), complete=self.complete(), spare=spare)
+            return Seen(newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
         seen = self._look(job, job.node, now)  # an outcome before what it leads to, or an end would come without a result
-        return replace(seen, newest_step=self.newest_step(), complete=self.complete(), spare=spare)
+        return replace(seen, newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
 
     def _look(self, job: Job, node: Node, now: float) -> Seen:
         creation = self.provider.progress(node.operation)

@@ -23,9 +23,9 @@ from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, Instance, small_vm
 from tpulm.cloud.control import Control, read_object
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job
-from tpulm.cloud.logs import Tail
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused
 from tpulm.cloud.settings import CloudSettings, region_of
+from tpulm.cloud.status import Tail
 from tpulm.config import listed
 from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
 from tpulm.runtime import interrupt

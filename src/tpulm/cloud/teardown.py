@@ -10,14 +10,16 @@ from pathlib import PurePath
 from typing import NoReturn
 
 from tpulm import storage
+from tpulm.cloud import supervisor_vm
 from tpulm.cloud.audit import Zones, listed
+from tpulm.cloud.compute import AllResources, ComputeApi
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, Provider, Resource
 from tpulm.cloud.supervise import Supervisor
-from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError
+from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError, some_of
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
 from tpulm.storage.lease import LEASE
@@ -34,7 +36,6 @@ def stop(
     workdir: PurePath,
     provider: Provider,
     *,
-    newest_step: Callable[[], int],
     tell: Callable[[str], None] = lambda line: None,
     seconds: float = 1800.0,
     pause_seconds: float = 2.0,
@@ -52,16 +53,7 @@ def stop(
             said.add(line)
             tell(line)
 
-    supervisor = Supervisor(
-        control,
-        provider,
-        Policy(),
-        _never,
-        newest_step=newest_step,
-        complete=control.is_complete,
-        tell=say,
-        pause_seconds=pause_seconds,
-    )
+    supervisor = Supervisor(control, provider, Policy(), _never, tell=say, pause_seconds=pause_seconds)
     give_up_at = time.monotonic() + seconds
     while not (job := control.change(stopped)).is_over:
         try:
@@ -101,6 +93,31 @@ def left(api: Zones, workdir: PurePath, run: str | None, *, progress: Progress =
         and (resource.workdir == str(workdir) if resource.workdir else run is not None and resource.labels[LABEL] == run)
     ]
     return Left(tuple(mine), seen.zones, tuple(seen.silent))
+
+
+def end(
+    workdir: PurePath,
+    project: str,
+    *,
+    run: str | None,
+    tell: Callable[[str], None] = lambda line: None,
+    progress: Progress = SILENT,
+) -> int:
+    """Stop the run, delete its supervisor's VM, and look through all zones, so many; raises TpulmError unless nothing bills."""
+    compute = ComputeApi(project)
+    api = AllResources(project, compute)
+    if run is not None:
+        with interrupt.handled():
+            job = stop(workdir, api, tell=tell)
+        tell(f"{job.run} is over: {job.message or job.status}")
+    supervisor_vm.end(Control(workdir), compute, tell=tell)
+    seen = left(api, workdir, run, progress=progress)
+    if seen.resources:
+        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in seen.resources])
+        raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
+    if seen.silent:
+        raise TpulmError(f"{some_of(seen.silent)} could not be looked at, so something of {workdir} may be left there")
+    return seen.zones
 
 
 @dataclass(frozen=True)
