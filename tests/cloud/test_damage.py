@@ -87,11 +87,6 @@ def test_a_run_that_is_launched_while_it_stops_goes_on():
     assert isinstance(action, MarkForDeletion) and action.why == "again"
 
 
-def test_a_failure_without_a_record_says_so():
-    action = decide(working(), dataclasses.replace(WORKING, outcome=Outcome(2, None, "")), NOW, POLICY)
-    assert action == MarkForDeletion("failed", "the trainer ended with exit code 2 and said nothing; see 'tpulm cloud logs'")
-
-
 @pytest.mark.parametrize(
     ("message", "is_rate"),
     [
@@ -103,14 +98,6 @@ def test_a_failure_without_a_record_says_so():
 )
 def test_requests_too_often_are_no_quota_of_cores(message: str, is_rate: bool):
     assert is_rate_limit(message) is is_rate
-
-
-def test_a_budget_that_is_no_more_than_what_is_kept_for_the_end(cloud: Cloud):
-    cloud.launch(budget=10.0)
-    prices = dict.fromkeys(cloud.settings.zones, 2.0)
-    launching.check_means(cloud.settings, prices, spent=0.0)
-    with pytest.raises(CloudRefused, match=r"15 minutes \(\$0.50\) are kept"):
-        launching.check_means(cloud.settings, prices, spent=9.6)
 
 
 # -- runs ---------------------------------------------------------------------------------------------------------------
@@ -185,16 +172,6 @@ def test_a_trainer_that_ends_well_without_a_model(cloud: Cloud):
     cloud.launch(plan={"exit": 0})
     job = cloud.begin()()
     assert (job.status, endings(job)) == ("failed", ["trainer"] * 3) and "has no export" in job.message
-
-
-@pytest.mark.parametrize("status", [409, 429, 503])
-def test_one_refusal_that_passes(cloud: Cloud, status: int):
-    cloud.launch()
-    end = cloud.begin()
-    until(lambda: newest_step() >= 1)
-    cloud.tpu.faults.set(error_rate=1.0, error_status=status, count=1)
-    job = end()
-    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
 def test_a_permission_that_is_taken_away_names_what_may_bill(cloud: Cloud):

@@ -225,18 +225,6 @@ def test_secrets(whole: Emulator):
     assert found["secret TOKEN"].ok is False and "secretmanager.versions.access" in found["secret TOKEN"].found
 
 
-def test_networks_and_addresses(whole: Emulator):
-    found = checks(accelerator="v3-32", budget=None)
-    assert found["network"].found == "default" and found["subnetwork"].found == "default in us-central1"
-    assert found["external addresses"].found == "4 needed; 8 of 8 free in us-central1"
-    assert "Private Google Access" not in found
-    found = checks(accelerator="v3-128", budget=None)["external addresses"]
-    assert found.ok is False and "takes 16: 8 of 8 free in us-central1" in found.found and "Cloud NAT" in found.remedy
-    found = checks(external_addresses=False)
-    assert found["Private Google Access"].ok is False and "external addresses" not in found
-    assert checks(network="projects/host/global/networks/lab", subnetwork="tpus")["subnetwork"].ok is False
-
-
 def test_compute_engine_may_not_be_seen(whole: Emulator, compute: list[dict[str, Any]]):
     compute.append(API_OFF)
     found = checks()

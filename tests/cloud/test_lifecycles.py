@@ -140,6 +140,7 @@ class World:
         self._between()
         if request.name in self.vms:
             return ""
+        assert request.queued or not self.vms, "never two at once"
         if request.zone in self.closed:
             self.events["zone refused"] += 1
             raise Refused("zone", f"Permission denied on 'locations/{request.zone}' (or it may not exist).")
@@ -350,6 +351,7 @@ def test_nothing_bills_at_the_end_and_the_budget_holds():
     for seed in range(LIVES):
         world, job, budget = live(seed)
         assert world.vms == {}, (seed, job.nodes)  # neither a VM nor its agent, nor a husk that holds quota
+        assert sorted(attempt.number for attempt in job.attempts) == list(range(1, job.attempt + 1))
         assert job.nodes == () and job.status != "active", (seed, job.status, job.message, job.nodes, job.attempts[-3:])
         dearest = max(PRICES.values())
         if budget is not None:

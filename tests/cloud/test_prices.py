@@ -10,7 +10,7 @@ import pytest
 
 from tpulm import accelerators, storage
 from tpulm.cloud import prices
-from tpulm.cloud.google_rest import GoogleError, GoogleRest
+from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.settings import CloudSettings
 from tpulm.emulator import Emulator
 from tpulm.errors import ConfigError
@@ -211,12 +211,6 @@ def test_nothing_of_an_emulator_is_kept(gcs: Emulator, cache: Any, monkeypatch: 
     for name, value in gcs.environment.items():
         monkeypatch.setenv(name, value)
     assert per_hour("v6e-8", "us-east5-a") and not cache.exists()
-
-
-def test_an_unknown_service_is_not_found(gcs: Emulator):
-    with pytest.raises(GoogleError) as raised:
-        GoogleRest("tpulm-emulator", patience_seconds=0.0).get("cloudbilling", "v1/services/0000-0000-0000/skus")
-    assert raised.value.missing
 
 
 def test_the_prices_of_a_launch_are_written_down(gcs: Emulator):

@@ -75,37 +75,16 @@ def test_workers_are_counted(api: TpuApi):
     assert api.look("reviews-a1", ZONE).workers == 4
 
 
-def test_a_stock_out_is_told_by_the_operation(api: TpuApi, gcs: Emulator):
-    gcs.tpu.stock_out(ZONE)
-    operation = api.create(REQUEST)
-    until(lambda: api.progress(operation).refused)
-    refused = api.progress(operation).refused
-    assert refused is not None and refused.kind == "stock-out" and "capacity" in str(refused)
-    until(lambda: api.look("reviews-a1", ZONE).state is None)
-
-
-def test_a_failed_operation_is_the_clouds_fault(api: TpuApi, gcs: Emulator):
-    gcs.tpu.answer_next("internal")
-    operation = api.create(REQUEST)
-    until(lambda: api.progress(operation).refused)
-    refused = api.progress(operation).refused
-    assert refused is not None and refused.kind == "cloud"
-
-
 @pytest.mark.parametrize(
-    ("spoil", "change", "kind"),
+    ("change", "kind"),
     [
-        (lambda tpu: tpu.set_quota("v3-8", 0), {}, "quota"),
-        (lambda tpu: tpu.deny("tpu.nodes.create"), {}, "denied"),
-        (lambda tpu: tpu.disable_service("tpu.googleapis.com"), {}, "denied"),
-        (lambda tpu: None, {"zone": "us-central1-z"}, "zone"),
-        (lambda tpu: None, {"accelerator": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}, "zone"),
-        (lambda tpu: None, {"runtime_version": "tpu-vm-tf-1.15"}, "invalid"),
-        (lambda tpu: None, {"labels": {LABEL: "Not A Label"}}, "invalid"),
+        ({"zone": "us-central1-z"}, "zone"),
+        ({"accelerator": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}, "zone"),
+        ({"runtime_version": "tpu-vm-tf-1.15"}, "invalid"),
+        ({"labels": {LABEL: "Not A Label"}}, "invalid"),
     ],
 )
-def test_what_is_refused(api: TpuApi, gcs: Emulator, spoil: Callable[..., None], change: dict[str, object], kind: str):
-    spoil(gcs.tpu)
+def test_what_is_refused(api: TpuApi, gcs: Emulator, change: dict[str, object], kind: str):
     with pytest.raises(Refused) as raised:
         api.create(dataclasses.replace(REQUEST, **change))  # type: ignore[arg-type]
     assert raised.value.kind == kind, str(raised.value)
@@ -138,7 +117,8 @@ def test_what_may_not_be_read_is_told(api: TpuApi, gcs: Emulator):
 
 
 def test_zones_and_types(api: TpuApi):
-    assert ZONE in api.zones()
+    zones = api.zones()
+    assert ZONE in zones and "us-south1-ai1b" in zones, "of the second page"
     assert "v3-8" in api.types(ZONE) and "v6e-8" not in api.types(ZONE)
     assert api.types("us-central1-z") == set()
 
@@ -198,14 +178,6 @@ def test_refusals_in_the_operation(api: TpuApi, gcs: Emulator, name: str, kind: 
     until(lambda: api.progress(operation).refused)
     refused = api.progress(operation).refused
     assert refused is not None and refused.kind == kind, str(refused)
-
-
-def test_the_queue_that_is_not_for_the_project(api: TpuApi, gcs: Emulator):
-    gcs.tpu.answer_next("queue-not-permitted")
-    operation = api.create(QUEUED)
-    until(lambda: api.progress(operation).refused)
-    refused = api.progress(operation).refused
-    assert refused is not None and refused.kind == "zone", str(refused)
 
 
 @pytest.mark.parametrize(
@@ -271,10 +243,6 @@ def test_a_subnetwork_is_asked_for(api: TpuApi, gcs: Emulator):
     until(lambda: is_ready(api))
     node = api._node("reviews-a1", ZONE)
     assert node is not None and node.network_config.subnetwork.endswith("/sub")
-
-
-def test_all_pages_of_zones_are_read(api: TpuApi):
-    assert len(api.zones()) > 10 and "us-south1-ai1b" in api.zones()
 
 
 @pytest.mark.parametrize("name", ["location-policy", "location-unauthorized", "zone-without-tpus"])
