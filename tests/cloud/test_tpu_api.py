@@ -1,4 +1,4 @@
-"""The TPU API as the supervisor needs it, by google's client, against the emulator."""
+"""The TPU API as the supervisor needs it, against the emulator."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 from google.auth import exceptions as auth
+from google.auth.credentials import Credentials
 
-from tpulm.cloud import tpu_api
+from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.provider import LABEL, Refused, Request, refusal_of_code, with_advice
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
@@ -232,17 +233,18 @@ def test_other_bad_requests_of_a_deletion_are_errors(api: TpuApi, gcs: Emulator)
 def test_a_spot_queued_resource_says_so_itself(api: TpuApi, gcs: Emulator):
     api.create(QUEUED)
     until(lambda: is_ready(api))
-    queued = api._queued("reviews-a1", ZONE)
-    assert queued is not None and "spot" in queued
-    assert not any(spec.node.scheduling_config.spot for spec in queued.tpu.node_spec)
+    queued = api.rest.get("tpu", f"v2/projects/{PROJECT}/locations/{ZONE}/queuedResources/reviews-a1")
+    assert "spot" in queued and not any(
+        "spot" in spec["node"].get("schedulingConfig", {}) for spec in queued["tpu"]["nodeSpec"]
+    )
     assert {(found.kind, found.spot) for found in api.resources(ZONE)} == {("queued resource", True), ("node", True)}
 
 
 def test_a_subnetwork_is_asked_for(api: TpuApi, gcs: Emulator):
     api.create(dataclasses.replace(REQUEST, network="net", subnetwork="sub"))
     until(lambda: is_ready(api))
-    node = api._node("reviews-a1", ZONE)
-    assert node is not None and node.network_config.subnetwork.endswith("/sub")
+    node = api.rest.get("tpu", f"v2/projects/{PROJECT}/locations/{ZONE}/nodes/reviews-a1")
+    assert node["networkConfig"]["subnetwork"].endswith("/sub")
 
 
 @pytest.mark.parametrize("name", ["location-policy", "location-unauthorized", "zone-without-tpus"])
@@ -253,22 +255,35 @@ def test_a_closed_zone_offers_no_types(api: TpuApi, gcs: Emulator, name: str):
 
 def test_a_login_that_ended_is_no_refusal_of_the_request(api: TpuApi, gcs: Emulator):
     """And the next request reads the login anew."""
-    assert api.look("reviews-a1", ZONE).state is None
-    before = api._client
+    api.rest.__dict__["credentials"] = "those that ended"
     gcs.tpu.answer_next("unauthenticated", requests="CREATE node")
     with pytest.raises(CloudRefused, match="credentials"):
         api.create(REQUEST)
-    assert api.create(REQUEST) and api._client is not before
+    assert api.create(REQUEST) and "credentials" not in api.rest.__dict__
+
+
+class Login(Credentials):
+    """One of which no token can be had."""
+
+    def __init__(self, why: str):
+        super().__init__()
+        self.why = why
+
+    def refresh(self, request: object) -> None:
+        raise auth.RefreshError(self.why)
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("metadata-server-ill", Unavailable), ("reauthentication", CloudRefused), ("session-over", CloudRefused)]
 )
-def test_tokens_that_cannot_be_had(name: str, kind: type[TpulmError]):
+def test_tokens_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, name: str, kind: type[TpulmError]):
+    monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", raising=False)
     found = answer(name, "credentials")
     text = found.get("text") or found["http"]["body"]["error_description"]
-    with pytest.raises(kind), tpu_api._explained():
-        raise auth.RefreshError(text)
+    rest = GoogleRest(PROJECT, patience_seconds=0.0)
+    rest.__dict__["credentials"] = Login(text)
+    with pytest.raises(kind):
+        TpuApi(PROJECT, rest).look("reviews-a1", ZONE)
     with (
         pytest.raises(StorageUnavailable if kind is Unavailable else StorageRefused),
         explain("read", "gs://b/o"),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "probe.py", "services.py", "supervise.py")
 _EXTRAS = ("gcs",)  # of tpulm, on a TPU VM
-_GOOGLE = frozenset(["google-auth", "google-cloud-storage", "google-cloud-tpu", "google-crc32c"])
+_GOOGLE = frozenset(["google-auth", "google-cloud-storage", "google-crc32c"])
 _SUPERVISION = _GOOGLE | {"etils", "protobuf", "pydantic", "rich", "typer"}  # what of tpulm[cloud] supervising imports
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own
 

@@ -17,8 +17,7 @@ from tpulm.cloud import google_rest, policies, prices
 from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import CloudRefused, ConfigError, suggest
-from tpulm.storage.causes import words
+from tpulm.errors import CloudRefused, ConfigError, Unavailable, suggest
 
 CONSOLE = "https://console.cloud.google.com"
 OBJECTS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")
@@ -155,7 +154,7 @@ class Project:
         self.id = settings.project
         self.rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
         self.roles = policies.Roles(self.rest)
-        self._tpu = TpuApi(settings.project)
+        self._tpu = TpuApi(settings.project, self.rest)
         self._known: dict[tuple[str, str], Any] = {}
 
     @property
@@ -212,19 +211,12 @@ class Project:
 
 
 def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
-    """What Google's client raises as what a `GoogleRest` does."""
-    from google.api_core import exceptions
-
     try:
         return ask()
-    except (exceptions.GoogleAPIError, CloudRefused, OSError) as error:
-        cause = error.__cause__ if isinstance(error, CloudRefused) else error
-        if isinstance(cause, exceptions.GoogleAPICallError):
-            details = {str(name): str(value) for name, value in (cause.metadata or {}).items()}
-            raise GoogleError("tpu", int(cause.code or 0), str(cause.reason or ""), words(cause), details) from error
-        if isinstance(error, CloudRefused):
-            raise
-        raise GoogleError("tpu", 0, "UNAVAILABLE", f"no answer: {type(error).__name__}") from error
+    except (CloudRefused, Unavailable) as error:
+        if isinstance(error.__cause__, GoogleError):
+            raise error.__cause__ from None
+        raise
 
 
 # -- you and the project ------------------------------------------------------------------------------------------------
