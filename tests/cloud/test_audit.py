@@ -9,7 +9,7 @@ import pytest
 from cloud_rig import OTHER_ZONE, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, until, write_job
 
 from tpulm import storage
-from tpulm.cloud import audit
+from tpulm.cloud import teardown as audit
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL
 from tpulm.cloud.tpu_api import TpuApi

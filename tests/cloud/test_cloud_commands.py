@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from tpulm import storage
 from tpulm.cli import cloud, cloud_options, cloud_runs, terminal
 from tpulm.cli.app import app
-from tpulm.cloud import audit, prices, teardown
+from tpulm.cloud import prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.emulator import Emulator
 from tpulm.errors import CloudRefused, ConfigError, StorageError, TpulmError
@@ -38,7 +38,7 @@ def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.S
     console = Console(file=text, width=160, highlight=False)
     for module in (cloud, cloud_options, cloud_runs, terminal):
         monkeypatch.setattr(module, "console", console)
-    for module, name in ((audit, "delete"), (teardown, "stop")):
+    for module, name in ((teardown, "delete"), (teardown, "stop")):
         monkeypatch.setattr(module, name, functools.partial(getattr(module, name), pause_seconds=0.05))
     return text
 

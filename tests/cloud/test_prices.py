@@ -152,14 +152,6 @@ def test_where_the_catalogue_is_off_the_file_counts_and_it_is_told(gcs: Emulator
     assert str(price) == ("$12.96 an hour spot in us-east5-a (readings of the Cloud Billing Catalog by third parties, 2026-08)")
 
 
-def test_an_emulator_as_it_was_has_no_prices(monkeypatch: pytest.MonkeyPatch):
-    with Emulator(as_it_was=["prices"]) as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(ConfigError, match="a budget needs a price"):
-            per_hour("v3-8", "us-central1-a", budget=100.0)
-
-
 def test_a_budget_needs_a_price_of_every_zone(gcs: Emulator):
     with pytest.raises(ConfigError, match=r"in us-central2-b: write dollars_per_hour = … in cloud.toml, or leave"):
         per_hour("v4-8", "us-central2-b", budget=100.0)

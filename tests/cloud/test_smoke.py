@@ -78,9 +78,6 @@ def test_every_line_is_as_google_answers(emulator: Emulator):
 @pytest.mark.parametrize(
     ("old", "wrong"),
     [
-        ("prices", "price"),
-        ("quota-names", "quota"),
-        ("refusals", "refusal of a zone"),
         ("metadata", "metadata: project"),
         ("guest-attributes", "guest attributes"),
         ("deletion", "deleting in PROVISIONING"),

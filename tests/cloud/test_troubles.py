@@ -56,34 +56,6 @@ def test_the_first_of_two_queues_is_kept(cloud: Cloud) -> None:
     assert next(attempt for attempt in job.attempts if attempt.ending == "withdrawn").dollars == 0.0
 
 
-def test_stopped_while_it_is_being_provisioned(cloud: Cloud) -> None:
-    """Which refuses to be deleted: it is waited out, and then deleted."""
-    cloud.tpu.set(create_seconds=3.0, boot_seconds=3.0)
-    cloud.launch(queued=True, zones=ZONES[:1])
-    end = cloud.begin()
-    until(lambda: "PROVISIONING" in cloud.tpu.queued_resources().values())
-    Control(WORKDIR).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
-    job = end()
-    assert (job.status, endings(job)) == ("stopped", ["stopped"])
-    assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in cloud.told), cloud.told
-
-
-def test_a_queued_resource_that_is_suspended(cloud: Cloud) -> None:
-    cloud.launch(queued=True, zones=ZONES[:1])
-    end = cloud.begin()
-    until(lambda: newest_step() >= 2)
-    cloud.tpu.suspend(cloud.node())
-    job = end()
-    assert (job.status, endings(job)) == ("done", ["preempted", "done"]), cloud.told
-
-
-def test_a_slow_creation_whose_workers_are_heard_is_left_alone(cloud: Cloud) -> None:
-    cloud.tpu.set(create_seconds=15.0, boot_seconds=0.1)
-    cloud.launch()
-    job = cloud.begin(dataclasses.replace(QUICK, create=8.0))()
-    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
-
-
 def test_one_of_four_workers_is_killed(cloud: Cloud) -> None:
     cloud.launch(accelerator="v3-32", plan={"seconds": 2.0})
     end = cloud.begin(dataclasses.replace(QUICK, stale=4.0))
@@ -123,17 +95,6 @@ def test_stopped_on_request_it_saves_and_goes_on_later(cloud: Cloud) -> None:
     job = cloud.begin()()
     assert (job.status, job.attempts[-1].first_step, job.newest_step) == ("done", saved, trainer.STEPS)
     assert (job.attempts[-1].zone, job.spot) == (ZONES[1], False), "where it runs may be another place"
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # google's clients leave sockets to be collected
-def test_a_storm_of_refusals(cloud: Cloud) -> None:
-    cloud.launch()
-    end = cloud.begin(QUICK)
-    until(lambda: newest_step() >= 1)
-    cloud.gcs.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
-    cloud.tpu.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
-    job = end()
-    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
 def test_a_cloud_that_is_silent_for_longer_than_requests_are_repeated(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:

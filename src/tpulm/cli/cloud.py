@@ -40,10 +40,10 @@ from tpulm.storage import as_path
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpulm.cloud.audit import Audit, Finding
     from tpulm.cloud.doctor import Check
     from tpulm.cloud.export import Staged
     from tpulm.cloud.settings import CloudSettings
+    from tpulm.cloud.teardown import Audit, Finding
 
 PROJECT = "tpulm-emulator"
 
@@ -304,10 +304,10 @@ def audit(
 
     Exit code 0: nothing is left behind; 1: something is, or may be; 4: the cloud refused to tell.
     """
-    from tpulm.cloud.audit import audit as look
-    from tpulm.cloud.audit import delete as remove
     from tpulm.cloud.compute import AllResources
     from tpulm.cloud.google_rest import GoogleRest
+    from tpulm.cloud.teardown import audit as look
+    from tpulm.cloud.teardown import delete as remove
 
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from tpulm import accelerators, storage
+from tpulm import storage
 from tpulm.cloud import bundle
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
@@ -27,7 +27,6 @@ from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
-_VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
 _LONGEST_SECONDS = 30 * 86_400.0  # that a node of an attempt runs, where no deadline says less
 
 
@@ -182,27 +181,55 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
         variable: source if source.startswith("gs://") else f"projects/{settings.project}/secrets/{source}/versions/latest"
         for variable, source in settings.secrets.items()
     }
+    return vm_request(
+        settings,
+        node.name,
+        node.zone,
+        run=job.run,
+        workdir=workdir,
+        bundle_path=bundle_path,
+        until=valid_until,
+        queue_seconds=queue_seconds if settings.queued else None,
+        metadata={
+            "tpulm-attempt": str(node.attempt),
+            "tpulm-secrets": json.dumps(secrets, sort_keys=True),
+            "tpulm-hang-seconds": "" if settings.hang_minutes is None else str(round(settings.hang_minutes * 60)),
+        },
+    )
+
+
+def vm_request(
+    settings: CloudSettings,
+    name: str,
+    zone: str,
+    *,
+    run: str,
+    workdir: PurePath,
+    bundle_path: str,
+    until: float,
+    queue_seconds: float | None = None,
+    metadata: Mapping[str, str],
+) -> Request:
+    """A node that boots the bundle and deletes itself, at `until` at the latest. `queue_seconds` None: it is not queued."""
     return Request(
-        name=node.name,
-        zone=node.zone,
-        accelerator=job.accelerator,
-        runtime_version=accelerators.find(job.accelerator).runtime_version,
-        spot=job.spot,
-        queued=settings.queued,
-        valid_seconds=queue_seconds,
+        name=name,
+        zone=zone,
+        accelerator=settings.kind.name,
+        runtime_version=settings.kind.runtime_version,
+        spot=settings.spot,
+        queued=queue_seconds is not None,
+        valid_seconds=queue_seconds or 0.0,
         service_account=settings.service_account or None,
-        labels={LABEL: job.run, UNTIL_LABEL: str(round(valid_until))},
+        labels={LABEL: run, UNTIL_LABEL: str(round(until))},
         metadata={
             "startup-script": bundle.boot_script(),
             "tpulm-bundle": bundle.object_of(bundle_path),
             WORKDIR: str(workdir),
             "tpulm-project": settings.project,
-            "tpulm-zone": node.zone,
-            "tpulm-node": node.name,
-            "tpulm-attempt": str(node.attempt),
-            "tpulm-secrets": json.dumps(secrets, sort_keys=True),
-            "tpulm-hang-seconds": "" if settings.hang_minutes is None else str(round(settings.hang_minutes * 60)),
-            _VALID_UNTIL: str(round(valid_until)),
+            "tpulm-zone": zone,
+            "tpulm-node": name,
+            "tpulm-valid-until": str(round(until)),  # a VM's own end, if nobody deletes it before
+            **metadata,
         },
         network=settings.network,
         subnetwork=settings.subnetwork,
