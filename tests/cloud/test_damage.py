@@ -36,7 +36,7 @@ def test_a_heartbeat_that_cannot_be_read_is_none(tmp_path: Path, content: bytes)
     folder.mkdir(parents=True)
     for name in ("beat-0.json", "beat-x.json", "beat-1.json.tmp", "beat--1.json"):
         (folder / name).write_bytes(content)
-    assert control.beats(1) == [] and set(control.heard(1)) == {0}
+    assert control.heartbeats(1) == [] and set(control.heard(1)) == {0}
 
 
 @pytest.mark.parametrize(

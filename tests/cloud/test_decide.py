@@ -11,20 +11,20 @@ from tpulm.cloud.decide import (
     Action,
     Adopt,
     AskToStop,
-    Beside,
-    Bury,
     Close,
     Create,
     Delete,
+    Finished,
     GiveUp,
-    Intend,
     MarkForDeletion,
     Note,
+    OfSpare,
     Outcome,
     Pace,
     Policy,
     Promote,
-    Rest,
+    RecordAttempt,
+    RecordEnd,
     Seen,
     Wait,
     decide,
@@ -58,9 +58,9 @@ def working(**changes: object) -> Job:
 @pytest.mark.parametrize(
     ("job", "seen", "later", "expected"),
     [
-        (new(), Seen(), 0, Intend()),
+        (new(), Seen(), 0, RecordAttempt()),
         (new(), Seen(complete=True), 0, Close("done", "the run is complete")),
-        (new(status="done"), Seen(complete=True), 0, Rest()),
+        (new(status="done"), Seen(complete=True), 0, Finished()),
         (new(not_before=NOW + 60), Seen(), 10, Wait("the next attempt is in 50 s")),
         (jobs.intended(new(), now=NOW), Seen(), 0, Create()),
         (jobs.intended(new(), now=NOW), Seen(state="CREATING"), 0, Adopt()),
@@ -75,13 +75,13 @@ def working(**changes: object) -> Job:
         (working(), Seen(state="READY", outcome=Outcome(2, None, "")), 0, MarkForDeletion("failed", SILENT_FAILURE)),
         (working(ending="lost", detail="gone"), WORKING, 0, Delete()),
         (working(ending="lost", detail="gone"), Seen(state="DELETING"), 0, Wait("reviews-a1 is being deleted")),
-        (working(ending="lost", detail="gone"), Seen(), 0, Bury(0.0)),
+        (working(ending="lost", detail="gone"), Seen(), 0, RecordEnd(0.0)),
         (requested(ending="withdrawn"), Seen(), 120, Wait("whether reviews-a1 will be created is not known yet")),
-        (requested(ending="withdrawn"), Seen(), 121, Bury(0.0)),
-        (requested(ending="withdrawn"), Seen(deleting=10.0), 60, Bury(0.0)),
-        (requested(ending="stopped"), Seen(outcome=Outcome(75, "Stopped", "")), 60, Bury(0.0)),
-        (requested(ending="withdrawn", requested=False), Seen(), 0, Bury(0.0)),
-        (requested(ending="denied"), Seen(refusal="denied"), 10, Bury(0.0)),
+        (requested(ending="withdrawn"), Seen(), 121, RecordEnd(0.0)),
+        (requested(ending="withdrawn"), Seen(deleting=10.0), 60, RecordEnd(0.0)),
+        (requested(ending="stopped"), Seen(outcome=Outcome(75, "Stopped", "")), 60, RecordEnd(0.0)),
+        (requested(ending="withdrawn", requested=False), Seen(), 0, RecordEnd(0.0)),
+        (requested(ending="denied"), Seen(refusal="denied"), 10, RecordEnd(0.0)),
         (requested(ending="stopped"), Seen(pending=True), 0, Wait("whether reviews-a1 will be created is not known yet")),
     ],
 )
@@ -188,7 +188,7 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
         zones.append(job.node.zone)
         job = jobs.ending(job, "stock-out", "no more capacity")
         bury = decide(job, Seen(), NOW, POLICY)
-        assert isinstance(bury, Bury)
+        assert isinstance(bury, RecordEnd)
         pauses.append(bury.pause)
         job = recorded(job, bury, Seen(), NOW)
     assert zones == ["a", "b"] * 3
@@ -201,7 +201,7 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
 
 def after(job: Job, kind: Refusal, because: str, now: float = NOW, policy: Policy = POLICY) -> Job:
     """A new attempt whose request is refused."""
-    job = recorded(job.model_copy(update={"not_before": 0.0}), Intend(), Seen(), now)
+    job = recorded(job.model_copy(update={"not_before": 0.0}), RecordAttempt(), Seen(), now)
     assert job.node is not None
     job = recorded(job, refused(job, job.node, kind, because, now, policy), Seen(), now)
     return recorded(job, decide(job, Seen(), now, policy), Seen(), now)
@@ -211,7 +211,7 @@ def test_a_zone_that_refuses_is_closed_and_the_next_is_tried_at_once():
     job = after(new(zones=("a", "b", "c")), "zone", "the zone is closed")
     assert (job.closed, job.open_zones, job.not_before) == ({"a": "the zone is closed"}, ("b", "c"), NOW)
     job = after(job, "zone", "the type is not there")
-    job = recorded(job, Intend(), Seen(), NOW)
+    job = recorded(job, RecordAttempt(), Seen(), NOW)
     assert job.node is not None and job.node.zone == "c"
     job = jobs.ended(jobs.ending(job, "zone", "not permitted"), now=NOW, newest_step=0, pause=0.0)
     action = decide(job, Seen(), NOW, POLICY)
@@ -234,7 +234,7 @@ def test_a_quota_closes_its_zone_when_patience_is_over():
 
 
 def queued_job() -> Job:
-    return recorded(new(queued=True, zones=("a", "b", "c")), Intend(), Seen(), NOW)
+    return recorded(new(queued=True, zones=("a", "b", "c")), RecordAttempt(), Seen(), NOW)
 
 
 WAITING = Seen(state="WAITING_FOR_RESOURCES")
@@ -248,9 +248,9 @@ def test_several_zones_are_queued_at_once_and_the_first_is_kept():
     job = jobs.with_node(recorded(job, Create(), Seen(), NOW), state=WAITING.state)
     for name in spare:
         seen = dataclasses.replace(WAITING, spare=dict(spare))
-        assert decide(job, seen, NOW, POLICY) == Beside(name, Create())
-        job = recorded(job, Beside(name, Create()), seen, NOW)
-        job = jobs.with_beside(job, jobs.with_node(jobs.beside(job, name), state=WAITING.state))
+        assert decide(job, seen, NOW, POLICY) == OfSpare(name, Create())
+        job = recorded(job, OfSpare(name, Create()), seen, NOW)
+        job = jobs.with_spare(job, jobs.with_node(jobs.of_spare(job, name), state=WAITING.state))
         spare[name] = WAITING
     waiting = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": WAITING})
     assert isinstance(decide(job, waiting, NOW + 23 * 3600, POLICY), Wait)
@@ -262,7 +262,7 @@ def test_several_zones_are_queued_at_once_and_the_first_is_kept():
     job = recorded(job, decide(job, seen, NOW + 60, POLICY), seen, NOW + 60)  # its state
     for name in ("reviews-a1", "reviews-a2"):
         action = decide(job, seen, NOW + 60, POLICY)
-        assert isinstance(action, Beside) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
+        assert isinstance(action, OfSpare) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
         assert action.node == name
         job = recorded(job, action, seen, NOW + 60)
     assert decide(job, seen, NOW + 60, POLICY) == Delete()
@@ -287,14 +287,14 @@ def test_a_failed_queue_leaves_the_others_waiting():
 def test_a_spare_that_came_and_went_unseen_may_have_billed():
     """It waits ten minutes for its turn and deletes itself, while nobody supervises."""
     job = queued_job()
-    job = jobs.with_beside(job, jobs.with_node(jobs.beside(job, "reviews-a2"), requested=True, state=WAITING.state))
+    job = jobs.with_spare(job, jobs.with_node(jobs.of_spare(job, "reviews-a2"), requested=True, state=WAITING.state))
     job = jobs.with_node(job, requested=True, state="READY", ready_at=NOW)
     later = NOW + 6 * 3600
     seen = Seen(state="READY", silence=(5.0,), spare={"reviews-a2": Seen(unseen=6 * 3600), "reviews-a3": Seen()})
     action = decide(job, seen, later, POLICY)
-    assert isinstance(action, Beside) and action.node == "reviews-a2"
+    assert isinstance(action, OfSpare) and action.node == "reviews-a2"
     job = recorded(job, action, seen, later)
-    job = recorded(job, Beside("reviews-a2", Bury(0.0)), seen, later)
+    job = recorded(job, OfSpare("reviews-a2", RecordEnd(0.0)), seen, later)
     assert job.attempts[-1].ending == "withdrawn" and job.attempts[-1].dollars == pytest.approx(0.5 * 2.0)
 
 
@@ -305,9 +305,9 @@ def withdrawn(job: Job, seen: Seen) -> Job:
         if isinstance(action, Delete):
             seen = Seen(spare=dict.fromkeys(seen.spare, Seen()))
             continue
-        if isinstance(action, Rest):
+        if isinstance(action, Finished):
             break
-        same = action.action if isinstance(action, Beside) else action
+        same = action.action if isinstance(action, OfSpare) else action
         assert not isinstance(same, Wait | Create | Promote), action
         job = recorded(job, action, seen, NOW)
     assert job.nodes == ()
@@ -326,8 +326,8 @@ def test_a_refusal_that_lasts_withdraws_what_is_queued(kind: Refusal, other: See
     job = queued_job()
     if other.state is not None:
         for name in ("reviews-a2", "reviews-a3"):
-            view = jobs.with_node(jobs.beside(job, name), requested=True, since=NOW, state=other.state)
-            job = jobs.with_beside(job, view)
+            view = jobs.with_node(jobs.of_spare(job, name), requested=True, since=NOW, state=other.state)
+            job = jobs.with_spare(job, view)
     seen = Seen(spare={"reviews-a2": other, "reviews-a3": other})
     assert job.node is not None
     job = withdrawn(recorded(job, refused(job, job.node, kind, "no", NOW, POLICY), seen, NOW), seen)
@@ -351,7 +351,7 @@ def test_what_failed_is_not_tried_elsewhere_while_it_is_deleted():
     job = jobs.with_node(queued_job(), requested=True, state="READY", ending="failed")
     seen = Seen(state="READY", spare={"reviews-a2": Seen(), "reviews-a3": Seen(state="READY")})
     action = decide(job, seen, NOW, POLICY)
-    assert isinstance(action, Beside) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
+    assert isinstance(action, OfSpare) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
 
 
 def test_the_price_of_the_zone_counts_and_the_dearest_before():
@@ -365,7 +365,7 @@ def test_the_price_of_the_zone_counts_and_the_dearest_before():
     both = new(prices=prices, queued=True)
     both = jobs.intended(both, now=NOW)
     assert (both.dollars_per_hour, both.most_dollars_per_hour) == (1.0, 4.0)
-    both = jobs.with_beside(both, jobs.seen(jobs.beside(both, "reviews-a2"), "READY", now=NOW, heard=False))
+    both = jobs.with_spare(both, jobs.seen(jobs.of_spare(both, "reviews-a2"), "READY", now=NOW, heard=False))
     assert both.dollars(NOW + 3600) == 4.0, "whatever is READY counts"
 
 
@@ -407,7 +407,7 @@ def test_a_boot_that_does_not_end_says_how_far_it_came():
 
 @pytest.mark.parametrize(("state", "bound"), [("WAITING_FOR_RESOURCES", 86_400), ("PROVISIONING", 7200), ("CREATING", 7200)])
 def test_how_long_a_queued_resource_may_take(state: str, bound: float):
-    job = recorded(new(queued=True, zones=("a",)), Intend(), Seen(), NOW)
+    job = recorded(new(queued=True, zones=("a",)), RecordAttempt(), Seen(), NOW)
     job = jobs.with_node(job, requested=True, state=state, since=NOW)
     assert isinstance(decide(job, Seen(state=state), NOW + bound - 1, POLICY), Wait)
     action = decide(job, Seen(state=state), NOW + bound + 1, POLICY)
@@ -416,7 +416,7 @@ def test_how_long_a_queued_resource_may_take(state: str, bound: float):
 
 def test_suspending_before_anything_ran_may_yet_say_why():
     job = jobs.with_node(
-        recorded(new(queued=True, zones=("a",)), Intend(), Seen(), NOW), requested=True, state="SUSPENDING", since=NOW
+        recorded(new(queued=True, zones=("a",)), RecordAttempt(), Seen(), NOW), requested=True, state="SUSPENDING", since=NOW
     )
     assert isinstance(decide(job, Seen(state="SUSPENDING"), NOW + 60, POLICY), Wait)
     failed = Seen(state="FAILED", refusal="cloud", refused_because="an internal error has occurred")

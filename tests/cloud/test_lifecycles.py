@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from tpulm.cloud.control import Beat
-from tpulm.cloud.decide import GiveUp, Outcome, Rest
+from tpulm.cloud.control import Heartbeat
+from tpulm.cloud.decide import Finished, GiveUp, Outcome
 from tpulm.cloud.job import Job
 from tpulm.cloud.launch import policy_of, request_for
 from tpulm.cloud.provider import Creation, NodeStatus, Refusal, Refused, Request
@@ -109,9 +109,9 @@ class World:
         vm = self._of(attempt)
         return {} if vm is None or vm.beat is None else {0: int(vm.beat[0])}
 
-    def beat(self, attempt: int, worker: int) -> Beat | None:
+    def beat(self, attempt: int, worker: int) -> Heartbeat | None:
         vm = self._of(attempt)
-        return None if vm is None or vm.beat is None else Beat(worker, *vm.beat)
+        return None if vm is None or vm.beat is None else Heartbeat(worker, *vm.beat)
 
     def outcome(self, attempt: int) -> Outcome | None:
         vm = self._of(attempt)
@@ -332,7 +332,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
         except (Unavailable, CloudRefused):
             world.pass_time(POLL)
             continue
-        if isinstance(action, Rest):
+        if isinstance(action, Finished):
             return world, job, budget
         if isinstance(action, GiveUp):  # somebody attaches again later
             world.events["gave up deleting"] += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import Bury, Policy, Rest
+from tpulm.cloud.decide import Finished, Policy, RecordEnd
 from tpulm.cloud.job import Job, Node, reopened
 from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request, Resource
 from tpulm.cloud.supervise import Supervisor
@@ -170,7 +170,7 @@ def run(tmp_path: Path) -> Run:
 def to_the_end(run: Run) -> Job:
     for _ in range(100):
         job, action = supervisor(run).step()  # a new one each time: nothing may live in its memory
-        if isinstance(action, Rest):
+        if isinstance(action, Finished):
             return job
         run.go_on()
     pytest.fail("no end")
@@ -235,7 +235,7 @@ def test_preemptions_before_the_first_checkpoint_are_not_counted(run: Run):
     while len(run.cloud.created) < 8:
         run.cloud.nodes = dict.fromkeys(run.cloud.nodes, "PREEMPTED")
         job, action = supervisor(run).step()
-        if isinstance(action, Bury):
+        if isinstance(action, RecordEnd):
             pauses.append(action.pause)
         run.now = max(run.now, job.not_before) + 1.0
     assert pauses == [0, 60, 120, 240, 480, 960, 1800]
@@ -370,7 +370,7 @@ def beating(run: Run, *, rounds: int = 2000, **beat: object) -> Job:
     loop, job = supervisor(run), run.control.job()
     for _ in range(rounds):
         job, action = loop.step()
-        if isinstance(action, Rest):
+        if isinstance(action, Finished):
             break
         run.now += 60.0
         if job.node is None:

@@ -423,7 +423,7 @@ def _show_status(workdir: PurePath, found: RunStatus, watch: Watch | None, needs
         "TPU": f"{'spot ' * job.spot}{job.accelerator}, " + (f"{job.node.name} in {job.node.zone}" if job.node else "none now"),
         "state": state,
         "workers": ", ".join(
-            f"{beat.worker}: {beat.state or 'alive'}, {duration(now - beat.time)} ago" for beat in found.beats
+            f"{beat.worker}: {beat.state or 'alive'}, {duration(now - beat.time)} ago" for beat in found.heartbeats
         ),
         "step": f"{found.step:,} of {'?' if found.steps is None else f'{found.steps:,}'}{percent}",
         "checkpoint": f"step {found.newest_step:,}" if found.newest_step else "none yet",
@@ -487,7 +487,8 @@ def _status_values(found: RunStatus, watch: Watch | None, needs_supervisor: bool
         "state": found.node.state if found.node else None,
         "state_unknown_because": found.unseen or None,
         "workers": [
-            {"worker": beat.worker, "state": beat.state, "seconds_since_heartbeat": now - beat.time} for beat in found.beats
+            {"worker": beat.worker, "state": beat.state, "seconds_since_heartbeat": now - beat.time}
+            for beat in found.heartbeats
         ],
         "checkpoint_step": found.newest_step,
         "steps": found.steps,

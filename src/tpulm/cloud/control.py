@@ -26,7 +26,7 @@ from tpulm.workfolder import read_result
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     worker: int
     time: float  # seconds since 1970
     state: str  # "starting", "training", …
@@ -99,16 +99,16 @@ class Control:
     def attempt(self, number: int) -> PurePath:
         return self.folder / "attempts" / str(number)
 
-    def beats(self, attempt: int) -> list[Beat]:
+    def heartbeats(self, attempt: int) -> list[Heartbeat]:
         """What cannot be read, a VM that is writing or in disorder, is left out."""
         return [beat for worker in self.heard(attempt) if (beat := self.beat(attempt, worker)) is not None]
 
-    def beat(self, attempt: int, worker: int) -> Beat | None:
+    def beat(self, attempt: int, worker: int) -> Heartbeat | None:
         """The newest one of a worker that was heard; None where it cannot be read."""
         found = read_object(self.attempt(attempt) / f"beat-{worker}.json")
         if not isinstance(found.get("time"), int | float):
             return None
-        return Beat(worker, found["time"], str(found.get("state", "")), _step(found), str(found.get("stage", "train")))
+        return Heartbeat(worker, found["time"], str(found.get("state", "")), _step(found), str(found.get("stage", "train")))
 
     def heard(self, attempt: int) -> dict[int, int]:
         """Worker -> the version of its heartbeat: another one with each beat, whatever the clocks say."""

@@ -202,10 +202,6 @@ def _earliest(node: Node, created_at: float | None) -> float:
     return max(node.since or node.intended_at, created_at or 0.0)
 
 
-def asked_to_stop(job: Job, because: Ending, *, now: float) -> Job:
-    return with_node(job, asked_to_stop=now, asked_because=because)
-
-
 def ending(
     job: Job,
     why: Ending,
@@ -285,22 +281,16 @@ def reopened(job: Job) -> Job:
     return job if job.node is None else with_node(job, asked_to_stop=None, asked_because=None)
 
 
-def closed(job: Job, status: Status, message: str) -> Job:
-    """Over, with nothing left in the cloud."""
-    assert not job.nodes
-    return job.model_copy(update={"status": status, "message": message})
+# -- spare nodes --------------------------------------------------------------------------------------------------------
 
 
-# -- nodes beside the one that counts -----------------------------------------------------------------------------------
-
-
-def beside(job: Job, name: str) -> Job:
+def of_spare(job: Job, name: str) -> Job:
     """The job as it would be if this spare node were all that it had."""
     return job.model_copy(update={"node": next(node for node in job.spare if node.name == name), "spare": ()})
 
 
-def with_beside(job: Job, view: Job) -> Job:
-    """What became of the node of `beside`."""
+def with_spare(job: Job, view: Job) -> Job:
+    """What became of the node of `of_spare`."""
     spare = tuple(view.node if view.node and node.name == view.node.name else node for node in job.spare)
     return job.model_copy(update={"spare": spare, "closed": view.closed})
 

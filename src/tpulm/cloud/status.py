@@ -11,7 +11,7 @@ from pathlib import PurePath
 from statistics import median
 
 from tpulm import storage
-from tpulm.cloud.control import Beat, Control
+from tpulm.cloud.control import Control, Heartbeat
 from tpulm.cloud.job import Job
 from tpulm.cloud.prices import Price, saved, table
 from tpulm.cloud.provider import NodeStatus, Provider
@@ -25,7 +25,7 @@ class RunStatus:
     supervisor: str | None  # the process that holds the lease; None: nobody
     node: NodeStatus | None  # as the API sees it; None: there is none to look for, or `unseen` says why not
     unseen: str
-    beats: tuple[Beat, ...]  # of the newest attempt
+    heartbeats: tuple[Heartbeat, ...]  # of the newest attempt
     newest_step: int  # of a committed checkpoint
     steps: int | None  # in all; None: not known
     budget: float | None  # dollars
@@ -117,7 +117,7 @@ def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | Non
         supervisor=storage.holder(control.folder),
         node=node,
         unseen=unseen,
-        beats=tuple(control.beats(job.node.attempt)) if job.node else (),
+        heartbeats=tuple(control.heartbeats(job.node.attempt)) if job.node else (),
         newest_step=max(control.newest_step(), job.newest_step),
         steps=total_steps(workdir),
         prices=saved(control.folder),

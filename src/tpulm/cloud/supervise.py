@@ -18,19 +18,19 @@ from tpulm.cloud.decide import (
     Action,
     Adopt,
     AskToStop,
-    Beside,
-    Bury,
     Close,
     Create,
     Delete,
+    Finished,
     GiveUp,
-    Intend,
     MarkForDeletion,
     Note,
+    OfSpare,
     Pace,
     Policy,
     Promote,
-    Rest,
+    RecordAttempt,
+    RecordEnd,
     Seen,
     Wait,
     decide,
@@ -86,8 +86,8 @@ class Supervisor:
                     storage.forget_clients()
                     action = Wait("a login")
                 else:
-                    refused_since, worked = None, worked or (job.node is not None and not isinstance(action, Intend))
-                    if isinstance(action, Rest):
+                    refused_since, worked = None, worked or (job.node is not None and not isinstance(action, RecordAttempt))
+                    if isinstance(action, Finished):
                         return job
                     if isinstance(action, GiveUp):
                         raise TpulmError(f"{self._deleting_takes_long(job)}\n{left(job)}")
@@ -179,9 +179,9 @@ class Supervisor:
     def _act(self, job: Job, action: Action, seen: Seen, now: float) -> Job:
         if isinstance(action, Delete):
             self._delete(job, seen, now)
-        if isinstance(action, Beside) and isinstance(action.action, Create):
-            view = jobs.beside(job, action.node)
-            return jobs.with_beside(job, self._create(view, action.action, seen.spare[action.node], now))
+        if isinstance(action, OfSpare) and isinstance(action.action, Create):
+            view = jobs.of_spare(job, action.node)
+            return jobs.with_spare(job, self._create(view, action.action, seen.spare[action.node], now))
         if isinstance(action, Create):
             return self._create(job, action, seen, now)
         return recorded(job, action, seen, now)
@@ -273,8 +273,8 @@ def in_words(job: Job, action: Action) -> str:
     match action:
         case Wait(why):
             return why
-        case Beside(name, same):
-            return in_words(jobs.beside(job, name), same)
+        case OfSpare(name, same):
+            return in_words(jobs.of_spare(job, name), same)
         case Promote(name):
             return f"{name} takes over"
         case Create() if node is not None:
@@ -292,7 +292,7 @@ def in_words(job: Job, action: Action) -> str:
             return detail
         case Delete():
             return f"deleting {' and '.join(node.name for node in job.nodes if node.ending is not None)}"
-        case Bury() if node is not None:
+        case RecordEnd() if node is not None:
             return f"{node.name} is gone"
         case Close(status, message):
             return f"{status}: {message}"
