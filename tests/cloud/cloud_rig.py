@@ -24,7 +24,7 @@ def job_of(**changes: Any) -> Job:
         "accelerator": "v3-8",
         "spot": True,
         "zones": (ZONE, "us-central1-b"),
-        "dollars_per_hour": 2.0,
+        "prices": dict.fromkeys((ZONE, "us-central1-b", OTHER_ZONE), 2.0),
         "created_at": time.time() - 7200,
     }
     return Job(**{**values, **changes})

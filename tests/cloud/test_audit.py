@@ -10,7 +10,7 @@ from cloud_rig import OTHER_ZONE, WORKDIR_PATH, ZONE, job_of, node_of, plant, qu
 
 from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.cloud import audit
+from tpulm.cloud import teardown as audit
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL
 from tpulm.cloud.tpu_api import TpuApi
@@ -84,7 +84,7 @@ def test_queued_resources_are_orphans_with_or_without_a_node(api: TpuApi, gcs: E
     plant(api, "toy-a1", queued=True)
     until(lambda: gcs.tpu.nodes())
     gcs.tpu.suspend("toy-a1")
-    until(lambda: api._queued("toy-a1", ZONE).state.state.name == "SUSPENDED")  # type: ignore[union-attr]
+    until(lambda: api.queued_state("toy-a1", ZONE) == "SUSPENDED")
     plant(api, "toy-a3", OTHER_ZONE, queued=True)
     found = audit.audit(api)
     assert {item.verdict for item in found.findings} == {"orphan"}

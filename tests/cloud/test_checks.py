@@ -131,16 +131,6 @@ def test_the_quota_of_external_addresses(accelerator: str, quotas: dict[str, Any
         assert 'or zones = ["us-east1-c"]' in found.remedy
 
 
-def test_what_may_not_be_seen_is_not_checked():
-    refused = GoogleError("compute", 403, "forbidden", "Required 'compute.networks.get' permission for 'projects/my-project'")
-    found = doctor.network(look({"my-project/global/networks/default": refused}))
-    assert found.ok is None and "not checked: Required 'compute.networks.get' permission" in found.found
-    assert "--member=user:me@example.com --role=roles/compute.viewer" in found.remedy
-    off = GoogleError("compute", 403, "SERVICE_DISABLED", "Compute Engine API has not been used in project my-project before")
-    with pytest.raises(GoogleError, match="has not been used"):  # of which the doctor tells for all APIs alike
-        doctor.network(look({"my-project/global/networks/default": off}))
-
-
 # -- quota --------------------------------------------------------------------------------------------------------------
 
 QUOTAS = "my-project/locations/global/services/tpu.googleapis.com/quotaInfos"

@@ -18,7 +18,7 @@ from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cli import cloud, cloud_options, cloud_runs, terminal
 from tpulm.cli.app import app
-from tpulm.cloud import audit, prices, teardown
+from tpulm.cloud import prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, StorageError, TpulmError
 
@@ -38,7 +38,7 @@ def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.S
     console = Console(file=text, width=160, highlight=False)
     for module in (cloud, cloud_options, cloud_runs, terminal):
         monkeypatch.setattr(module, "console", console)
-    for module, name in ((audit, "delete"), (teardown, "stop")):
+    for module, name in ((teardown, "delete"), (teardown, "stop")):
         monkeypatch.setattr(module, name, functools.partial(getattr(module, name), pause_seconds=0.05))
     return text
 
@@ -143,7 +143,7 @@ def test_cost(said: io.StringIO, gcs: Emulator):
     told, text = json.loads(run("cost", *W, "--json")[1]), said.getvalue()
     assert told["dollars"] == 2.0 and told["dollars_at_end"] is None
     assert "at least $2.00 of $50.00" in text and "? an hour" in text and "not known: no price" in text
-    write_job(running(dollars_per_hour=0.0, attempts=()))
+    write_job(running(prices={}, attempts=()))
     assert json.loads(run("cost", *W, "--json")[1])["dollars_at_end"] == 0
 
 

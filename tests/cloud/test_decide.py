@@ -1,34 +1,30 @@
-"""What is due next, case by case, and over random histories: nothing is left, nothing is doubled, and every history gets on."""
+"""What is due next, case by case; test_lifecycles.py has random histories."""
 
 from __future__ import annotations
 
 import dataclasses
-import random
-from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tpulm.cloud import job as jobs
 from tpulm.cloud.decide import (
     Action,
     Adopt,
     AskToStop,
-    Beside,
-    Bury,
     Close,
     Create,
     Delete,
+    Finished,
     GiveUp,
-    Intend,
     MarkForDeletion,
     Note,
+    OfSpare,
     Outcome,
     Pace,
     Policy,
     Promote,
-    Rest,
+    RecordAttempt,
+    RecordEnd,
     Seen,
     Wait,
     decide,
@@ -41,6 +37,7 @@ from tpulm.cloud.provider import Refusal
 POLICY = Policy()
 NOW = 1_000_000.0
 WORKING = Seen(state="READY", silence=(10.0,))
+SILENT_FAILURE = "the trainer ended with exit code 2 and said nothing; see 'tpulm cloud logs'"
 
 
 def new(**changes: object) -> Job:
@@ -61,9 +58,9 @@ def working(**changes: object) -> Job:
 @pytest.mark.parametrize(
     ("job", "seen", "later", "expected"),
     [
-        (new(), Seen(), 0, Intend()),
+        (new(), Seen(), 0, RecordAttempt()),
         (new(), Seen(complete=True), 0, Close("done", "the run is complete")),
-        (new(status="done"), Seen(complete=True), 0, Rest()),
+        (new(status="done"), Seen(complete=True), 0, Finished()),
         (new(not_before=NOW + 60), Seen(), 10, Wait("the next attempt is in 50 s")),
         (jobs.intended(new(), now=NOW), Seen(), 0, Create()),
         (jobs.intended(new(), now=NOW), Seen(state="CREATING"), 0, Adopt()),
@@ -74,15 +71,17 @@ def working(**changes: object) -> Job:
         (requested(state="CREATING"), Seen(state="CREATING", silence=(5.0,)), 9999, Wait("working")),
         (working(), WORKING, 9999, Wait("working")),
         (working(), Seen(state="READY"), 60, Wait("reviews-a1 is READY")),
+        (working(state="REPAIRING"), Seen(state="REPAIRING", silence=(600.0,)), 600, Wait("reviews-a1 is REPAIRING")),
+        (working(), Seen(state="READY", outcome=Outcome(2, None, "")), 0, MarkForDeletion("failed", SILENT_FAILURE)),
         (working(ending="lost", detail="gone"), WORKING, 0, Delete()),
         (working(ending="lost", detail="gone"), Seen(state="DELETING"), 0, Wait("reviews-a1 is being deleted")),
-        (working(ending="lost", detail="gone"), Seen(), 0, Bury(0.0)),
+        (working(ending="lost", detail="gone"), Seen(), 0, RecordEnd(0.0)),
         (requested(ending="withdrawn"), Seen(), 120, Wait("whether reviews-a1 will be created is not known yet")),
-        (requested(ending="withdrawn"), Seen(), 121, Bury(0.0)),
-        (requested(ending="withdrawn"), Seen(deleting=10.0), 60, Bury(0.0)),
-        (requested(ending="stopped"), Seen(outcome=Outcome(75, "Stopped", "")), 60, Bury(0.0)),
-        (requested(ending="withdrawn", requested=False), Seen(), 0, Bury(0.0)),
-        (requested(ending="denied"), Seen(refusal="denied"), 10, Bury(0.0)),
+        (requested(ending="withdrawn"), Seen(), 121, RecordEnd(0.0)),
+        (requested(ending="withdrawn"), Seen(deleting=10.0), 60, RecordEnd(0.0)),
+        (requested(ending="stopped"), Seen(outcome=Outcome(75, "Stopped", "")), 60, RecordEnd(0.0)),
+        (requested(ending="withdrawn", requested=False), Seen(), 0, RecordEnd(0.0)),
+        (requested(ending="denied"), Seen(refusal="denied"), 10, RecordEnd(0.0)),
         (requested(ending="stopped"), Seen(pending=True), 0, Wait("whether reviews-a1 will be created is not known yet")),
     ],
 )
@@ -129,11 +128,6 @@ def test_why_a_node_is_given_up(job: Job, seen: Seen, later: float, why: str):
     action = decide(job, seen, NOW + later, POLICY)
     assert isinstance(action, MarkForDeletion) and action.why == why, action
     assert action.detail or seen.refusal
-
-
-def test_a_state_in_repair_is_waited_for_though_its_workers_are_silent():
-    job = working(state="REPAIRING", since=NOW)
-    assert decide(job, Seen(state="REPAIRING", silence=(600.0,)), NOW + 600, POLICY) == Wait("reviews-a1 is REPAIRING")
 
 
 def test_a_complete_run_has_its_trainer_end_by_itself():
@@ -194,31 +188,11 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
         zones.append(job.node.zone)
         job = jobs.ending(job, "stock-out", "no more capacity")
         bury = decide(job, Seen(), NOW, POLICY)
-        assert isinstance(bury, Bury)
+        assert isinstance(bury, RecordEnd)
         pauses.append(bury.pause)
         job = recorded(job, bury, Seen(), NOW)
     assert zones == ["a", "b"] * 3
     assert pauses == [0, 60, 0, 120, 0, 240]
-    assert job.fruitless == 0
-
-
-@pytest.mark.parametrize("refusal", ["denied", "invalid"])
-def test_a_refusal_that_lasts_ends_the_run(refusal: Refusal):
-    job, seen = requested(), Seen(refusal=refusal, refused_because="Quota limit 'X' has been exceeded.")
-    for _ in range(2):
-        job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
-    assert (job.status, job.message, job.node) == ("refused", "Quota limit 'X' has been exceeded.", None)
-    assert decide(job, Seen(), NOW, POLICY) == Rest()
-
-
-def test_three_attempts_without_a_new_checkpoint_end_the_run():
-    job = new(newest_step=10)
-    for _ in range(3):
-        job = jobs.intended(job.model_copy(update={"not_before": 0.0}), now=NOW)
-        job = jobs.ended(jobs.ending(job, "trainer", "it was killed"), now=NOW, newest_step=10, pause=0.0)
-    closed = decide(job, Seen(newest_step=10), NOW, POLICY)
-    assert isinstance(closed, Close) and closed.status == "failed" and "it was killed" in closed.message
-    job = jobs.ended(jobs.ending(jobs.intended(job, now=NOW), "preempted", "x"), now=NOW, newest_step=20, pause=0.0)
     assert job.fruitless == 0
 
 
@@ -227,7 +201,7 @@ def test_three_attempts_without_a_new_checkpoint_end_the_run():
 
 def after(job: Job, kind: Refusal, because: str, now: float = NOW, policy: Policy = POLICY) -> Job:
     """A new attempt whose request is refused."""
-    job = recorded(job.model_copy(update={"not_before": 0.0}), Intend(), Seen(), now)
+    job = recorded(job.model_copy(update={"not_before": 0.0}), RecordAttempt(), Seen(), now)
     assert job.node is not None
     job = recorded(job, refused(job, job.node, kind, because, now, policy), Seen(), now)
     return recorded(job, decide(job, Seen(), now, policy), Seen(), now)
@@ -237,7 +211,7 @@ def test_a_zone_that_refuses_is_closed_and_the_next_is_tried_at_once():
     job = after(new(zones=("a", "b", "c")), "zone", "the zone is closed")
     assert (job.closed, job.open_zones, job.not_before) == ({"a": "the zone is closed"}, ("b", "c"), NOW)
     job = after(job, "zone", "the type is not there")
-    job = recorded(job, Intend(), Seen(), NOW)
+    job = recorded(job, RecordAttempt(), Seen(), NOW)
     assert job.node is not None and job.node.zone == "c"
     job = jobs.ended(jobs.ending(job, "zone", "not permitted"), now=NOW, newest_step=0, pause=0.0)
     action = decide(job, Seen(), NOW, POLICY)
@@ -259,13 +233,8 @@ def test_a_quota_closes_its_zone_when_patience_is_over():
     assert after(new(), "quota", "x", NOW, Policy(quota_patience=0.0)).closed == {"a": "x"}
 
 
-def test_preempted_while_creating_is_a_preemption():
-    job = after(new(), "preempted", "update is not supported while in state PREEMPTED")
-    assert (job.attempts[-1].ending, job.fruitless, job.idle) == ("preempted", 0, 1)
-
-
 def queued_job() -> Job:
-    return recorded(new(queued=True, zones=("a", "b", "c")), Intend(), Seen(), NOW)
+    return recorded(new(queued=True, zones=("a", "b", "c")), RecordAttempt(), Seen(), NOW)
 
 
 WAITING = Seen(state="WAITING_FOR_RESOURCES")
@@ -279,9 +248,9 @@ def test_several_zones_are_queued_at_once_and_the_first_is_kept():
     job = jobs.with_node(recorded(job, Create(), Seen(), NOW), state=WAITING.state)
     for name in spare:
         seen = dataclasses.replace(WAITING, spare=dict(spare))
-        assert decide(job, seen, NOW, POLICY) == Beside(name, Create())
-        job = recorded(job, Beside(name, Create()), seen, NOW)
-        job = jobs.with_beside(job, jobs.with_node(jobs.beside(job, name), state=WAITING.state))
+        assert decide(job, seen, NOW, POLICY) == OfSpare(name, Create())
+        job = recorded(job, OfSpare(name, Create()), seen, NOW)
+        job = jobs.with_spare(job, jobs.with_node(jobs.of_spare(job, name), state=WAITING.state))
         spare[name] = WAITING
     waiting = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": WAITING})
     assert isinstance(decide(job, waiting, NOW + 23 * 3600, POLICY), Wait)
@@ -293,7 +262,7 @@ def test_several_zones_are_queued_at_once_and_the_first_is_kept():
     job = recorded(job, decide(job, seen, NOW + 60, POLICY), seen, NOW + 60)  # its state
     for name in ("reviews-a1", "reviews-a2"):
         action = decide(job, seen, NOW + 60, POLICY)
-        assert isinstance(action, Beside) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
+        assert isinstance(action, OfSpare) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
         assert action.node == name
         job = recorded(job, action, seen, NOW + 60)
     assert decide(job, seen, NOW + 60, POLICY) == Delete()
@@ -318,14 +287,14 @@ def test_a_failed_queue_leaves_the_others_waiting():
 def test_a_spare_that_came_and_went_unseen_may_have_billed():
     """It waits ten minutes for its turn and deletes itself, while nobody supervises."""
     job = queued_job()
-    job = jobs.with_beside(job, jobs.with_node(jobs.beside(job, "reviews-a2"), requested=True, state=WAITING.state))
+    job = jobs.with_spare(job, jobs.with_node(jobs.of_spare(job, "reviews-a2"), requested=True, state=WAITING.state))
     job = jobs.with_node(job, requested=True, state="READY", ready_at=NOW)
     later = NOW + 6 * 3600
     seen = Seen(state="READY", silence=(5.0,), spare={"reviews-a2": Seen(unseen=6 * 3600), "reviews-a3": Seen()})
     action = decide(job, seen, later, POLICY)
-    assert isinstance(action, Beside) and action.node == "reviews-a2"
+    assert isinstance(action, OfSpare) and action.node == "reviews-a2"
     job = recorded(job, action, seen, later)
-    job = recorded(job, Beside("reviews-a2", Bury(0.0)), seen, later)
+    job = recorded(job, OfSpare("reviews-a2", RecordEnd(0.0)), seen, later)
     assert job.attempts[-1].ending == "withdrawn" and job.attempts[-1].dollars == pytest.approx(0.5 * 2.0)
 
 
@@ -336,9 +305,9 @@ def withdrawn(job: Job, seen: Seen) -> Job:
         if isinstance(action, Delete):
             seen = Seen(spare=dict.fromkeys(seen.spare, Seen()))
             continue
-        if isinstance(action, Rest):
+        if isinstance(action, Finished):
             break
-        same = action.action if isinstance(action, Beside) else action
+        same = action.action if isinstance(action, OfSpare) else action
         assert not isinstance(same, Wait | Create | Promote), action
         job = recorded(job, action, seen, NOW)
     assert job.nodes == ()
@@ -357,8 +326,8 @@ def test_a_refusal_that_lasts_withdraws_what_is_queued(kind: Refusal, other: See
     job = queued_job()
     if other.state is not None:
         for name in ("reviews-a2", "reviews-a3"):
-            view = jobs.with_node(jobs.beside(job, name), requested=True, since=NOW, state=other.state)
-            job = jobs.with_beside(job, view)
+            view = jobs.with_node(jobs.of_spare(job, name), requested=True, since=NOW, state=other.state)
+            job = jobs.with_spare(job, view)
     seen = Seen(spare={"reviews-a2": other, "reviews-a3": other})
     assert job.node is not None
     job = withdrawn(recorded(job, refused(job, job.node, kind, "no", NOW, POLICY), seen, NOW), seen)
@@ -382,7 +351,7 @@ def test_what_failed_is_not_tried_elsewhere_while_it_is_deleted():
     job = jobs.with_node(queued_job(), requested=True, state="READY", ending="failed")
     seen = Seen(state="READY", spare={"reviews-a2": Seen(), "reviews-a3": Seen(state="READY")})
     action = decide(job, seen, NOW, POLICY)
-    assert isinstance(action, Beside) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
+    assert isinstance(action, OfSpare) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
 
 
 def test_the_price_of_the_zone_counts_and_the_dearest_before():
@@ -396,7 +365,7 @@ def test_the_price_of_the_zone_counts_and_the_dearest_before():
     both = new(prices=prices, queued=True)
     both = jobs.intended(both, now=NOW)
     assert (both.dollars_per_hour, both.most_dollars_per_hour) == (1.0, 4.0)
-    both = jobs.with_beside(both, jobs.seen(jobs.beside(both, "reviews-a2"), "READY", now=NOW, heard=False))
+    both = jobs.with_spare(both, jobs.seen(jobs.of_spare(both, "reviews-a2"), "READY", now=NOW, heard=False))
     assert both.dollars(NOW + 3600) == 4.0, "whatever is READY counts"
 
 
@@ -438,7 +407,7 @@ def test_a_boot_that_does_not_end_says_how_far_it_came():
 
 @pytest.mark.parametrize(("state", "bound"), [("WAITING_FOR_RESOURCES", 86_400), ("PROVISIONING", 7200), ("CREATING", 7200)])
 def test_how_long_a_queued_resource_may_take(state: str, bound: float):
-    job = recorded(new(queued=True, zones=("a",)), Intend(), Seen(), NOW)
+    job = recorded(new(queued=True, zones=("a",)), RecordAttempt(), Seen(), NOW)
     job = jobs.with_node(job, requested=True, state=state, since=NOW)
     assert isinstance(decide(job, Seen(state=state), NOW + bound - 1, POLICY), Wait)
     action = decide(job, Seen(state=state), NOW + bound + 1, POLICY)
@@ -447,7 +416,7 @@ def test_how_long_a_queued_resource_may_take(state: str, bound: float):
 
 def test_suspending_before_anything_ran_may_yet_say_why():
     job = jobs.with_node(
-        recorded(new(queued=True, zones=("a",)), Intend(), Seen(), NOW), requested=True, state="SUSPENDING", since=NOW
+        recorded(new(queued=True, zones=("a",)), RecordAttempt(), Seen(), NOW), requested=True, state="SUSPENDING", since=NOW
     )
     assert isinstance(decide(job, Seen(state="SUSPENDING"), NOW + 60, POLICY), Wait)
     failed = Seen(state="FAILED", refusal="cloud", refused_because="an internal error has occurred")
@@ -462,131 +431,3 @@ def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():
     stopped = job.model_copy(update={"wanted": "stopped"})
     assert decide(stopped, Seen(state="PROVISIONING", deleting=601.0), NOW, POLICY) == GiveUp()
     assert recorded(job, GiveUp(), Seen(), NOW) == job
-
-
-def test_a_job_survives_its_file():
-    job = jobs.ended(jobs.ending(working(), "preempted", "x"), now=NOW + 60, newest_step=5, pause=0.0)
-    assert Job.model_validate_json(job.model_dump_json()) == job
-
-
-# -- over random histories ------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class World:
-    """A cloud and a trainer that do what `chance` says, and a bucket that holds one job."""
-
-    chance: random.Random
-    trouble: float  # how likely something goes wrong at a step
-    last_step: int = 40
-    now: float = NOW
-    nodes: dict[str, str] = field(default_factory=dict)  # name -> state
-    born: float = 0.0
-    complete: bool = False
-    step: int = 0
-    checkpoint: int = 0
-    heard: float | None = None
-    outcome: Outcome | None = None
-    refusal: Refusal | None = None
-    asked: bool = False
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
-        for name, state in list(self.nodes.items()):
-            if state == "CREATING" and self.now - self.born > 60:
-                self.nodes[name] = "READY"
-            elif state == "DELETING":
-                del self.nodes[name]
-            elif state == "REPAIRING":
-                self.nodes[name] = "READY"
-            elif state == "READY" and self.outcome is None:
-                self.heard = self.now
-                self.step = min(self.last_step, self.step + self.chance.randrange(3))
-                if self.step % 5 == 0 or self.step == self.last_step:
-                    self.checkpoint = self.step
-                if self.asked:
-                    self.checkpoint, self.outcome = self.step, Outcome(75, "Stopped", "saved")
-                elif self.step == self.last_step:
-                    self.outcome = Outcome(0, None, "") if self.complete else None  # the export comes before the end
-                    self.complete = True
-            if name in self.nodes and self.chance.random() < self.trouble:
-                self._trouble(name)
-
-    def _trouble(self, name: str) -> None:
-        match self.chance.randrange(7):
-            case 0:
-                self.nodes[name] = self.chance.choice(["PREEMPTED", "TERMINATED", "STOPPED"])
-            case 1:
-                del self.nodes[name]
-            case 2:
-                self.nodes[name] = "REPAIRING"
-            case 3:
-                self.nodes[name] = "UNKNOWN"
-            case 4:
-                self.outcome = Outcome(self.chance.choice([-9, 134, 137, 75, 1]), None, "killed")
-            case 5:
-                self.heard = self.now - 1000
-            case _:
-                pass
-
-    def look(self) -> Seen:
-        silence = () if self.heard is None else (self.now - self.heard,)
-        state = next(iter(self.nodes.values()), None)
-        return Seen(state, False, False, self.refusal, "refused", 1, silence, self.outcome, self.checkpoint, self.complete)
-
-    def act(self, job: Job, action: Action) -> None:
-        match action:
-            case Create():
-                assert job.node is not None
-                self.heard, self.outcome, self.refusal, self.asked = None, None, None, False
-                self.step = self.checkpoint
-                if job.node.name in self.nodes:
-                    return  # asked again: it is there
-                if self.chance.random() < self.trouble:
-                    self.refusal = self.chance.choice(["stock-out", "stock-out", "cloud", "quota"])
-                    return
-                self.nodes[job.node.name], self.born = "CREATING", self.now
-            case Delete():
-                for name in self.nodes:
-                    self.nodes[name] = "DELETING"
-            case AskToStop():
-                self.asked = True
-            case MarkForDeletion():
-                self.refusal = None
-            case _:
-                pass
-
-
-@settings(max_examples=300)
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.1, 0.4]), st.booleans(), st.sampled_from([None, 0.5, 3.0]))
-def test_every_history_ends_and_leaves_nothing(seed: int, trouble: float, stopped: bool, budget: float | None):
-    world, job = World(random.Random(seed), trouble), new()
-    policy = Policy(budget=budget)
-    for round_ in range(5000):
-        if stopped and round_ == 40:
-            job = job.model_copy(update={"wanted": "stopped"})
-        seen = world.look()
-        action = decide(job, seen, world.now, policy)
-        if isinstance(action, Rest):
-            break
-        acts_first = world.chance.random() < 0.9
-        if acts_first:  # else the supervisor is killed before it could act, or between acting and recording
-            world.act(job, action)
-        if (acts_first and world.chance.random() < 0.9) or isinstance(
-            action, Intend | MarkForDeletion | Bury | Close | AskToStop
-        ):
-            job = recorded(job, action, seen, world.now)
-        assert len(world.nodes) <= 1, "never two at once"
-        assert world.nodes.keys() <= {job.node.name if job.node else None}, "whatever is there is recorded"
-        assert not job.is_over or not world.nodes, "nothing is left when it is over"
-        world.pass_by(world.chance.choice([5.0, 30.0, 120.0]))
-    else:
-        pytest.fail(f"no end after 5000 rounds: {job}")
-    assert job.is_over and not world.nodes
-    assert [attempt.number for attempt in job.attempts] == list(range(1, job.attempt + 1))
-    if job.status == "done":
-        assert world.checkpoint == world.last_step
-    if budget is not None:
-        assert job.dollars(world.now) < budget + 1.0
-    if trouble == 0.0 and not stopped and budget is None:
-        assert (job.status, job.attempt) == ("done", 1)

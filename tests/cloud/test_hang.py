@@ -117,20 +117,6 @@ def test_signs_of_life_count_while_there_are_no_steps(tmp_path: Path):
     assert trainer.watch.look() == 750.0
 
 
-def test_evaluating_and_saving_are_measured_apart(tmp_path: Path):
-    trainer = Trainer(tmp_path / "progress")
-    trainer.says("train", 0)
-    trainer.watch.look()
-    trainer.trains(3, 1.0)
-    trainer.says("save", 3)
-    assert trainer.watch.look() is None
-    trainer.clock.now += 3000
-    assert trainer.watch.look() is None
-    trainer.says("train", 3)
-    assert trainer.watch.look() is None
-    assert trainer.hangs_after(600.0)
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'{"stage": "train"}', b"\xff"])
 def test_what_cannot_be_read_is_not_there(tmp_path: Path, content: bytes):
     trainer = Trainer(tmp_path / "progress")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from tpulm.cloud.control import Beat
-from tpulm.cloud.decide import GiveUp, Outcome, Rest
+from tpulm.cloud.control import Heartbeat
+from tpulm.cloud.decide import Finished, GiveUp, Outcome
 from tpulm.cloud.job import Job
 from tpulm.cloud.launch import policy_of, request_for
 from tpulm.cloud.provider import Creation, NodeStatus, Refusal, Refused, Request
@@ -99,13 +99,19 @@ class World:
         self.job, self.version = job, self.version + 1
         return str(self.version)
 
+    def newest_step(self) -> int:
+        return self.newest
+
+    def is_complete(self) -> bool:
+        return self.complete
+
     def heard(self, attempt: int) -> dict[int, int]:
         vm = self._of(attempt)
         return {} if vm is None or vm.beat is None else {0: int(vm.beat[0])}
 
-    def beat(self, attempt: int, worker: int) -> Beat | None:
+    def beat(self, attempt: int, worker: int) -> Heartbeat | None:
         vm = self._of(attempt)
-        return None if vm is None or vm.beat is None else Beat(worker, *vm.beat)
+        return None if vm is None or vm.beat is None else Heartbeat(worker, *vm.beat)
 
     def outcome(self, attempt: int) -> Outcome | None:
         vm = self._of(attempt)
@@ -134,6 +140,7 @@ class World:
         self._between()
         if request.name in self.vms:
             return ""
+        assert request.queued or not self.vms, "never two at once"
         if request.zone in self.closed:
             self.events["zone refused"] += 1
             raise Refused("zone", f"Permission denied on 'locations/{request.zone}' (or it may not exist).")
@@ -311,8 +318,6 @@ def live(seed: int) -> tuple[World, Job, float | None]:
             lambda job, node: request_for(
                 job, node, settings, workdir=PurePosixPath("gs://runs/toy"), bundle_path="gs://runs/bundle.tar.gz"
             ),
-            newest_step=lambda: world.newest,
-            complete=lambda: world.complete,
             clock=lambda: world.now,
         )
 
@@ -327,7 +332,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
         except (Unavailable, CloudRefused):
             world.pass_time(POLL)
             continue
-        if isinstance(action, Rest):
+        if isinstance(action, Finished):
             return world, job, budget
         if isinstance(action, GiveUp):  # somebody attaches again later
             world.events["gave up deleting"] += 1
@@ -346,6 +351,7 @@ def test_nothing_bills_at_the_end_and_the_budget_holds():
     for seed in range(LIVES):
         world, job, budget = live(seed)
         assert world.vms == {}, (seed, job.nodes)  # neither a VM nor its agent, nor a husk that holds quota
+        assert sorted(attempt.number for attempt in job.attempts) == list(range(1, job.attempt + 1))
         assert job.nodes == () and job.status != "active", (seed, job.status, job.message, job.nodes, job.attempts[-3:])
         dearest = max(PRICES.values())
         if budget is not None:

@@ -9,7 +9,7 @@ from cloud_rig import WORKDIR_PATH, attempt_of, job_of, node_of, running, write_
 
 from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.cloud import logs
+from tpulm.cloud import status as logs
 from tpulm.cloud.control import Control
 from tpulm.errors import ConfigError, StorageError
 

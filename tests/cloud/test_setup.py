@@ -163,20 +163,6 @@ def test_a_role_that_was_deleted_or_changed(gcs: Emulator, deleted: bool):
     assert deleted or "tpu.nodes.stop" in role["includedPermissions"], "what somebody added stays"
 
 
-def test_storms_are_waited_out(empty: Emulator):
-    empty.faults.set(error_rate=1.0, error_status=503, count=2)
-    waited: list[float] = []
-    apply(steps(SETTINGS, rest=GoogleRest(PROJECT, wait=waited.append)))
-    assert len(waited) == 2 and is_well()
-
-
-def test_an_answer_that_was_lost(empty: Emulator):
-    found = steps(SETTINGS, rest=GoogleRest(PROJECT, wait=lambda seconds: None))
-    empty.faults.set(drop_after_rate=1.0, count=1)
-    apply(found)
-    assert is_well()
-
-
 def test_a_network_that_is_gone_is_no_refusal(empty: Emulator):
     found = steps(SETTINGS, rest=GoogleRest(PROJECT, patience_seconds=0.0))
     empty.stop()

@@ -89,17 +89,11 @@ class Contrary(TpuApi):
     def __init__(self, emulator: Emulator, **contrary: object):
         super().__init__(PROJECT)
         self.emulator, self.clock = emulator, emulator.tpu.clock.now
-        self.unlisted: object = contrary.pop("unlisted", None)  # a zone that has the type all the same
         self.lost: object = contrary.pop("lost", None)  # a zone that creates what it refuses
         self.hidden: Any = contrary.pop("hidden", (0.0, 0.0))  # seconds after its creation between which a node is not shown
         self.refusal: object = contrary.pop("refusal", None)  # of a deletion in PROVISIONING
         self.wanted: list[Request] = []
         self.taken: dict[str, tuple[float, set[str]]] = {}
-
-    def types(self, zone: str) -> set[str]:
-        if self.unlisted is None:
-            return super().types(zone)
-        return set() if zone == self.unlisted else {"v5litepod-1"}
 
     def create(self, request: Request) -> str:
         self.wanted.append(request)
@@ -172,18 +166,6 @@ def test_a_vm_that_never_boots_is_gone_before_the_next_is_asked_for(emulator: Em
 
 
 @nothing_boots
-def test_a_zone_that_takes_what_it_does_not_list(emulator: Emulator, contraried: Contraried):
-    made, lines = contraried(api := Contrary(emulator, unlisted="us-west1-c"))
-    made.run()
-    assert lines["refusal of a zone"].ok is False and lines["nothing left"].ok
-    assert (emulator.tpu.nodes(), emulator.tpu.queued_resources()) == ({}, {})
-    assert [request.zone for request in api.wanted] == ["us-west1-c", ZONES[0], ZONES[0]]
-    for request in api.wanted:
-        assert request.metadata["startup-script"] == bundle.boot_script() and "/o/" in request.metadata["tpulm-bundle"]
-    assert api.taken[made.name][1] == set(), "one at a time"
-
-
-@nothing_boots
 def test_a_node_that_came_of_a_refused_request(emulator: Emulator, contraried: Contraried):
     made, lines = contraried(api := Contrary(emulator, lost=ZONES[0]))
     made.run()
@@ -202,15 +184,6 @@ def test_a_node_that_is_not_shown(emulator: Emulator, contraried: Contraried, hi
         made.run()
     assert lines["nothing left"].ok and emulator.tpu.nodes() == {}
     assert emulator.tpu.clock.now() - api.taken[made.name][0] >= 90
-
-
-@nothing_boots
-def test_what_an_interrupted_vm_cost(emulator: Emulator, contraried: Contraried):
-    made, lines = contraried(Contrary(emulator), interrupted(emulator, 600))
-    with pytest.raises(KeyboardInterrupt):
-        made.run()
-    assert lines["nothing left"].ok and emulator.tpu.nodes() == {}
-    assert 600 / 3600 < made.spent < 700 / 3600
 
 
 @nothing_boots

@@ -24,12 +24,13 @@ def api(gcs: Emulator) -> TpuApi:
 
 
 def stop(api: TpuApi, seconds: float = 20) -> Job:
-    return teardown.stop(WORKDIR_PATH, api, newest_step=lambda: 70, pause_seconds=0.05, seconds=seconds)
+    return teardown.stop(WORKDIR_PATH, api, pause_seconds=0.05, seconds=seconds)
 
 
 def test_without_a_supervisor_it_is_ended_from_here(api: TpuApi, gcs: Emulator):
     write_job(running())
     plant(api, "toy-a2")
+    storage.write_atomic(WORKDIR_PATH / "checkpoints" / "70" / storage.COMMIT, b"")
     job = stop(api)
     assert (job.status, job.attempts[-1].ending, job.newest_step) == ("stopped", "stopped", 70)
     assert gcs.tpu.nodes() == {} and teardown.left(api, WORKDIR_PATH, "toy").resources == ()
@@ -127,26 +128,32 @@ def test_a_run_that_was_launched_again_meanwhile_is_not_deleted(gcs: Emulator):
         pytest.fail("it runs")
 
 
+def cost(job: Job, seconds_left: float | None = None, prices: dict[str, Price] | None = None) -> status.Cost:
+    """At step 70 of 100; each of those that are left takes the thirtieth part of `seconds_left`."""
+    speed = None if seconds_left is None else status.Speed(70, time.time(), seconds_left / 30, None)
+    found = status.RunStatus(job, None, None, "", (), 70, 100, None, prices, speed)
+    return status.cost_of(found, WORKDIR_PATH, now=time.time())
+
+
 def test_the_cost_of_attempts_storage_and_what_is_to_come(gcs: Emulator):
-    job, now = running(), time.time()
+    job = running()
     write_job(job)
     storage.write_atomic(WORKDIR_PATH / "x", b"0" * 1_000_000)
-    found = status.cost(job, WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
+    found = cost(job, 7200)
     assert [(item.attempt, item.ending, item.steps) for item in found.attempts] == [(1, "preempted", 40), (2, "", 30)]
     assert found.dollars == pytest.approx(4.0, rel=0.01) and found.runs and found.hours == pytest.approx(2.0, rel=0.01)
     assert found.dollars_at_end == pytest.approx(8.0, rel=0.01)
     assert found.stored.objects == 4 and found.stored.region == "us-central1"
     assert found.stored.dollars_per_month == pytest.approx(found.stored.bytes / 2**30 * 0.02)
-    granted = status.cost(running(dollars_per_hour=0.0, attempts=()), WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200)
+    granted = cost(running(prices={}, attempts=()), 7200)
     assert (granted.dollars, granted.dollars_at_end) == (0.0, 0.0)
-    assert status.cost(job, WORKDIR_PATH, now=now, newest_step=70).dollars_at_end is None
+    assert cost(job).dollars_at_end is None
     assert (status.stored(WORKDIR_PATH, "asia-northeast1").dollars_per_month or 0) > (found.stored.dollars_per_month or 0)
     assert status.stored(WORKDIR_PATH, "us-central2").dollars_per_month is None, "no other region's price stands for it"
 
 
 def test_a_zone_without_a_price_is_named_and_not_counted(gcs: Emulator):
     known = Price(2.0, ZONE, True, "Cloud Billing Catalog", "2026-11-23")
-    job, now = running(node=node_of(2, zone="us-central1-b")), time.time()
-    found = status.cost(job, WORKDIR_PATH, now=now, newest_step=70, seconds_left=7200, prices={ZONE: known})
+    found = cost(running(node=node_of(2, zone="us-central1-b")), 7200, {ZONE: known})
     assert [item.dollars for item in found.attempts] == [2.0, None] and found.prices == (known,)
     assert (found.dollars, found.at_least, found.dollars_per_hour, found.dollars_at_end) == (2.0, True, None, None)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import io
 import subprocess
 import sys
 import tarfile
-import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -41,13 +40,26 @@ def test_a_bundle_is_named_by_what_is_in_it(tmp_path: Path):
     assert packed.name == again.name == f"{hashlib.sha256(packed.read_bytes()).hexdigest()}.tar.gz"
     with tarfile.open(packed) as archive:
         names = archive.getnames()
-        wheel = next(file for file in names if file.endswith(".whl"))
-        content = archive.extractfile(wheel)
-        assert content is not None
-        files = zipfile.ZipFile(io.BytesIO(content.read())).namelist()
     assert {*bundle.PROGRAMS, "bundle.json", "pins.txt", "uv"} < set(names)
-    assert {"tpulm/__init__.py", "tpulm/cloud/vm/boot.sh", "tpulm/recipes/bert-base.toml"} < set(files)
-    assert not any("__pycache__" in file for file in files)
+    assert {f"source/tpulm/{name}" for name in ("__init__.py", "cloud/vm/boot.sh", "recipes/bert-base.toml")} < set(names)
+    assert not any("__pycache__" in name for name in names)
+
+
+def test_an_environment_has_the_tpulm_of_its_bundle(tmp_path: Path):
+    """Without what that needs: as where all of it comes with the bundle."""
+    with tarfile.open(bundle.build(tmp_path)) as archive:
+        archive.extractall(tmp_path / "there", filter="data")
+    there = tmp_path / "there"
+    (there / "pins.txt").write_text("")
+    code = "import install, sys; sys.executable = ''; print(install.environment(lambda: None))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=there, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    python = done.stdout.splitlines()[-1]
+    found = subprocess.run([python, "-c", VERSION], capture_output=True, text=True, check=False)
+    assert python == str(there / "env" / "bin" / "python") and found.stdout.strip() == metadata.version("tpulm"), found.stderr
+
+
+VERSION = "from importlib import metadata; print(metadata.version('tpulm'))"
 
 
 def test_everything_needed_is_pinned():

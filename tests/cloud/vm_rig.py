@@ -27,7 +27,9 @@ from tpulm.runtime import interrupt
 
 WORKDIR = storage.as_path("gs://runs/toy")
 ZONES = ("us-central1-a", "us-central1-b")
-QUICK = Policy(create=60.0, boot=60.0, stale=30.0, repair=30.0, unknown=1.0, save=20.0, pause=0.2, longest_pause=1.0)
+QUICK = Policy(
+    create=60.0, appear=10.0, boot=60.0, stale=30.0, repair=30.0, unknown=1.0, save=20.0, pause=0.2, longest_pause=1.0
+)
 PATIENCE = 120.0  # seconds until a test gives up
 
 
@@ -66,7 +68,6 @@ class Cloud:
             self.workdir,
             self.settings,
             TpuApi(self.settings.project),
-            newest_step=newest_step,
             tell=self.told.append,
             policy=policy,
             pause_seconds=0.1,

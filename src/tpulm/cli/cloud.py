@@ -40,10 +40,10 @@ from tpulm.storage import as_path
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpulm.cloud.audit import Audit, Finding
     from tpulm.cloud.doctor import Check
     from tpulm.cloud.export import Staged
     from tpulm.cloud.settings import CloudSettings
+    from tpulm.cloud.teardown import Audit, Finding
 
 PROJECT = "tpulm-emulator"
 
@@ -138,16 +138,7 @@ def doctor(
     """
     from tpulm.cloud.doctor import examine
 
-    settings = cloud_settings(
-        cloud,
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator,
-        spot=spot,
-        budget=budget,
-        service_account=service_account,
-    )
+    settings = cloud_settings(locals())
     with console.status(f"Looking at {settings.project} …"):
         checks = examine(settings)
     missing = [check for check in checks if check.ok is False]
@@ -203,16 +194,7 @@ def setup(
     """
     from tpulm.cloud.setup import apply, steps
 
-    settings = cloud_settings(
-        cloud,
-        require=("bucket",),
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator,
-        service_account=service_account,
-        supervise=supervise,
-    )
+    settings = cloud_settings(locals(), require=("bucket",))
     with console.status(f"Looking at {settings.project} …"):
         found = steps(settings)
     if found:
@@ -268,17 +250,7 @@ def smoke(
     from tpulm.cloud.tpu_api import TpuApi
     from tpulm.runtime import interrupt
 
-    settings = cloud_settings(
-        cloud,
-        require=("bucket",),
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator or SMALLEST,
-        spot=spot,
-        budget=budget,
-        service_account=service_account,
-    )
+    settings = cloud_settings(locals(), require=("bucket",), accelerator=SMALLEST)
     api = TpuApi(settings.project)
     settings = launch.offered(settings, api)
     if not yes:
@@ -334,14 +306,14 @@ def audit(
 
     Exit code 0: nothing is left behind; 1: something is, or may be; 4: the cloud refused to tell.
     """
-    from tpulm.cloud.audit import audit as look
-    from tpulm.cloud.audit import delete as remove
     from tpulm.cloud.compute import AllResources
     from tpulm.cloud.google_rest import GoogleRest
+    from tpulm.cloud.teardown import audit as look
+    from tpulm.cloud.teardown import delete as remove
 
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")
-    settings = cloud_settings(cloud, project=project)
+    settings = cloud_settings(locals())
     api = AllResources(settings.project)
     with drawn_progress() as progress:
         found = look(api, rest=GoogleRest(settings.project, patience_seconds=20.0), progress=progress)
@@ -466,15 +438,7 @@ def skypilot(
     """
     from tpulm.cloud import export
 
-    settings = cloud_settings(
-        cloud,
-        require=("bucket", "accelerator", "zones"),
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator,
-        spot=spot,
-    )
+    settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
     _write_job(export.skypilot(_stage(reference, overrides, init, workdir, settings), settings), to, settings)
 
 
@@ -509,13 +473,13 @@ def jobset(
     """
     from tpulm.cloud import export
 
-    settings = cloud_settings(cloud, require=("bucket",), project=project, bucket=bucket, spot=spot)
+    settings = cloud_settings({**locals(), "accelerator": None}, require=("bucket",))  # which may be GPUs
     named = accelerator or settings.accelerator
     if not named:
         raise ConfigError('accelerator is not set: write accelerator = "v6e-8" in cloud.toml, or give --accelerator')
-    kind = export.accelerator(named)
+    nodes = export.nodes_of(named)
     staged = _stage(reference, overrides, init, workdir, settings)
-    _write_job(export.jobset(staged, settings, kind, image=image), to, settings)
+    _write_job(export.jobset(staged, settings, nodes, image=image), to, settings)
 
 
 def _stage(

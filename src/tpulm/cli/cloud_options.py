@@ -1,14 +1,9 @@
-"""Where to run: the options that the cloud's commands share, and the settings they make up with cloud.toml.
-
-@app.command()
-def launch(..., cloud: CloudFile = None, project: Project = None, zone: Zones = None, ...) -> None:
-    settings = cloud_settings(cloud, require=("bucket", "accelerator"), project=project, zones=zone, ...)
-"""
+"""Where to run: the options that the cloud's commands share, and the settings they make up with cloud.toml."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,11 +78,16 @@ ServiceAccount = Annotated[
 ]
 
 
-def cloud_settings(cloud: PurePath | None, *, require: Sequence[str] = (), **options: Any) -> CloudSettings:
-    """The settings of the file with the options over them, by the names of `CloudSettings`; those that are None say nothing."""
+def cloud_settings(given: Mapping[str, Any], *, require: Sequence[str] = (), **defaults: Any) -> CloudSettings:
+    """The settings of the file `cloud` with the options over them; `given` are a command's `locals()`, as it begins.
+
+    `defaults` stand in for options that are not given.
+    """
     from tpulm.cloud.settings import load
 
-    return load(cloud, require=require, **options)
+    names = ("project", "bucket", "accelerator", "spot", "budget", "service_account", "supervise")
+    options = {name: given[name] if given.get(name) is not None else defaults.get(name) for name in names}
+    return load(given["cloud"], require=require, zones=tuple(given.get("zone") or ()), **options)
 
 
 def is_asked() -> bool:

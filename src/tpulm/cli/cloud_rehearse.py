@@ -124,9 +124,7 @@ class _Rehearsal:
         price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
         prices = dict.fromkeys(settings.zones, price)
         launching.launch(self._config, self._workdir, settings, prices=prices)
-        supervisor = launching.supervisor(
-            self._workdir, settings, api, newest_step=self._newest_step, tell=tell, pause_seconds=0.5
-        )
+        supervisor = launching.supervisor(self._workdir, settings, api, tell=tell, pause_seconds=0.5)
         jobs: list[Job] = []
         failures: list[BaseException] = []
 

@@ -6,11 +6,9 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import asdict
 from pathlib import Path, PurePath
-from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.markup import escape
@@ -47,14 +45,12 @@ from tpulm.storage import as_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tpulm.cloud.control import Control
     from tpulm.cloud.job import Job
     from tpulm.cloud.prices import Price
     from tpulm.cloud.settings import CloudSettings
-    from tpulm.cloud.status import RunStatus, Spent
+    from tpulm.cloud.status import RunStatus, Speed, Spent
     from tpulm.cloud.supervisor_vm import Watch
     from tpulm.cloud.teardown import Files
-    from tpulm.cloud.tpu_api import TpuApi
     from tpulm.config import RunConfig
 
 _EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": CloudRefused.exit_code}
@@ -100,20 +96,9 @@ def launch(
     machine may be switched off.
     """
     config = load_run(reference, overrides, init)
-    settings = cloud_settings(
-        cloud,
-        require=("bucket", "accelerator", "zones"),
-        project=project,
-        zones=tuple(zone or ()),
-        bucket=bucket,
-        accelerator=accelerator,
-        spot=spot,
-        budget=budget,
-        service_account=service_account,
-        supervise=supervise,
-    )
+    settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
+    from tpulm.cloud import doctor, prices, supervisor_vm
     from tpulm.cloud import launch as launching
-    from tpulm.cloud import prices
     from tpulm.cloud.control import Control
     from tpulm.cloud.tpu_api import TpuApi
 
@@ -121,10 +106,9 @@ def launch(
     launching.check_folder(folder)
     in_cloud = settings.supervise == "cloud"
     if check:
-        _check(settings)
+        with console.status(f"Looking at {settings.project} …"):
+            doctor.require(settings)
         if in_cloud:
-            from tpulm.cloud import supervisor_vm
-
             supervisor_vm.check(settings)
     control = Control(folder)
     job = found[0] if (found := control.read()) else None
@@ -137,14 +121,13 @@ def launch(
         launching.take_up(config, folder, settings)
     else:
         with console.status("Looking up prices …"):
-            found_prices = prices.of(named, settings.zones, note=lambda text: console.print(escape(text), soft_wrap=True))
+            found_prices = prices.of(named, settings.zones, note=_print)
         if settings.budget is not None:
             settings = settings.model_copy(update={"zones": tuple(found_prices)})
         by_zone = {zone: price.dollars_per_hour for zone, price in found_prices.items()}
-        dearest = max(by_zone.values(), default=None)
         launching.check_means(settings, by_zone, spent=job.dollars(time.time()) if job else 0.0)
         check_sources(config, folder, on_tpu=prepare_on_tpu)
-        estimate = _planned(config, settings, dearest) if plan else None
+        estimate = _planned(config, settings, max(by_zone.values(), default=None)) if plan else None
         _agree(config, settings, folder, found_prices, estimate, yes=yes)
         staged = launching.staged(config, folder / "cloud" / "inputs")
         if not prepare_on_tpu:
@@ -187,27 +170,12 @@ def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
 
     project = settings_of(workdir).project
     with interrupt.handled():
-        job = teardown.stop(workdir, TpuApi(project), newest_step=Control(workdir).newest_step, tell=_tell)
+        job = teardown.stop(workdir, TpuApi(project), tell=_tell)
         supervisor_vm.end(Control(workdir), ComputeApi(project), tell=_tell)
-    _show_end(job, workdir)
-    if as_json:
-        print_json(job.model_dump(mode="json"))
+    _show_end(job, workdir, as_json)
 
 
 # -- steps of a launch --------------------------------------------------------------------------------------------------
-
-
-def _check(settings: CloudSettings) -> None:
-    """Raises CloudRefused with all that is wrong, and what to do about it."""
-    from tpulm.cloud.doctor import examine
-
-    with console.status(f"Looking at {settings.project} …"):
-        wrong = [check for check in examine(settings) if check.ok is False]
-    if wrong:
-        listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
-        raise CloudRefused(
-            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all that is looked at; --no-check launches even so"
-        )
 
 
 def _planned(config: RunConfig, settings: CloudSettings, per_hour: float | None) -> dict[str, Any]:
@@ -257,7 +225,7 @@ def _agree(
         speed = f"{estimate['tokens_per_second']:,.0f} tokens/s"
         rows["estimate"] = f"{duration(3600 * estimate['hours'])} of training, {cost}, {speed}"
     print_table("To be launched", rows)
-    if not yes and not (sys.stdin.isatty() and typer.confirm("Launch it?", err=True)):
+    if not yes and not (is_asked() and typer.confirm("Launch it?", err=True)):
         raise ConfigError("nothing was launched; --yes launches without asking")
 
 
@@ -291,26 +259,21 @@ def prepare(config: RunConfig, folder: PurePath) -> None:
 
 def _watch(folder: PurePath, settings: CloudSettings) -> Job:
     from tpulm.cloud import launch as launching
-    from tpulm.cloud.control import Control
     from tpulm.cloud.tpu_api import TpuApi
     from tpulm.runtime import interrupt
 
-    supervisor = launching.supervisor(
-        folder, settings, TpuApi(settings.project), newest_step=Control(folder).newest_step, tell=_tell
-    )
+    supervisor = launching.supervisor(folder, settings, TpuApi(settings.project), tell=_tell)
     with interrupt.handled():
         return supervisor.run()
 
 
 def _supervise_in_cloud(folder: PurePath, settings: CloudSettings, *, follow: bool, as_json: bool) -> None:
-    from dataclasses import asdict
-
     from tpulm.cloud import supervisor_vm
     from tpulm.cloud.compute import ComputeApi
 
     vm = supervisor_vm.start(folder, settings, compute=ComputeApi(settings.project), tell=_tell)
-    console.print(f"{vm} supervises the run: this machine may be switched off.", soft_wrap=True)
-    console.print(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.", soft_wrap=True)
+    _print(f"{vm} supervises the run: this machine may be switched off.")
+    _print(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
     if follow:
         _end(_follow(folder, settings.project) or _watch(folder, settings), folder, as_json)
     elif as_json:
@@ -328,19 +291,10 @@ def _follow(folder: PurePath, project: str) -> Job | None:
     if supervisor_vm.recorded(control) is None:
         return None
     with interrupt.handled():
-        job = supervisor_vm.follow(control, ComputeApi(project), write=_to_stderr, tell=_tell)
+        job = supervisor_vm.follow(control, ComputeApi(project), write=lambda text: _write(text, sys.stderr), tell=_tell)
     if job is None:
         _tell("its VM is gone: the run is supervised from here")
     return job
-
-
-def _to_stderr(content: bytes) -> None:
-    sys.stderr.write(content.decode("utf-8", "replace"))
-    sys.stderr.flush()
-
-
-def _tell(line: str) -> None:
-    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", highlight=False, soft_wrap=True)
 
 
 def _detach(folder: PurePath, as_json: bool) -> None:
@@ -354,38 +308,53 @@ def _detach(folder: PurePath, as_json: bool) -> None:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=Path.home()
         )
-    console.print(f"Process {started.pid} of this machine watches over it, and writes to {log}.", soft_wrap=True)
-    console.print(
-        f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.", soft_wrap=True
-    )
+    _print(f"Process {started.pid} of this machine watches over it, and writes to {log}.")
+    _print(f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
     if as_json:
         print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
 
 
 def _end(job: Job, folder: PurePath, as_json: bool) -> None:
-    _show_end(job, folder)
-    if as_json:
-        print_json(job.model_dump(mode="json"))
+    _show_end(job, folder, as_json)
     raise typer.Exit(_EXIT_CODES.get(job.status, 1))
 
 
-def _show_end(job: Job, folder: PurePath | None) -> None:
-    rows = [
-        (
-            f"{attempt.number}, {attempt.zone}",
-            attempt.ending,
-            f"{attempt.first_step:,} to {attempt.last_step:,}",
-            dollars(attempt.dollars),
-            attempt.detail,
-        )
-        for attempt in job.attempts
-    ]
-    print_table("Attempts", rows, header=("attempt", "ended", "steps", "cost", ""))
+def _show_end(job: Job, folder: PurePath, as_json: bool) -> None:
+    from tpulm.cloud.status import spent
+
+    _show_attempts(job, spent(job, now=time.time(), newest_step=job.newest_step))
     said = escape(job.message or "no VM is left")
     console.print(f"\n[bold]{job.status}[/]: {said}", highlight=False, soft_wrap=True)
     where = f"The model is in {folder}/export." if job.status == "done" else f"The work folder is {folder}."
     console.print(escape(where), highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(job.model_dump(mode="json"))
 
+
+# -- what is told -------------------------------------------------------------------------------------------------------
+
+
+def _tell(line: str) -> None:
+    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", highlight=False, soft_wrap=True)
+
+
+def _print(line: str) -> None:
+    console.print(escape(line), soft_wrap=True)
+
+
+def _announce(line: str) -> None:
+    console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+
+
+def _write(content: bytes, to: TextIO | None = None) -> None:
+    """A log, to stdout by default."""
+    stream = to or sys.stdout
+    if content:
+        stream.write(content.decode("utf-8", "replace"))
+        stream.flush()
+
+
+# -- status -------------------------------------------------------------------------------------------------------------
 
 Worker = Annotated[int, typer.Option(min=0, metavar="I", help="The worker, of several hosts; 0 is the first.")]
 
@@ -400,44 +369,71 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
     from tpulm.cloud import supervisor_vm
     from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
-    from tpulm.cloud.status import read_status
+    from tpulm.cloud.status import project_of, read_status
+    from tpulm.cloud.tpu_api import TpuApi
 
     with console.status(f"Looking at {workdir} …"):
-        api = api_of(workdir, project)
-        found = read_status(workdir, api, newest_step=Control(workdir).newest_step)
-        watch = supervisor_vm.watch(Control(workdir), ComputeApi(api.project) if api else None)
-        speed = pace(workdir)
-    _show_status(workdir, found, watch, speed)
+        named = project_of(workdir, project)
+        found = read_status(workdir, TpuApi(named) if named else None, _speed(workdir))
+        watch = supervisor_vm.watch(Control(workdir), ComputeApi(named) if named else None)
+    needs_supervisor = found.needs_supervisor and not (watch is not None and watch.is_beginning)
+    _show_status(workdir, found, watch, needs_supervisor)
     if as_json:
-        print_json(_status_values(found, watch, speed))
+        print_json(_status_values(found, watch, needs_supervisor))
 
 
-def _show_status(workdir: PurePath, found: RunStatus, watch: Watch | None, speed: Pace | None) -> None:
+def _speed(workdir: PurePath) -> Speed | None:
+    from tpulm.cloud.status import speed_of
+    from tpulm.train.metrics import read_metrics
+
+    try:
+        return speed_of((record.step, record.values) for record in read_metrics(workdir) if record.kind == "train")
+    except (TpulmError, KeyError):
+        return None
+
+
+def _show_status(workdir: PurePath, found: RunStatus, watch: Watch | None, needs_supervisor: bool) -> None:
     from tpulm.cloud.status import spent
+    from tpulm.cloud.supervisor_vm import in_words
 
     job, now = found.job, time.time()
     attempts = spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
-    step = step_of(job, speed, found.newest_step)
-    percent = f" ({step / found.steps:.0%})" if found.steps else ""
+    percent = f" ({found.step / found.steps:.0%})" if found.steps else ""
+    supervisor = found.supervisor or ("none" if found.needs_supervisor else "")
+    if watch is not None and not (job.is_over and watch.state is None) and (watch.is_of_use or not found.supervisor):
+        supervisor = in_words(watch)
+    state = ""
+    if job.node is not None:
+        last = f"(last seen: {job.node.state or 'nothing'})"
+        if found.node is None:
+            state = f"not known: {found.unseen} {last}"
+        elif found.node.state is None:
+            state = f"gone, or not there yet {last}"
+        else:
+            state = f"{found.node.state}, {found.node.workers} worker{'s' * (found.node.workers != 1)}"
+    speed, left = "", found.seconds_left
+    if found.speed is not None and job.status != "done":
+        tokens = found.speed.tokens_per_second
+        speed = f"{1 / found.speed.seconds_per_step:,.2f} steps/s{f', {tokens:,.0f} tokens/s' if tokens else ''}"
+        speed += "" if left is None else f"; {duration(left)} of training left"
     rows = {
         "run": f"{job.run}: {job.status}" + (", to be stopped" if job.status == "active" and job.wanted == "stopped" else ""),
         "message": job.message,
-        "supervisor": _supervisor_row(found, watch),
-        "TPU": f"{'spot ' * job.spot}{job.accelerator}"
-        + (f", {job.node.name} in {job.node.zone}" if job.node else ", none now"),
-        "state": _state(found),
+        "supervisor": supervisor,
+        "TPU": f"{'spot ' * job.spot}{job.accelerator}, " + (f"{job.node.name} in {job.node.zone}" if job.node else "none now"),
+        "state": state,
         "workers": ", ".join(
-            f"{beat.worker}: {beat.state or 'alive'}, {duration(now - beat.time)} ago" for beat in found.beats
+            f"{beat.worker}: {beat.state or 'alive'}, {duration(now - beat.time)} ago" for beat in found.heartbeats
         ),
-        "step": f"{step:,} of {'?' if found.steps is None else f'{found.steps:,}'}{percent}",
+        "step": f"{found.step:,} of {'?' if found.steps is None else f'{found.steps:,}'}{percent}",
         "checkpoint": f"step {found.newest_step:,}" if found.newest_step else "none yet",
         "model": f"{workdir}/export" if job.status == "done" else "",
-        "speed": _speed(found, speed),
-        "cost": total(attempts) + (f" of {dollars(found.budget)}" if found.budget is not None else ", no budget"),
+        "speed": speed,
+        "cost": _total(attempts) + (f" of {dollars(found.budget)}" if found.budget is not None else ", no budget"),
     }
     print_table(f"{workdir}", {name: value for name, value in rows.items() if value})
     _show_attempts(job, attempts)
-    if _needs_supervisor(found, watch):
+    if needs_supervisor:
         console.print(
             f"\n[bold yellow]nothing supervises this run[/]: what is preempted stays so, and nobody watches the budget. "
             f"Take it up with:\n    tpulm cloud attach --workdir {escape(str(workdir))}",
@@ -445,60 +441,38 @@ def _show_status(workdir: PurePath, found: RunStatus, watch: Watch | None, speed
         )
 
 
-def _supervisor_row(found: RunStatus, watch: Watch | None) -> str:
-    from tpulm.cloud.supervisor_vm import in_words
-
-    if watch is not None and not (found.job.is_over and watch.state is None) and (watch.is_of_use or not found.supervisor):
-        return in_words(watch)
-    return found.supervisor or ("none" if found.needs_supervisor else "")
-
-
-def _needs_supervisor(found: RunStatus, watch: Watch | None) -> bool:
-    return found.needs_supervisor and not (watch is not None and watch.is_beginning)
-
-
-def _state(found: RunStatus) -> str:
-    if found.job.node is None:
-        return ""
-    if found.sight is None:
-        return f"not known: {found.unseen} (last seen: {found.job.node.state or 'nothing'})"
-    if found.sight.state is None:
-        return f"gone, or not there yet (last seen: {found.job.node.state or 'nothing'})"
-    return f"{found.sight.state}, {found.sight.workers} worker{'s' * (found.sight.workers != 1)}"
-
-
-def _speed(found: RunStatus, speed: Pace | None) -> str:
-    left = seconds_left(found.job, speed, found.steps, found.newest_step)
-    if speed is None or found.job.status == "done":
-        return ""
-    tokens = f", {speed.tokens_per_second:,.0f} tokens/s" if speed.tokens_per_second else ""
-    remaining = "" if left is None else f"; {duration(left)} of training left"
-    return f"{1 / speed.seconds_per_step:,.2f} steps/s{tokens}{remaining}"
-
-
 def _show_attempts(job: Job, attempts: Sequence[Spent]) -> None:
-    from tpulm.cloud.job import Node
-
-    if not (job.attempts or job.node):
+    begun = [*job.attempts, *([job.node] if job.node else [])]
+    if not begun:
         console.print("no attempt has begun yet")
         return
-    costs = {item.attempt: item for item in attempts}
     rows = []
-    for item in [*job.attempts, *([job.node] if job.node else [])]:
-        number, ended = (item.attempt, None) if isinstance(item, Node) else (item.number, item.ended_at)
-        begun = item.intended_at
-        times = (moment(begun), moment(item.ready_at, after=begun), moment(ended, after=begun))
-        one = costs[number]
-        why = item.ending or "running"
-        rows.append((f"{number}, {item.zone}", *times, why, f"{one.steps:,}", dollars(one.dollars)))
-    print_table("", rows, header=("attempt", "begun", "ready", "ended", "why", "steps", "cost"))
-    if job.attempts and job.status == "active":
+    for item, cost in zip(begun, attempts, strict=True):
+        moments = (item.intended_at, item.ready_at, getattr(item, "ended_at", None))
+        times = (_moment(at, after=None if n == 0 else item.intended_at) for n, at in enumerate(moments))
+        counted = (f"{cost.steps:,}", duration(cost.hours * 3600), dollars(cost.dollars))
+        rows.append((f"{cost.attempt}, {cost.zone}", *times, item.ending or "running", *counted))
+    print_table("Attempts", rows, header=("attempt", "begun", "ready", "ended", "why", "steps", "billed", "cost"))
+    if job.attempts and job.status != "done":
         console.print(f"the last one ended because: {escape(job.attempts[-1].detail)}", soft_wrap=True)
 
 
-def _status_values(found: RunStatus, watch: Watch | None, speed: Pace | None) -> dict[str, Any]:
-    from dataclasses import asdict
+def _total(attempts: Sequence[Spent]) -> str:
+    """What they have cost together; "at least" that where a price is not known."""
+    known = [item.dollars for item in attempts if item.dollars is not None]
+    return "at least " * (len(known) < len(attempts)) + dollars(sum(known))
 
+
+def _moment(at: float | None, *, after: float | None = None) -> str:
+    """In local time; without the day where that is the day of `after`."""
+    if at is None:
+        return "-"
+    local = time.localtime(at)
+    same_day = after is not None and time.localtime(after)[:3] == local[:3]
+    return time.strftime("%H:%M" if same_day else "%m-%d %H:%M", local)
+
+
+def _status_values(found: RunStatus, watch: Watch | None, needs_supervisor: bool) -> dict[str, Any]:
     from tpulm.cloud.status import spent
 
     job, now = found.job, time.time()
@@ -508,17 +482,18 @@ def _status_values(found: RunStatus, watch: Watch | None, speed: Pace | None) ->
         "attempts": [item.model_dump(mode="json") for item in job.attempts],
         "running": [vars(item) for item in attempts if not item.ending],
         "supervisor": found.supervisor,
-        "needs_supervisor": _needs_supervisor(found, watch),
+        "needs_supervisor": needs_supervisor,
         "supervisor_vm": None if watch is None else asdict(watch),
-        "state": found.sight.state if found.sight else None,
+        "state": found.node.state if found.node else None,
         "state_unknown_because": found.unseen or None,
         "workers": [
-            {"worker": beat.worker, "state": beat.state, "seconds_since_heartbeat": now - beat.time} for beat in found.beats
+            {"worker": beat.worker, "state": beat.state, "seconds_since_heartbeat": now - beat.time}
+            for beat in found.heartbeats
         ],
         "checkpoint_step": found.newest_step,
         "steps": found.steps,
-        "steps_per_second": None if speed is None else 1 / speed.seconds_per_step,
-        "seconds_left": seconds_left(found.job, speed, found.steps, found.newest_step),
+        "steps_per_second": None if found.speed is None else 1 / found.speed.seconds_per_step,
+        "seconds_left": found.seconds_left,
         "dollars": job.dollars(now),
         "budget": found.budget,
     }
@@ -538,51 +513,35 @@ def logs(
     The log goes to stdout, everything else to stderr. Workers send theirs every 15 seconds.
     """
     from tpulm import storage
-    from tpulm.cloud import logs as reading
+    from tpulm.cloud import status as reading
+    from tpulm.cloud import supervisor_vm
+    from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
 
     control = Control(workdir)
     if supervisor:
-        _supervisor_log(control, follow=follow)
-        return
-    if follow:
-        gaps = reading.follow(control, worker, attempt=attempt, write=_to_stdout, tell=_announce)
-        if gaps:
-            _announce(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}")
-        return
-    number = reading.attempt_of(control.job(), attempt)
-    path = reading.log_path(control, number, worker)
+        vm, path = supervisor_vm.recorded(control), supervisor_vm.log_path(control)
+        if vm is None:
+            raise TpulmError("no VM supervises this run; 'tpulm cloud launch --supervise cloud' has one do it")
+        if follow:
+            if supervisor_vm.follow(control, ComputeApi(vm.project), write=_write, tell=_announce) is None:
+                _announce("its VM is gone: nobody supervises this run; 'tpulm cloud attach' does")
+            return
+        title, missing = "", f"{vm} has sent no log yet: there is no {path}"
+    else:
+        if follow:
+            if gaps := reading.follow(control, worker, attempt=attempt, write=_write, tell=_announce):
+                _announce(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}")
+            return
+        number = reading.attempt_of(control.job(), attempt)
+        path = reading.log_path(control, number, worker)
+        title = f"attempt {number}, worker {worker}"
+        missing = f"worker {worker} of attempt {number} has sent no log: there is no {path}"
     if storage.info(path) is None:
-        raise TpulmError(f"worker {worker} of attempt {number} has sent no log: there is no {path}")
-    _announce(f"attempt {number}, worker {worker}")
-    _to_stdout(storage.read_bytes(path))
-
-
-def _supervisor_log(control: Control, *, follow: bool) -> None:
-    from tpulm import storage
-    from tpulm.cloud import supervisor_vm
-    from tpulm.cloud.compute import ComputeApi
-
-    vm, path = supervisor_vm.recorded(control), supervisor_vm.log_path(control)
-    if vm is None:
-        raise TpulmError("no VM supervises this run; 'tpulm cloud launch --supervise cloud' has one do it")
-    if follow:
-        if supervisor_vm.follow(control, ComputeApi(vm.project), write=_to_stdout, tell=_announce) is None:
-            _announce("its VM is gone: nobody supervises this run; 'tpulm cloud attach' does")
-        return
-    if storage.info(path) is None:
-        raise TpulmError(f"{vm} has sent no log yet: there is no {path}")
-    _to_stdout(storage.read_bytes(path))
-
-
-def _to_stdout(content: bytes) -> None:
-    if content:
-        sys.stdout.write(content.decode("utf-8", "replace"))
-        sys.stdout.flush()
-
-
-def _announce(line: str) -> None:
-    console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+        raise TpulmError(missing)
+    if title:
+        _announce(title)
+    _write(storage.read_bytes(path))
 
 
 def ssh(workdir: WorkDir, worker: Worker = 0, project: Project = None) -> None:
@@ -620,64 +579,41 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     price of regional storage. "?" is a price that is not known, and is not counted. Google's bill has the last word: network
     and discounts are not counted.
     """
-    from dataclasses import asdict
-
     from tpulm.cloud import supervisor_vm
     from tpulm.cloud.compute import ComputeApi
     from tpulm.cloud.control import Control
-    from tpulm.cloud.prices import saved
-    from tpulm.cloud.status import cost as reckon
-    from tpulm.cloud.status import launched_with, total_steps
+    from tpulm.cloud.status import cost_of, read_status
 
-    control = Control(workdir)
-    job = control.job()
     with console.status(f"Looking at {workdir} …"):
-        newest = max(Control(workdir).newest_step(), job.newest_step)
-        left = seconds_left(job, pace(workdir), total_steps(workdir), newest)
-        found = reckon(job, workdir, now=time.time(), newest_step=newest, seconds_left=left, prices=saved(control.folder))
-        watch = supervisor_vm.watch(control, ComputeApi(job.project) if job.project else None)
-    budget = launched_with(control).get("budget")
-    rows = [
-        (
-            str(item.attempt),
-            item.zone,
-            item.ending or "running",
-            f"{item.steps:,}",
-            duration(item.hours * 3600),
-            dollars(item.dollars),
-        )
-        for item in found.attempts
-    ]
-    if rows:
-        print_table(f"{workdir}", rows, header=("attempt", "zone", "why it ended", "steps", "billed", "cost"))
+        status = read_status(workdir, None, _speed(workdir))
+        found, job = cost_of(status, workdir, now=time.time()), status.job
+        watch = supervisor_vm.watch(Control(workdir), ComputeApi(job.project) if job.project else None)
+    _show_attempts(job, found.attempts)
     why = "no speed yet" if found.hours_left is None else "no price"
     at_end = f"not known: {why}" if found.dollars_at_end is None else dollars(found.dollars_at_end)
     if found.dollars_at_end is not None and found.hours_left:
         at_end += f", after {duration(found.hours_left * 3600)} of training more"
-    print_table(
-        "" if rows else f"{workdir}",
-        {
-            "so far": total(found.attempts) + ("" if budget is None else f" of {dollars(budget)}"),
-            "now": f"{dollars(found.dollars_per_hour)} an hour" if found.runs else "no TPU is billed",
-            "at the end": at_end,
-            "prices": "; ".join(map(str, found.prices)) or "as launched; where from is not written down",
-            **({} if watch is None else {"supervisor": _supervisor_cost(watch)}),
-            "work folder": f"{found.stored.bytes / 1e9:,.2f} GB in {found.stored.objects:,} objects, "
-            f"{dollars(found.stored.dollars_per_month)} a month in {found.stored.region} "
-            f"({found.stored.prices_source}, {found.stored.prices_as_of})",
-        },
+    rows = {
+        "so far": _total(found.attempts) + ("" if status.budget is None else f" of {dollars(status.budget)}"),
+        "now": f"{dollars(found.dollars_per_hour)} an hour" if found.runs else "no TPU is billed",
+        "at the end": at_end,
+        "prices": "; ".join(map(str, found.prices)) or "as launched; where from is not written down",
+    }
+    if watch is not None:
+        price = f"${watch.price.dollars_per_hour} an hour ({watch.price.origin})" if watch.price else "a price not known"
+        rows["supervisor"] = (
+            f"{dollars(watch.dollars)} more for {duration(watch.hours * 3600)} of {watch.vm.name}, an {watch.vm.machine_type} "
+            f"at {price}, without its disk and address"
+        )
+    rows["work folder"] = (
+        f"{found.stored.bytes / 1e9:,.2f} GB in {found.stored.objects:,} objects, "
+        f"{dollars(found.stored.dollars_per_month)} a month in {found.stored.region} "
+        f"({found.stored.prices_source}, {found.stored.prices_as_of})"
     )
+    print_table(f"{workdir}", rows)
     if as_json:
         of_vm = {} if watch is None else {"supervisor": {"hours": watch.hours, "dollars": watch.dollars}}
-        print_json({**asdict(found), "budget": budget, **of_vm})
-
-
-def _supervisor_cost(watch: Watch) -> str:
-    price = f"${watch.price.dollars_per_hour} an hour ({watch.price.origin})" if watch.price else "a price not known"
-    return (
-        f"{dollars(watch.dollars)} more for {duration(watch.hours * 3600)} of {watch.vm.name}, an {watch.vm.machine_type} at "
-        f"{price}, without its disk and address"
-    )
+        print_json({**asdict(found), "budget": status.budget, **of_vm})
 
 
 def down(
@@ -748,32 +684,11 @@ def _job_of(workdir: PurePath) -> tuple[Job | None, str]:
 
 
 def _stop_run(workdir: PurePath, project: str, *, run: str | None) -> None:
-    """Raises TpulmError unless nothing of it bills."""
-    from tpulm.cloud import supervisor_vm, teardown
-    from tpulm.cloud.compute import AllResources, ComputeApi
-    from tpulm.cloud.control import Control
-    from tpulm.runtime import interrupt
+    from tpulm.cloud import teardown
 
-    compute = ComputeApi(project)
-    api = AllResources(project, compute)
-    if run is not None:
-        with interrupt.handled():
-            job = teardown.stop(
-                workdir,
-                api,
-                newest_step=Control(workdir).newest_step,
-                tell=lambda line: console.print(escape(line), soft_wrap=True),
-            )
-        console.print(f"{job.run} is over: {escape(job.message or job.status)}", soft_wrap=True)
-    supervisor_vm.end(Control(workdir), compute, tell=lambda line: console.print(escape(line), soft_wrap=True))
     with drawn_progress() as progress:
-        seen = teardown.left(api, workdir, run, progress=progress)
-    if seen.resources:
-        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in seen.resources])
-        raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
-    if seen.silent:
-        raise TpulmError(f"{some_of(seen.silent)} could not be looked at, so something of {workdir} may be left there")
-    console.print(f"[bold green]nothing is left that bills[/]: no TPU or VM of it in {seen.zones} zones of {escape(project)}")
+        zones = teardown.end(workdir, project, run=run, tell=_print, progress=progress)
+    console.print(f"[bold green]nothing is left that bills[/]: no TPU or VM of it in {zones} zones of {escape(project)}")
 
 
 def _to_delete(workdir: PurePath, *, work: bool, data: bool) -> list[Files]:
@@ -796,70 +711,3 @@ def _confirm_names(workdir: PurePath, *, work: bool, data: bool, bucket: str) ->
         if typed.strip() != name:
             console.print("that is another name: nothing was stopped or deleted")
             raise typer.Exit(1)
-
-
-_RECENT = 50  # records of training from which the speed is told
-
-
-@dataclass(frozen=True)
-class Pace:
-    step: int  # of the newest record of training
-    at: float  # its time, seconds since 1970
-    seconds_per_step: float
-    tokens_per_second: float | None
-
-
-def api_of(workdir: PurePath, project: str | None) -> TpuApi | None:
-    from tpulm.cloud.status import project_of
-    from tpulm.cloud.tpu_api import TpuApi
-
-    named = project_of(workdir, project)
-    return TpuApi(named) if named else None
-
-
-def pace(workdir: PurePath) -> Pace | None:
-    """From the newest records of training, as the middle of the times between them: pauses between attempts do not count."""
-    from tpulm.train.metrics import read_metrics
-
-    try:
-        records = [record for record in read_metrics(workdir) if record.kind == "train" and "time" in record.values][-_RECENT:]
-    except (TpulmError, KeyError):
-        return None
-    times = [
-        (after.values["time"] - before.values["time"]) / (after.step - before.step)
-        for before, after in pairwise(records)
-        if after.step > before.step and after.values["time"] > before.values["time"]
-    ]
-    if not times:
-        return None
-    tokens = [record.values["tokens_per_second"] for record in records if "tokens_per_second" in record.values]
-    newest = records[-1]
-    return Pace(newest.step, newest.values["time"], median(times), median(tokens) if tokens else None)
-
-
-def step_of(job: Job, speed: Pace | None, newest: int) -> int:
-    """Where training is: at the newest record of the attempt that runs, else at the checkpoint from which it goes on."""
-    runs = job.node is not None and speed is not None and speed.at > job.node.intended_at
-    return max(newest, speed.step) if runs and speed is not None else newest
-
-
-def seconds_left(job: Job, speed: Pace | None, steps: int | None, newest: int) -> float | None:
-    """Of training."""
-    if speed is None or steps is None:
-        return None
-    return max(0, steps - step_of(job, speed, newest)) * speed.seconds_per_step
-
-
-def total(attempts: Sequence[Spent]) -> str:
-    """What they have cost together; "at least" that where a price is not known."""
-    known = [item.dollars for item in attempts if item.dollars is not None]
-    return "at least " * (len(known) < len(attempts)) + dollars(sum(known))
-
-
-def moment(at: float | None, *, after: float | None = None) -> str:
-    """In local time; without the day where that is the day of `after`."""
-    if at is None:
-        return "-"
-    local = time.localtime(at)
-    same_day = after is not None and time.localtime(after)[:3] == local[:3]
-    return time.strftime("%H:%M" if same_day else "%m-%d %H:%M", local)

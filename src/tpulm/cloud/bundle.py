@@ -2,7 +2,7 @@
 
 agent.py and others   what boot.sh starts: agent.py, or supervise.py on a supervisor's VM
 bundle.json           which tpulm this is, and how it is installed where a VM does not have it
-tpulm-….whl, pins.txt tpulm itself, and the versions of all that it needs, as they are on the launching machine
+source, pins.txt      tpulm itself, and the versions of all that it needs, as they are on the launching machine
 supervisor.txt        the same for a supervisor's VM, which has neither JAX nor the memory for it
 uv                    the installer
 wheels, interpreter   for VMs that reach no package index: what pins.txt names, and a CPython
@@ -10,10 +10,7 @@ wheels, interpreter   for VMs that reach no package index: what pins.txt names, 
 
 from __future__ import annotations
 
-import base64
-import csv
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -39,9 +36,8 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "probe.py", "services.py", "supervise.py")
 _EXTRAS = ("gcs",)  # of tpulm, on a TPU VM
-_GOOGLE = frozenset(["google-auth", "google-cloud-storage", "google-cloud-tpu", "google-crc32c"])
+_GOOGLE = frozenset(["google-auth", "google-cloud-storage", "google-crc32c"])
 _SUPERVISION = _GOOGLE | {"etils", "protobuf", "pydantic", "rich", "typer"}  # what of tpulm[cloud] supervising imports
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # zip's own
 
 
 def source_folder() -> Path:
@@ -78,12 +74,10 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
     `python`: an interpreter on the VM's image that has this tpulm already. `offline`: for VMs that reach no package index, with
     an interpreter and all wheels, about 500 MB. Raises MissingExtra, and TpulmError for what cannot be fetched.
     """
-    wheel = _wheel()
     described = {
         "digest": digest(source_folder()),
         "python": python,
         "python_version": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "wheel": wheel[0],
     }
     needed, supervisors = pins(), supervisor_pins()
     with storage.explain("write to", folder):
@@ -92,7 +86,7 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
             "bundle.json": (json.dumps(described, indent=2, sort_keys=True) + "\n").encode(),
             "pins.txt": ("\n".join(needed) + "\n").encode(),
             "supervisor.txt": ("\n".join(supervisors) + "\n").encode(),
-            wheel[0]: wheel[1],
+            **_source(),
             "uv": fetch_uv(folder),
         }
         if offline:
@@ -152,36 +146,16 @@ def _installed(waiting: list[Requirement]) -> list[str]:
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
 
-def _wheel() -> tuple[str, bytes]:
-    """(file name, content) of the tpulm that is running, however it was installed."""
-    version = metadata.version("tpulm")
-    described = f"tpulm-{version}.dist-info"
+def _source() -> dict[str, bytes]:
+    """The tpulm that is running, however it was installed, with what importlib.metadata reads of it."""
     package = source_folder()
     files = {
-        f"tpulm/{path.relative_to(package)}": path.read_bytes()
-        for path in sorted(package.rglob("*"))
+        f"source/tpulm/{path.relative_to(package)}": path.read_bytes()
+        for path in package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    files[f"{described}/METADATA"] = str(metadata.metadata("tpulm")).encode()
-    files[f"{described}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: tpulm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    files[f"{described}/entry_points.txt"] = b"[console_scripts]\ntpulm = tpulm.cli.app:main\n"
-    files[f"{described}/RECORD"] = _record(files, f"{described}/RECORD")
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, data in files.items():
-            wheel.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
-    return f"tpulm-{version}-py3-none-any.whl", content.getvalue()
-
-
-def _record(files: Mapping[str, bytes], own: str) -> bytes:
-    """Every file with its hash, as https://packaging.python.org/en/latest/specifications/recording-installed-packages/ says."""
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    for name, data in files.items():
-        hashed = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        writer.writerow([name, f"sha256={hashed}", len(data)])
-    writer.writerow([own, "", ""])
-    return lines.getvalue().encode()
+    described = f"source/tpulm-{metadata.version('tpulm')}.dist-info/METADATA"
+    return {**files, described: str(metadata.metadata("tpulm")).encode()}
 
 
 def _pack(files: Mapping[str, bytes | Path], target: Path) -> None:

@@ -7,14 +7,13 @@ of its errors. Requests and fields: https://cloud.google.com/compute/docs/refere
 from __future__ import annotations
 
 import contextlib
-import datetime
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tpulm.cloud.decide import Refusal
-from tpulm.cloud.google_rest import GoogleError, GoogleRest
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, explained, moment
 from tpulm.cloud.provider import LABEL, WORKDIR, NodeStatus, Refused, Resource
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
@@ -30,7 +29,6 @@ _OPERATION_SECONDS = 600.0
 _POLL_SECONDS = 1.0
 _QUOTA = frozenset(["quotaExceeded", "QUOTA_EXCEEDED", "limitExceeded", "LIMIT_EXCEEDED"])
 _BUSY = ("ZONE_RESOURCE_POOL_EXHAUSTED", "RESOURCE_POOL_EXHAUSTED", "RESOURCE_NOT_READY", "UNSUPPORTED_OPERATION")
-_RATE = frozenset(["rateLimitExceeded", "RATE_LIMIT_EXCEEDED"])
 
 
 @dataclass(frozen=True)
@@ -59,30 +57,26 @@ class ComputeApi:
 
     def insert(self, zone: str, body: Mapping[str, Any]) -> bool:
         """Returns when it runs; False where there is one of that name. Raises Refused."""
-        with _explained():
+        with explained("Compute Engine"):
             try:
                 operation = self.rest.post("compute", f"{self._zone(zone)}/instances", body)
             except GoogleError as error:
                 if error.status == 409:
                     return False
-                if 400 <= error.status < 500 and error.status not in (401, 408, 429) and error.reason not in _RATE:
+                if error.is_final and error.status != 401:
                     raise Refused(_kind(error), str(error)) from error
                 raise
             self._settled(zone, operation)
             return True
 
     def find(self, name: str, zone: str) -> Instance | None:
-        with _explained():
-            try:
-                return _instance(self.rest.get("compute", f"{self._zone(zone)}/instances/{name}"))
-            except GoogleError as error:
-                if error.missing:
-                    return None
-                raise
+        with explained("Compute Engine"):
+            found = self.rest.find("compute", f"{self._zone(zone)}/instances/{name}")
+            return None if found is None else _instance(found)
 
     def delete(self, name: str, zone: str) -> None:
         """Returns when it is gone."""
-        with _explained():
+        with explained("Compute Engine"):
             try:
                 operation = self.rest.request("DELETE", "compute", f"{self._zone(zone)}/instances/{name}")
                 with contextlib.suppress(Refused):
@@ -95,7 +89,7 @@ class ComputeApi:
         """Those of runs, or of one, in all zones; none where Compute Engine is off."""
         found: list[Instance] = []
         query = {"filter": f"labels.{LABEL}:*" if run is None else f"labels.{LABEL}={run}", "returnPartialSuccess": "true"}
-        with _explained():
+        with explained("Compute Engine"):
             try:
                 for page in self.rest.pages("compute", f"{self._project}/aggregated/instances", **query):
                     for zone, scope in page.get("items", {}).items():
@@ -112,13 +106,8 @@ class ComputeApi:
 
     def zones(self, region: str) -> list[str]:
         """Of a region; none where there is no such region for this project."""
-        with _explained():
-            try:
-                found = self.rest.get("compute", f"{self._project}/regions/{region}")
-            except GoogleError as error:
-                if error.missing:
-                    return []
-                raise
+        with explained("Compute Engine"):
+            found = self.rest.find("compute", f"{self._project}/regions/{region}") or {}
         return sorted(_last(url) for url in found.get("zones", ()))
 
     def _settled(self, zone: str, operation: dict[str, Any]) -> None:
@@ -218,16 +207,9 @@ def _instance(found: Mapping[str, Any]) -> Instance:
         dict(found.get("labels", {})),
         {item["key"]: item.get("value", "") for item in found.get("metadata", {}).get("items", ())},
         _last(found.get("machineType", "")),
-        _moment(found.get("creationTimestamp")),
-        _moment(ends),
+        moment(found.get("creationTimestamp")),
+        moment(ends),
     )
-
-
-def _moment(text: str | None) -> float | None:
-    """Of "2026-11-23T04:05:06.789-08:00"."""
-    with contextlib.suppress(ValueError, TypeError):
-        return datetime.datetime.fromisoformat(text or "").timestamp()
-    return None
 
 
 def _last(url: str) -> str:
@@ -242,13 +224,3 @@ def _kind(error: GoogleError) -> Refusal:
         return "stock-out"
     denied = error.refused or "does not have access to service account" in error.message
     return "denied" if denied else "invalid"
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except GoogleError as error:
-        if 400 <= error.status < 500 and error.status not in (408, 409, 429) and error.reason not in _RATE:
-            raise CloudRefused(f"Compute Engine refused: {error}") from error
-        raise Unavailable(f"Compute Engine failed: {error}; try again later") from error

@@ -26,7 +26,7 @@ from tpulm.workfolder import read_result
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     worker: int
     time: float  # seconds since 1970
     state: str  # "starting", "training", …
@@ -51,6 +51,10 @@ class Control:
         """Where to run, and the bundle."""
         return self.folder / "settings.json"
 
+    def launched_with(self) -> dict[str, Any]:
+        """Where it was launched to run, and the bundle; empty where that is not there, or cannot be read."""
+        return read_object(self.settings_file) if storage.exists(self.settings_file) else {}
+
     def is_complete(self) -> bool:
         """Whether the run's last result is there."""
         return read_result(self.folder.parent, "export") is not None
@@ -63,7 +67,7 @@ class Control:
         """Raises ConfigError where the work folder has none."""
         found = self.read()
         if found is None:
-            raise self._no_job()
+            raise self.no_run()
         return found[0]
 
     def read(self) -> tuple[Job, str] | None:
@@ -84,27 +88,27 @@ class Control:
         while True:
             found = self.read()
             if found is None:
-                raise self._no_job()
+                raise self.no_run()
             changed = how(found[0])
             if changed == found[0] or self.replace(changed, found[1]) is not None:
                 return changed
 
-    def _no_job(self) -> ConfigError:
+    def no_run(self) -> ConfigError:
         return ConfigError(f"{self.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
 
     def attempt(self, number: int) -> PurePath:
         return self.folder / "attempts" / str(number)
 
-    def beats(self, attempt: int) -> list[Beat]:
+    def heartbeats(self, attempt: int) -> list[Heartbeat]:
         """What cannot be read, a VM that is writing or in disorder, is left out."""
         return [beat for worker in self.heard(attempt) if (beat := self.beat(attempt, worker)) is not None]
 
-    def beat(self, attempt: int, worker: int) -> Beat | None:
+    def beat(self, attempt: int, worker: int) -> Heartbeat | None:
         """The newest one of a worker that was heard; None where it cannot be read."""
         found = read_object(self.attempt(attempt) / f"beat-{worker}.json")
         if not isinstance(found.get("time"), int | float):
             return None
-        return Beat(worker, found["time"], str(found.get("state", "")), _step(found), str(found.get("stage", "train")))
+        return Heartbeat(worker, found["time"], str(found.get("state", "")), _step(found), str(found.get("stage", "train")))
 
     def heard(self, attempt: int) -> dict[int, int]:
         """Worker -> the version of its heartbeat: another one with each beat, whatever the clocks say."""

@@ -23,7 +23,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Intend:
+class RecordAttempt:
     """Record a new attempt."""
 
 
@@ -68,11 +68,11 @@ class Promote:
 
 
 @dataclass(frozen=True)
-class Beside:
+class OfSpare:
     """The same for a spare node."""
 
     node: str
-    action: Intend | Create | Adopt | Note | MarkForDeletion | Bury
+    action: RecordAttempt | Create | Adopt | Note | MarkForDeletion | RecordEnd
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class GiveUp:
 
 
 @dataclass(frozen=True)
-class Bury:
+class RecordEnd:
     """The node is gone: record the end of its attempt."""
 
     pause: float  # before the next one
@@ -101,25 +101,25 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Rest:
+class Finished:
     """It was over already."""
 
 
 Action = (
     Wait
-    | Intend
+    | RecordAttempt
     | Create
     | Adopt
     | Note
     | AskToStop
     | MarkForDeletion
     | Promote
-    | Beside
+    | OfSpare
     | Delete
     | GiveUp
-    | Bury
+    | RecordEnd
     | Close
-    | Rest
+    | Finished
 )
 
 
@@ -209,7 +209,7 @@ _USERS = frozenset([2, 3, 4])  # exit codes that say: the run, its data, its per
 
 
 def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
-    """The node first; then those beside it, as soon as it has nothing to do but to wait or to be deleted."""
+    """The node first; then the spare ones, as soon as it has nothing to do but to wait or to be deleted."""
     if not _is_over(job) and (job.node is None or job.node.ending is not None):
         alive = [node.name for node in job.spare if node.ending is None]
         if alive:
@@ -224,14 +224,14 @@ def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
 def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
     """The job after an action. Of one that asks the cloud for something: after the cloud took it."""
     match action:
-        case Intend():
+        case RecordAttempt():
             return jobs.intended(job, now=now)
         case Create() | Adopt():
             return jobs.with_node(job, requested=True, since=now)
         case Note(state):
             return jobs.seen(job, state, now=now, unseen=seen.unseen, heard=bool(seen.silence), created_at=seen.created_at)
         case AskToStop(because):
-            return jobs.asked_to_stop(job, because, now=now)
+            return jobs.with_node(job, asked_to_stop=now, asked_because=because)
         case MarkForDeletion(why, detail, step):
             heard = bool(seen.silence) or seen.outcome is not None
             came_and_went = why in ("lost", "preempted") or (why == "withdrawn" and seen.state is None)
@@ -239,15 +239,16 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
             return jobs.ending(job, why, detail, heard=heard, created_at=seen.created_at, billed_from=billed_from, step=step)
         case Promote(name):
             return jobs.promoted(job, name)
-        case Beside(name, Bury()):
+        case OfSpare(name, RecordEnd()):
             return jobs.dropped(job, name, now=now)
-        case Beside(name, same):
-            return jobs.with_beside(job, recorded(jobs.beside(job, name), same, seen.spare.get(name, Seen()), now))
-        case Bury(pause):
+        case OfSpare(name, same):
+            return jobs.with_spare(job, recorded(jobs.of_spare(job, name), same, seen.spare.get(name, Seen()), now))
+        case RecordEnd(pause):
             return jobs.ended(job, now=now, newest_step=seen.newest_step, pause=pause)
         case Close(status, message):
-            return jobs.closed(job, status, message)
-        case Wait() | Delete() | GiveUp() | Rest():
+            assert not job.nodes
+            return job.model_copy(update={"status": status, "message": message})
+        case Wait() | Delete() | GiveUp() | Finished():
             return job
 
 
@@ -263,7 +264,9 @@ def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, polic
 def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
     if job.node is None:
         action = _without_node(job, seen, now, policy)
-        return Wait("what was queued elsewhere is being deleted") if job.spare and isinstance(action, Close | Rest) else action
+        return (
+            Wait("what was queued elsewhere is being deleted") if job.spare and isinstance(action, Close | Finished) else action
+        )
     if job.node.ending is not None:
         return _deleting(job, job.node, job.node.ending, seen, now, policy)
     if not job.node.requested:
@@ -284,10 +287,10 @@ def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | D
         elif node.ending is None and _is_up(its):
             return Promote(node.name)
         else:
-            due = _of_node(jobs.beside(job, node.name), its, now, policy)
+            due = _of_node(jobs.of_spare(job, node.name), its, now, policy)
         match due:
-            case Intend() | Create() | Adopt() | Note() | MarkForDeletion() | Bury():
-                return Beside(node.name, due)
+            case RecordAttempt() | Create() | Adopt() | Note() | MarkForDeletion() | RecordEnd():
+                return OfSpare(node.name, due)
             case Delete():
                 action = action if isinstance(action, GiveUp) else due
             case GiveUp():  # while the run goes on elsewhere it is tried on
@@ -308,7 +311,7 @@ def _is_up(seen: Seen) -> bool:
 
 def _without_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
     if job.status != "active":
-        return Rest()
+        return Finished()
     if seen.complete:
         return Close("done", "the run is complete")
     if job.wanted != "running":
@@ -326,7 +329,7 @@ def _without_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
         )
     if now < job.not_before:
         return Wait(f"the next attempt is in {job.not_before - now:.0f} s")
-    return Intend()
+    return RecordAttempt()
 
 
 def _intended(job: Job, node: Node, seen: Seen) -> Action:
@@ -351,7 +354,7 @@ def _deleting(job: Job, node: Node, why: Ending, seen: Seen, now: float, policy:
         return Wait(f"{node.name} is being deleted") if seen.state == "DELETING" else Delete()
     if seen.pending or _may_appear(node, seen, now, policy):
         return Wait(f"whether {node.name} will be created is not known yet")
-    return Bury(0.0 if why in FINAL else _pause(job, why, seen, policy))
+    return RecordEnd(0.0 if why in FINAL else _pause(job, why, seen, policy))
 
 
 def _may_appear(node: Node, seen: Seen, now: float, policy: Policy) -> bool:

@@ -8,18 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from tpulm import readable
-from tpulm.accelerators import Accelerator
 from tpulm.cloud import google_rest, policies, prices
 from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import CloudRefused, ConfigError, suggest
-from tpulm.storage.causes import words
+from tpulm.errors import CloudRefused, ConfigError, Unavailable, suggest
 
 CONSOLE = "https://console.cloud.google.com"
 OBJECTS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")
@@ -29,6 +27,7 @@ ACT_AS = "iam.serviceAccounts.actAs"
 _NODES = ("tpu.nodes.create", *SELF_DELETION, "tpu.operations.get")  # queued resources have no permissions of their own
 _ADDRESSES = "IN_USE_ADDRESSES"
 _PATIENCE_SECONDS = 20.0  # there is somebody waiting
+_SETUP = "tpulm cloud setup"
 
 _DUAL_REGIONS = {  # Google's predefined ones
     "NAM4": ("us-central1", "us-east1"),
@@ -81,16 +80,30 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     return checks
 
 
+def require(settings: CloudSettings) -> None:
+    """Raises CloudRefused with all that is wrong, and what to do about it."""
+    wrong = [check for check in examine(settings) if check.ok is False]
+    if wrong:
+        listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
+        raise CloudRefused(
+            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all that is looked at; --no-check launches even so"
+        )
+
+
 def _entries(settings: CloudSettings) -> Iterator[_Entry]:
-    exists, account = ("project",), ("VM account",)
+    exists, account, buckets = ("project",), ("VM account",), settings.labelled_buckets.items()
     yield _Entry("credentials", credentials)
     yield _Entry("project", project_exists, ("credentials",))
     yield _Entry("billing", billing, exists)
     yield _Entry("APIs", services, exists)
     yield _Entry("you: TPUs", _own_nodes, exists)
-    yield _Entry("zones", zones, exists)
-    yield _Entry("quota", quota, (*exists, "zones"))
-    yield _Entry("price", price)
+    if settings.accelerator:
+        yield _Entry("zones", zones, exists)
+        yield _Entry("quota", quota, (*exists, "zones"))
+        yield _Entry("price", price)
+    else:
+        for name in ("zones", "quota", "price"):
+            yield _Entry(name, _no_accelerator)
     yield _Entry("network", network, exists)
     if settings.zones:
         yield _Entry("subnetwork", subnetwork, (*exists, "network"))
@@ -98,23 +111,19 @@ def _entries(settings: CloudSettings) -> Iterator[_Entry]:
             yield _Entry("Private Google Access", private_access, (*exists, "subnetwork"))
         elif settings.accelerator:
             yield _Entry("external addresses", addresses, exists)
-    if not settings.buckets:
+    if not buckets:
         yield _Entry("bucket", lambda project: Finding(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'))
-    for label, bucket in settings.labelled_buckets.items():
-        yield _Entry(label, lambda project, bucket=bucket: _bucket_exists(project, bucket), exists)
-        yield _Entry(f"{label}: location", lambda project, bucket=bucket: _bucket_location(project, bucket), (label,))
-        yield _Entry(f"you: {label}", lambda project, bucket=bucket: _own_bucket(project, bucket), (label,))
+    for label, bucket in buckets:
+        yield _Entry(label, partial(_bucket_exists, bucket=bucket), exists)
+        yield _Entry(f"{label}: location", partial(_bucket_location, bucket=bucket), (label,))
+        yield _Entry(f"you: {label}", partial(_own_bucket, bucket=bucket), (label,))
     yield _Entry("VM account", _worker_account, exists)
     yield _Entry("you: VM account", _own_account, account)
     yield _Entry("VM account: its TPU", _self_deletion, account)
-    for label, bucket in settings.labelled_buckets.items():
-        yield _Entry(
-            f"VM account: {label}",
-            lambda project, bucket=bucket: _rights(project, policies.bucket(project.rest, bucket), OBJECTS),
-            (*account, label),
-        )
+    for label, bucket in buckets:
+        yield _Entry(f"VM account: {label}", partial(_bucket_rights, bucket=bucket), (*account, label))
     for variable, source in settings.secrets.items():
-        yield _Entry(f"secret {variable}", lambda project, source=source: _secret(project, source), account)
+        yield _Entry(f"secret {variable}", partial(_secret, source=source), account)
 
 
 def _looked(entry: _Entry, project: Project) -> Finding:
@@ -128,10 +137,12 @@ def _looked(entry: _Entry, project: Project) -> Finding:
         return Finding(False, what, remedy)
     except GoogleError as error:
         if api := error.is_off:
-            return Finding(None, f"not checked, because the API {api} is off", "tpulm cloud setup")
+            return Finding(None, f"not checked, because the API {api} is off", _SETUP)
         if error.refused:
             lacking = error.permission or "a permission that Google does not name"
-            return Finding(None, f"not checked, because you lack {lacking} ({error})")
+            binding = f"gcloud projects add-iam-policy-binding {project.id} --member={project.identity.member}"
+            remedy = f"{binding} --role=roles/compute.viewer   (by somebody who may)" if error.service == "compute" else ""
+            return Finding(None, f"not checked, because you lack {lacking} ({error})", remedy)
         return Finding(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
 
 
@@ -143,10 +154,8 @@ class Project:
         self.id = settings.project
         self.rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
         self.roles = policies.Roles(self.rest)
-        self._tpu = TpuApi(settings.project)
-        self._types: dict[str, set[str]] = {}
-        self._buckets: dict[str, dict[str, Any]] = {}
-        self._subnetworks: dict[str, dict[str, Any]] = {}
+        self._tpu = TpuApi(settings.project, self.rest)
+        self._known: dict[tuple[str, str], Any] = {}
 
     @property
     def worker(self) -> str:
@@ -178,22 +187,23 @@ class Project:
         return self.settings.expanded(self.known_zones).zones
 
     def types(self, zone: str) -> set[str]:
-        if zone not in self._types:
-            self._types[zone] = _as_rest_errors(lambda: self._tpu.types(zone))
-        return self._types[zone]
+        return self._once("types", zone, lambda: _as_rest_errors(lambda: self._tpu.types(zone)))
 
-    def bucket(self, name: str) -> dict[str, Any]:
-        if name not in self._buckets:
-            self._buckets[name] = self.rest.get("storage", f"storage/v1/b/{name}")
-        return self._buckets[name]
+    def bucket(self, name: str) -> dict[str, Any] | None:
+        return self._once("bucket", name, lambda: self.rest.find("storage", f"storage/v1/b/{name}"))
 
-    def subnetwork(self, region: str, path: str) -> dict[str, Any]:
-        if region not in self._subnetworks:
-            self._subnetworks[region] = self.rest.get("compute", f"compute/v1/{path}")
-        return self._subnetworks[region]
+    def compute(self, path: str) -> dict[str, Any] | None:
+        """Something of Compute Engine."""
+        return self._once("compute", path, lambda: self.rest.find("compute", f"compute/v1/projects/{path}"))
 
-    def account(self) -> dict[str, Any]:
-        return self.rest.get("iam", policies.account_path(self.settings.service_account))
+    def _once(self, kind: str, name: str, ask: Callable[[], Any]) -> Any:
+        if self._known.get((kind, name)) is None:
+            self._known[kind, name] = ask()
+        return self._known[kind, name]
+
+    def account(self, email: str | None = None) -> dict[str, Any] | None:
+        """That of the VMs by default."""
+        return self.rest.find("iam", policies.account_path(email or self.settings.service_account))
 
     def worker_may(self, policy: dict[str, Any]) -> frozenset[str]:
         """What a policy permits the VMs' account."""
@@ -201,19 +211,12 @@ class Project:
 
 
 def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
-    """What Google's client raises as what a `GoogleRest` does."""
-    from google.api_core import exceptions
-
     try:
         return ask()
-    except (exceptions.GoogleAPIError, CloudRefused, OSError) as error:
-        cause = error.__cause__ if isinstance(error, CloudRefused) else error
-        if isinstance(cause, exceptions.GoogleAPICallError):
-            details = {str(name): str(value) for name, value in (cause.metadata or {}).items()}
-            raise GoogleError("tpu", int(cause.code or 0), str(cause.reason or ""), words(cause), details) from error
-        if isinstance(error, CloudRefused):
-            raise
-        raise GoogleError("tpu", 0, "UNAVAILABLE", f"no answer: {type(error).__name__}") from error
+    except (CloudRefused, Unavailable) as error:
+        if isinstance(error.__cause__, GoogleError):
+            raise error.__cause__ from None
+        raise
 
 
 # -- you and the project ------------------------------------------------------------------------------------------------
@@ -241,12 +244,8 @@ def project_exists(project: Project) -> Finding:
         except GoogleError as second:
             if not (second.refused or second.missing):
                 raise
-            return Finding(
-                False,
-                f"there is no project {project.id}, or you may not see it ({error})",
-                "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' makes "
-                "one",
-            )
+            remedy = "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' "
+            return Finding(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
         return Finding(True, project.id)
     if found.get("state") != "ACTIVE":
         return Finding(False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}")
@@ -257,18 +256,15 @@ def billing(project: Project) -> Finding:
     found = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
     if found.get("billingEnabled"):
         return Finding(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
-    return Finding(
-        False,
-        f"{project.id} has no billing account, without which there are neither TPUs nor buckets",
-        f"{CONSOLE}/billing/linkedaccount?project={project.id}",
-    )
+    lacking = f"{project.id} has no billing account, without which there are neither TPUs nor buckets"
+    return Finding(False, lacking, f"{CONSOLE}/billing/linkedaccount?project={project.id}")
 
 
 def services(project: Project) -> Finding:
     needed = google_rest.needed_apis(project.settings)
     off = [name for name in needed if not project.apis[name]]
     shown = ", ".join(name.removesuffix(".googleapis.com") for name in off or needed)
-    return Finding(False, f"off: {shown}", "tpulm cloud setup") if off else Finding(True, f"on: {shown}")
+    return Finding(False, f"off: {shown}", _SETUP) if off else Finding(True, f"on: {shown}")
 
 
 def _own_nodes(project: Project) -> Finding:
@@ -298,15 +294,12 @@ def _own(project: Project, place: policies.Place, wanted: tuple[str, ...], bindi
 # -- the TPU: where it is offered, quota, price -------------------------------------------------------------------------
 
 
-def _no_accelerator() -> Finding:
-    return Finding(
-        None, "not checked, because no accelerator is named", 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
-    )
+def _no_accelerator(project: Project) -> Finding:
+    remedy = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
+    return Finding(None, "not checked, because no accelerator is named", remedy)
 
 
 def zones(project: Project) -> Finding:
-    if not project.settings.accelerator:
-        return _no_accelerator()
     kind = project.settings.kind
     try:
         wanted = project.zones
@@ -325,8 +318,6 @@ def zones(project: Project) -> Finding:
 
 def quota(project: Project) -> Finding:
     """Per region and per zone, whichever there is; on demand and spot have quotas of their own."""
-    if not project.settings.accelerator:
-        return _no_accelerator()
     kind, spot = project.settings.kind, project.settings.spot
     stem = kind.quota.format(spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1))
     of_region, of_zone = (f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone"))
@@ -336,25 +327,21 @@ def quota(project: Project) -> Finding:
     page = f"{CONSOLE}/iam-admin/quotas?project={project.id}"
     if of_region not in infos and of_zone not in infos:
         return Finding(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
-    needed, unit = _amount(kind)
-    short: list[str] = []
+    needed = int(kind.name.rpartition("-")[2])  # quota counts as the type's name does
+    unit = "chips" if needed == kind.chips else "cores"
+    short: dict[str, str] = {}
     enough: list[str] = []
-    asked: dict[str, str] = {}
     for zone in project.zones:
-        limits = {
-            f"{name} in {place}": limit
-            for name, place in ((of_region, region_of(zone)), (of_zone, zone))
-            if name in infos and (limit := _limit(infos[name], place)) is not None
-        }
+        places = ((of_region, region_of(zone)), (of_zone, zone))
+        limits = {f"{name} in {place}": _limit(infos[name], place) for name, place in places if name in infos}
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
         lacking = {name: f"{limit} of {needed} {unit}" for name, limit in limits.items() if 0 <= limit < needed}
-        asked |= lacking
-        if lacking:
-            short.append(zone)
-        elif limits:
+        short |= lacking
+        if limits and not lacking:
             enough.append(zone)
     form = "spot" if spot else "on demand"
     if short:
-        said = "; ".join(f"{name}: {limit}" for name, limit in asked.items())
+        said = "; ".join(f"{name}: {limit}" for name, limit in short.items())
         instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
         return Finding(False, f"too little for a {kind.name}, {form}: {said}", f"ask for {needed} of it at {page}{instead}")
     if not enough:
@@ -373,18 +360,9 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
     return next((int(item.get("details", {}).get("value", 0)) for item in (*own, *default)), None)
 
 
-def _amount(kind: Accelerator) -> tuple[int, str]:
-    """What quota counts: the number in the type's name."""
-    number = int(kind.name.rpartition("-")[2])
-    return number, "chips" if number == kind.chips else "cores"
-
-
 def price(project: Project) -> Finding:
     """The dearest zone's, as a budget is counted until there is a node."""
-    settings = project.settings
-    if not settings.accelerator:
-        return _no_accelerator()
-    zones, notes = project.zones, list[str]()
+    settings, zones, notes = project.settings, project.zones, list[str]()
     try:
         found = prices.of(settings, zones, rest=project.rest, note=notes.append)
     except ConfigError as error:
@@ -393,16 +371,18 @@ def price(project: Project) -> Finding:
     if not found:
         return Finding(None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
     dearest = max(found.values(), key=lambda item: item.dollars_per_hour)
-    said = [str(dearest), *([unknown] if len(found) < len(zones) and settings.budget is None else []), *notes]
-    if dearest.dollars_per_hour and settings.budget is not None:
+    said, remedy = [str(dearest), *notes], ""
+    if settings.budget is None:
+        said[1:1] = [unknown] if len(found) < len(zones) else []
+        said.append("no budget is set")
+        if dearest.dollars_per_hour:
+            remedy = "budget = 100 in cloud.toml ends runs that would cost more dollars"
+    elif dearest.dollars_per_hour:
         bought = readable.duration(settings.budget / dearest.dollars_per_hour * 3600)
         said.append(f"{readable.dollars(settings.budget)} buy {bought}")
     else:
-        said.append("no budget is set" if settings.budget is None else "the budget is never reached")
-    unbounded = dearest.dollars_per_hour and settings.budget is None
-    return Finding(
-        True, "; ".join(said), "budget = 100 in cloud.toml ends runs that would cost more dollars" if unbounded else ""
-    )
+        said.append("the budget is never reached")
+    return Finding(True, "; ".join(said), remedy)
 
 
 # -- networks: are they there, do VMs reach Google from them, are there addresses for all hosts? -------------------------
@@ -417,105 +397,77 @@ class _Net(NamedTuple):
     name: str
     region: str | None = None
 
+    def in_region(self, region: str) -> str:
+        """The path of a subnetwork."""
+        return f"{self.project}/regions/{region}/subnetworks/{self.name}"
+
 
 def network(project: Project) -> Finding:
     wanted = _network(project)
-    try:
-        found = project.rest.get("compute", f"compute/v1/projects/{wanted.project}/global/networks/{wanted.name}")
-    except GoogleError as error:
-        if not error.missing:
-            return _unseen(project, error)
-        return Finding(
-            False,
-            f"there is no network {wanted.name} in {wanted.project}",
-            f"gcloud compute networks create {wanted.name} --subnet-mode=auto --project={wanted.project}, or "
-            'network = "NAME" in cloud.toml',
-        )
+    found = project.compute(f"{wanted.project}/global/networks/{wanted.name}")
+    if found is None:
+        remedy = f"gcloud compute networks create {wanted.name} --subnet-mode=auto --project={wanted.project}, or "
+        lacking = f"there is no network {wanted.name} in {wanted.project}"
+        return Finding(False, lacking, f'{remedy}network = "NAME" in cloud.toml')
     if project.settings.subnetwork is None and not found.get("autoCreateSubnetworks"):
         there = (_named(url, "") for url in found.get("subnetworks", ()))
         names = sorted({place.name for place in there if place.region in project.settings.regions})
-        return Finding(
-            False,
-            f"{wanted.name} is a network in custom mode, and no subnetwork is named",
-            f'subnetwork = "{names[0] if names else "NAME"}" in cloud.toml',
-        )
+        remedy = f'subnetwork = "{names[0] if names else "NAME"}" in cloud.toml'
+        return Finding(False, f"{wanted.name} is a network in custom mode, and no subnetwork is named", remedy)
     return Finding(True, wanted.name)
 
 
 def subnetwork(project: Project) -> Finding:
     """In every region of the zones, and in the network."""
-    of = _network(project)
+    of, wanted = _network(project), _subnetwork(project)
     missing: dict[str, str] = {}
     for region in project.settings.regions:
-        wanted = _subnetwork(project)
         if wanted.region not in (None, region):
             missing[region] = f"{wanted.name} is in {wanted.region}, not in {region}"
-            continue
-        try:
-            found = project.subnetwork(region, _subnetwork_path(wanted, region))
-        except GoogleError as error:
-            if not error.missing:
-                return _unseen(project, error)
+        elif (found := project.compute(wanted.in_region(region))) is None:
             missing[region] = f"there is no subnetwork {wanted.name} in {region}"
-            continue
-        if (its := found.get("network", of.name).rpartition("/")[2]) != of.name:
+        elif (its := found.get("network", of.name).rpartition("/")[2]) != of.name:
             missing[region] = f"{wanted.name} in {region} is of the network {its}, not of {of.name}"
     if missing:
         remedy = f'another subnetwork = "NAME" in cloud.toml{_other_zones(project, missing)}'
         return Finding(False, "; ".join(missing.values()), remedy)
-    return Finding(True, f"{_subnetwork(project).name} in {', '.join(project.settings.regions)}")
+    return Finding(True, f"{wanted.name} in {', '.join(project.settings.regions)}")
 
 
 def private_access(project: Project) -> Finding:
     """Without external addresses VMs reach Google's services by it alone."""
-    off: list[str] = []
-    wanted = _subnetwork(project)
-    for region in project.settings.regions:
-        try:
-            found = project.subnetwork(region, _subnetwork_path(wanted, region))
-        except GoogleError as error:
-            return _unseen(project, error)
-        if not found.get("privateIpGoogleAccess"):
-            off.append(region)
-    if off:
-        return Finding(
-            False,
-            f"off on {', '.join(f'{wanted.name} in {region}' for region in off)}: VMs without external addresses do not reach "
-            "the bucket",
-            f"gcloud compute networks subnets update {wanted.name} --region={off[0]} --enable-private-ip-google-access "
-            f"--project={wanted.project}",
-        )
-    return Finding(True, f"on in {', '.join(project.settings.regions)}")
+    wanted, regions = _subnetwork(project), project.settings.regions
+    there = {region: project.compute(wanted.in_region(region)) or {} for region in regions}
+    if off := [region for region in regions if not there[region].get("privateIpGoogleAccess")]:
+        where = ", ".join(f"{wanted.name} in {region}" for region in off)
+        update = f"gcloud compute networks subnets update {wanted.name} --region={off[0]} --enable-private-ip-google-access"
+        said = f"off on {where}: VMs without external addresses do not reach the bucket"
+        return Finding(False, said, f"{update} --project={wanted.project}")
+    return Finding(True, f"on in {', '.join(regions)}")
 
 
 def addresses(project: Project) -> Finding:
     """Every host takes an external address of the region's quota."""
-    hosts = project.settings.kind.hosts
+    kind = project.settings.kind
     free: dict[str, str] = {}
     short: dict[str, str] = {}
     for region in project.settings.regions:
-        try:
-            found = project.rest.get("compute", f"compute/v1/projects/{project.id}/regions/{region}")
-        except GoogleError as error:
-            return _unseen(project, error)
-        item = next((item for item in found.get("quotas", ()) if item.get("metric") == _ADDRESSES), None)
-        if item is None:
-            continue
-        limit, used = float(item.get("limit", 0)), float(item.get("usage", 0))
-        free[region] = f"{limit - used:g} of {limit:g} free in {region}"
-        if limit >= 0 and limit - used < hosts:
-            short[region] = free[region]
+        quotas = (project.compute(f"{project.id}/regions/{region}") or {}).get("quotas", ())
+        for item in (item for item in quotas if item.get("metric") == _ADDRESSES):
+            limit, used = float(item.get("limit", 0)), float(item.get("usage", 0))
+            free[region] = f"{limit - used:g} of {limit:g} free in {region}"
+            if limit >= 0 and limit - used < kind.hosts:
+                short[region] = free[region]
     if short:
-        page = f"{CONSOLE}/iam-admin/quotas?project={project.id}"
         return Finding(
             False,
-            f"{project.settings.kind.name} takes {hosts}: {'; '.join(short.values())} ({_ADDRESSES})",
-            "external_addresses = false in cloud.toml (with Private Google Access, and Cloud NAT for what is not Google's), "
-            f"or ask for more at {page}{_other_zones(project, short)}",
+            f"{kind.name} takes {kind.hosts}: {'; '.join(short.values())} ({_ADDRESSES})",
+            "external_addresses = false in cloud.toml (with Private Google Access, and Cloud NAT for what is not Google's), or "
+            f"ask for more at {CONSOLE}/iam-admin/quotas?project={project.id}{_other_zones(project, short)}",
         )
     if not free:
         return Finding(None, f"Google lists no quota {_ADDRESSES}")
-    return Finding(True, f"{hosts} needed; {'; '.join(free.values())}")
+    return Finding(True, f"{kind.hosts} needed; {'; '.join(free.values())}")
 
 
 def _other_zones(project: Project, bad: Iterable[str]) -> str:
@@ -540,19 +492,6 @@ def _named(text: str, project: str) -> _Net:
     return _Net(project, text)
 
 
-def _subnetwork_path(place: _Net, region: str) -> str:
-    return f"projects/{place.project}/regions/{region}/subnetworks/{place.name}"
-
-
-def _unseen(project: Project, error: GoogleError) -> Finding:
-    """What may not be looked at may still be right. Raises what is told of every API alike."""
-    if error.is_off or not error.refused:
-        raise error
-    binding = f"--member={project.identity.member} --role=roles/compute.viewer"
-    remedy = f"gcloud projects add-iam-policy-binding {project.id} {binding}   (by somebody who may)"
-    return Finding(None, f"not checked: {error}", remedy)
-
-
 # -- buckets: are they there, near the TPUs, and cheap to keep checkpoints in? -------------------------------------------
 
 
@@ -560,16 +499,16 @@ def _bucket_exists(project: Project, bucket: str) -> Finding:
     try:
         found = project.bucket(bucket)
     except GoogleError as error:
-        if error.missing:
-            return Finding(False, f"there is no bucket gs://{bucket}", "tpulm cloud setup")
-        if error.refused and not error.is_off:
-            return Finding(
-                False,
-                f"gs://{bucket} is somebody else's, or you may not look at it ({error})",
-                "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
-                f"roles/storage.admin on gs://{bucket}",
-            )
-        raise
+        if not error.refused or error.is_off:
+            raise
+        return Finding(
+            False,
+            f"gs://{bucket} is somebody else's, or you may not look at it ({error})",
+            "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
+            f"roles/storage.admin on gs://{bucket}",
+        )
+    if found is None:
+        return Finding(False, f"there is no bucket gs://{bucket}", _SETUP)
     days = int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
     update = f"gcloud storage buckets update gs://{bucket}"
     if found.get("versioning", {}).get("enabled"):
@@ -582,7 +521,7 @@ def _bucket_exists(project: Project, bucket: str) -> Finding:
 
 
 def _bucket_location(project: Project, bucket: str) -> Finding:
-    found = project.bucket(bucket)
+    found = project.bucket(bucket) or {}
     where, own = str(found["location"]), found.get("customPlacementConfig", {}).get("dataLocations")
     regions = [region.lower() for region in own] if own else _DUAL_REGIONS.get(where, (where.lower(),))
     if not project.zones:
@@ -592,26 +531,21 @@ def _bucket_location(project: Project, bucket: str) -> Finding:
     def beside(zones: Iterable[str]) -> list[str]:
         return [zone for zone in zones if region_of(zone) in regions or (continent and zone.startswith(f"{continent}-"))]
 
-    near = beside(project.zones)
-    far = [zone for zone in project.zones if zone not in near]
+    near, first = beside(project.zones), region_of(project.zones[0])
     if not near:
         there = beside(project.settings.kind.zones) if project.settings.accelerator else []
+        instead = f"zones = {_toml(there)} in cloud.toml, or " if there else ""
         return Finding(
             False,
             f"{where}, but the TPUs are in {', '.join(project.zones)}: slow, and every byte between them is charged",
-            f"{f'zones = {_toml(there)} in cloud.toml, or ' if there else ''}name another bucket, which 'tpulm cloud setup' "
-            f"makes in {region_of(project.zones[0])}",
+            f"{instead}name another bucket, which '{_SETUP}' makes in {first}",
         )
-    if far:
-        return Finding(
-            True, f"{where}; far from {', '.join(far)}", f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)"
-        )
+    if far := [zone for zone in project.zones if zone not in near]:
+        remedy = f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)"
+        return Finding(True, f"{where}; far from {', '.join(far)}", remedy)
     if continent:
-        return Finding(
-            True,
-            f"{where}, all of a continent: what TPUs read from there is charged, and slower",
-            f"a bucket in {region_of(project.zones[0])} itself is cheaper",
-        )
+        said = f"{where}, all of a continent: what TPUs read from there is charged, and slower"
+        return Finding(True, said, f"a bucket in {first} itself is cheaper")
     return Finding(True, where)
 
 
@@ -620,12 +554,9 @@ def _bucket_location(project: Project, bucket: str) -> Finding:
 
 def _worker_account(project: Project) -> Finding:
     email = project.settings.service_account
-    try:
-        found = project.account()
-    except GoogleError as error:
-        if not error.missing:
-            raise
-        remedy = "tpulm cloud setup"
+    found = project.account()
+    if found is None:
+        remedy = _SETUP
         if not email.endswith(f"@{project.id}.iam.gserviceaccount.com"):
             remedy = "correct service_account in cloud.toml: setup makes accounts in the run's own project only"
         return Finding(False, f"there is no account {email}", remedy)
@@ -638,7 +569,7 @@ def _self_deletion(project: Project) -> Finding:
     """Without it a VM that is done goes on billing until the supervisor looks."""
     may = project.worker_may(project.policy)
     if lacking := [permission for permission in SELF_DELETION if permission not in may]:
-        return Finding(False, f"it lacks {', '.join(lacking)}, and cannot delete its TPU when done", "tpulm cloud setup")
+        return Finding(False, f"it lacks {', '.join(lacking)}, and cannot delete its TPU when done", _SETUP)
     return Finding(True, _grouped(SELF_DELETION))
 
 
@@ -646,24 +577,22 @@ def _secret(project: Project, source: str) -> Finding:
     """One of Secret Manager, or an object."""
     if source.startswith("gs://"):
         bucket, _, name = source.removeprefix("gs://").partition("/")
-        service, path = "storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}"
-        lacking, remedy = f"there is no object {source}", f"gcloud storage cp FILE {source}"
+        there = project.rest.find("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}")
+        lacking = Finding(False, f"there is no object {source}", f"gcloud storage cp FILE {source}")
         place, wanted = policies.bucket(project.rest, bucket), "storage.objects.get"
     else:
-        service, path = "secretmanager", f"v1/projects/{project.id}/secrets/{source}"
-        lacking, remedy = f"there is no secret {source}", how_to_make(source, project.id)
+        there = project.rest.find("secretmanager", f"v1/projects/{project.id}/secrets/{source}")
+        lacking = Finding(False, f"there is no secret {source}", how_to_make(source, project.id))
         place, wanted = policies.secret(project.rest, source), ACCESS
-    try:
-        project.rest.get(service, path)
-    except GoogleError as error:
-        if error.missing:
-            return Finding(False, lacking, remedy)
-        raise
-    return _rights(project, place, (wanted,))
+    return lacking if there is None else _rights(project, place, (wanted,))
 
 
 def how_to_make(secret: str, project: str) -> str:
     return f"gcloud secrets create {secret} --data-file=FILE --project={project}"
+
+
+def _bucket_rights(project: Project, bucket: str) -> Finding:
+    return _rights(project, policies.bucket(project.rest, bucket), OBJECTS)
 
 
 def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) -> Finding:
@@ -679,14 +608,13 @@ def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) ->
     lacking = ", ".join(permission for permission in wanted if permission not in may)
     if not lacking:
         return Finding(True, _grouped(wanted))
-    remedy = "tpulm cloud setup"  # which grants rights on the buckets and secrets of cloud.toml, and on nothing else
+    remedy = _SETUP  # which grants rights on the buckets and secrets of cloud.toml, and on nothing else
     if place.service == "storage" and place.name.removeprefix("gs://") not in project.settings.buckets:
         binding = f"--member={project.worker} --role=roles/storage.objectViewer"
         remedy = f"gcloud storage buckets add-iam-policy-binding {place.name} {binding}"
     if unseen:
-        return Finding(
-            None, f"{place.name} itself does not grant it {lacking}; what the project grants, you may not see", remedy
-        )
+        said = f"{place.name} itself does not grant it {lacking}; what the project grants, you may not see"
+        return Finding(None, said, remedy)
     return Finding(False, f"it lacks {lacking} on {place.name}", remedy)
 
 

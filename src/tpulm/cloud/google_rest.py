@@ -6,6 +6,7 @@ Addresses are Google's unless gcloud's own variables name others; over plain HTT
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import random
 import re
@@ -16,15 +17,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from tpulm.cloud.provider import is_rate_limit
 from tpulm.cloud.settings import CloudSettings
-from tpulm.errors import CloudRefused, MissingExtra, installing
-from tpulm.storage.causes import expired, no_login
+from tpulm.errors import CloudRefused, MissingExtra, Unavailable, installing
+from tpulm.storage.causes import expired, no_login, passes, words
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
     from requests import Response, Session
 
 Service = Literal[
+    "tpu",
     "serviceusage",
     "cloudresourcemanager",
     "cloudbilling",
@@ -38,7 +41,6 @@ Service = Literal[
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and between two bytes of an answer
 PATIENCE_SECONDS = 60.0  # of retries
-_TRANSIENT = (429, 500, 502, 503, 504)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 
 
@@ -64,6 +66,19 @@ class GoogleError(Exception):
         return self.status in (401, 403)
 
     @property
+    def passes(self) -> bool:
+        """Whether the same request is answered otherwise soon. The TPU API's 429 mostly is of a quota of chips, which lasts."""
+        if self.status == 429:
+            return self.service != "tpu" or is_rate_limit(self.message)
+        return self.status in (0, 500, 502, 503, 504)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether trying again is of no use."""
+        passes = self.status in (408, 409, 429) or self.reason in ("rateLimitExceeded", "RATE_LIMIT_EXCEEDED")
+        return 400 <= self.status < 500 and not passes
+
+    @property
     def is_off(self) -> str:
         """The API that has to be enabled first, such as "iam.googleapis.com"; "" if it is not that."""
         return self.details.get("service", f"{self.service}.googleapis.com") if self.reason == "SERVICE_DISABLED" else ""
@@ -71,7 +86,7 @@ class GoogleError(Exception):
     @property
     def permission(self) -> str:
         """The one that is missing, if the service says which; Compute Engine does so in its message alone."""
-        found = re.match(r"Required '([\w.]+)' permission for ", self.message)
+        found = re.match(r"(?:Required|Permission) '([\w.]+)' (?:permission for|denied on) ", self.message)
         return self.details.get("permission", found[1] if found else "")
 
 
@@ -87,6 +102,15 @@ class GoogleRest:
 
     def get(self, service: Service, path: str, **query: Any) -> dict[str, Any]:
         return self.request("GET", service, path, query=query)
+
+    def find(self, service: Service, path: str, **query: Any) -> dict[str, Any] | None:
+        """As `get`; None where there is no such thing."""
+        try:
+            return self.get(service, path, **query)
+        except GoogleError as error:
+            if error.missing:
+                return None
+            raise
 
     def pages(self, service: Service, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """All pages of a list."""
@@ -123,8 +147,10 @@ class GoogleRest:
                     return answer.json() if answer.content else {}
                 error = _error(service, answer)
             except Exception as raised:
-                error = _unanswered(service, raised)
-            if error.status not in (0, *_TRANSIENT) or time.monotonic() + pause > give_up_at:
+                error = self._unanswered(service, raised)
+            if error.status == 401:
+                self.close()
+            if not error.passes or time.monotonic() + pause > give_up_at:
                 raise error
             self._wait(random.uniform(0.5, 1.0) * pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -142,9 +168,27 @@ class GoogleRest:
         return found
 
     def close(self) -> None:
+        """The next request reads the login anew: somebody may have logged in again."""
+        self.__dict__.pop("credentials", None)
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
+
+    def _unanswered(self, service: Service, raised: Exception) -> GoogleError:
+        """Raises what no retry mends."""
+        import requests
+        from google.auth import exceptions
+
+        if isinstance(raised, exceptions.RefreshError):
+            if passes(raised):
+                return GoogleError(
+                    service, 0, "UNAVAILABLE", f"the metadata server of this VM gives no token now: {words(raised)}"
+                )
+            self.close()
+            raise CloudRefused(expired(str(raised))) from raised
+        if isinstance(raised, (requests.RequestException, exceptions.TransportError)):
+            return GoogleError(service, 0, "UNAVAILABLE", f"no answer from {address(service)}: {type(raised).__name__}")
+        raise raised
 
     def _session(self, service: Service) -> Session:
         with needing_extra():
@@ -153,8 +197,8 @@ class GoogleRest:
         anonymous = is_anonymous(service)
         with self._lock:
             if anonymous not in self._sessions:
-                credentials = AnonymousCredentials() if anonymous else self.credentials
-                self._sessions[anonymous] = AuthorizedSession(credentials)
+                login = AnonymousCredentials() if anonymous else self.credentials
+                self._sessions[anonymous] = AuthorizedSession(login, max_refresh_attempts=0 if anonymous else 2)
             return self._sessions[anonymous]
 
 
@@ -180,27 +224,33 @@ def needing_extra() -> Iterator[None]:
 def _error(service: str, answer: Response) -> GoogleError:
     try:
         error = answer.json()["error"]
-        words = str(error.get("message") or "").strip()
+        said = str(error.get("message") or "").strip()
         reason = str(error.get("status") or next((item["reason"] for item in error.get("errors", ())), ""))
         for detail in error.get("details", ()):
             if str(detail.get("@type", "")).endswith("google.rpc.ErrorInfo"):
                 found = {str(name): str(value) for name, value in detail.get("metadata", {}).items()}
-                return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), words, found)
+                return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), said, found)
     except (ValueError, KeyError, TypeError, AttributeError):  # a page of whatever is in between
-        words, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
-    return GoogleError(service, answer.status_code, reason, words)
+        said, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
+    return GoogleError(service, answer.status_code, reason, said)
 
 
-def _unanswered(service: Service, raised: Exception) -> GoogleError:
-    """Raises what no retry mends."""
-    import requests
-    from google.auth import exceptions
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn GoogleError into what a command ends with: CloudRefused, or Unavailable for what may pass."""
+    try:
+        yield
+    except GoogleError as error:
+        if error.is_final:
+            raise CloudRefused(f"{what} refused: {error}") from error
+        raise Unavailable(f"{what} has failed: {error}; try again later") from error
 
-    if isinstance(raised, exceptions.RefreshError):
-        raise CloudRefused(expired(str(raised))) from raised
-    if isinstance(raised, (requests.RequestException, exceptions.TransportError)):
-        return GoogleError(service, 0, "UNAVAILABLE", f"no answer from {address(service)}: {type(raised).__name__}")
-    raise raised
+
+def moment(text: str | None) -> float | None:
+    """Seconds since 1970 of "2026-11-23T04:05:06.789-08:00"."""
+    with contextlib.suppress(ValueError, TypeError):
+        return datetime.datetime.fromisoformat(text or "").timestamp()
+    return None
 
 
 @dataclass(frozen=True)
@@ -292,12 +342,13 @@ def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float]
         raise GoogleError("serviceusage", 400, str(failed.get("code", "")), str(failed.get("message", "")))
 
 
-def when_enabled(act: Callable[[], None], *, wait: Callable[[float], None] = time.sleep) -> None:
+def when_enabled(act: Callable[[], object], *, wait: Callable[[float], None] = time.sleep) -> None:
     """Do it, again while an API that was turned on a moment ago still says that it is off."""
     give_up_at = time.monotonic() + _SETTLE_SECONDS
     while True:
         try:
-            return act()
+            act()
+            return
         except GoogleError as error:
             if not error.is_off or time.monotonic() > give_up_at:
                 raise

@@ -7,9 +7,9 @@ that may be billing. Every change of a job is one of the functions below; `decid
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT = 2
 
@@ -123,16 +123,6 @@ class Job(_Value):
     newest_step: int = 0  # of a committed checkpoint, when the newest attempt began, or since
     attempts: tuple[Attempt, ...] = ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_format_1(cls, values: Any) -> Any:
-        """It had one price, and ended at the first refusal."""
-        if not isinstance(values, dict) or "dollars_per_hour" not in values:
-            return values
-        values = {**values, "format": FORMAT}
-        price = values.pop("dollars_per_hour")
-        return {**values, "prices": dict.fromkeys(values.get("zones", ()), price)}
-
     @property
     def is_over(self) -> bool:
         return self.status != "active" and not self.nodes
@@ -210,10 +200,6 @@ def seen(job: Job, state: str, *, now: float, heard: bool, created_at: float | N
 def _earliest(node: Node, created_at: float | None) -> float:
     """From when a node that nobody saw become READY may bill: it may have waited in a queue for hours before it was made."""
     return max(node.since or node.intended_at, created_at or 0.0)
-
-
-def asked_to_stop(job: Job, because: Ending, *, now: float) -> Job:
-    return with_node(job, asked_to_stop=now, asked_because=because)
 
 
 def ending(
@@ -295,22 +281,16 @@ def reopened(job: Job) -> Job:
     return job if job.node is None else with_node(job, asked_to_stop=None, asked_because=None)
 
 
-def closed(job: Job, status: Status, message: str) -> Job:
-    """Over, with nothing left in the cloud."""
-    assert not job.nodes
-    return job.model_copy(update={"status": status, "message": message})
+# -- spare nodes --------------------------------------------------------------------------------------------------------
 
 
-# -- nodes beside the one that counts -----------------------------------------------------------------------------------
-
-
-def beside(job: Job, name: str) -> Job:
+def of_spare(job: Job, name: str) -> Job:
     """The job as it would be if this spare node were all that it had."""
     return job.model_copy(update={"node": next(node for node in job.spare if node.name == name), "spare": ()})
 
 
-def with_beside(job: Job, view: Job) -> Job:
-    """What became of the node of `beside`."""
+def with_spare(job: Job, view: Job) -> Job:
+    """What became of the node of `of_spare`."""
     spare = tuple(view.node if view.node and node.name == view.node.name else node for node in job.spare)
     return job.model_copy(update={"spare": spare, "closed": view.closed})
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from tpulm import accelerators, storage
+from tpulm import storage
 from tpulm.cloud import bundle
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
@@ -27,7 +27,6 @@ from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
-_VALID_UNTIL = "tpulm-valid-until"  # a VM's own end, if nobody deletes it before
 _LONGEST_SECONDS = 30 * 86_400.0  # that a node of an attempt runs, where no deadline says less
 
 
@@ -118,7 +117,6 @@ def supervisor(
     settings: CloudSettings,
     provider: Provider,
     *,
-    newest_step: Callable[[], int],
     tell: Callable[[str], None],
     policy: Policy | None = None,
     pause_seconds: float = 10.0,
@@ -133,40 +131,28 @@ def supervisor(
     def request(job: Job, node: Node) -> Request:
         return request_for(job, node, settings, workdir=workdir, bundle_path=staged)
 
-    return Supervisor(
-        control,
-        provider,
-        policy or policy_of(settings, job),
-        request,
-        newest_step=newest_step,
-        complete=control.is_complete,
-        tell=tell,
-        pause_seconds=pause_seconds,
-    )
+    policy = policy or policy_of(settings, job)
+    return Supervisor(control, provider, policy, request, tell=tell, pause_seconds=pause_seconds)
 
 
 def settings_of(workdir: PurePath) -> CloudSettings:
     """Those that the run in a work folder was launched with."""
     control = Control(workdir)
-    values = _launched_with(control)
-    given = {name: value for name, value in values.items() if name != "bundle"}
+    given = {name: value for name, value in _launched_with(control).items() if name != "bundle"}
     return validated(CloudSettings, given, str(control.settings_file))
 
 
 def _launched_with(control: Control) -> dict[str, Any]:
     """Where it was launched to run, and the bundle. Raises ConfigError where that is not written down."""
-    if storage.info(control.settings_file) is None:
-        raise ConfigError(f"{control.folder.parent} has no run in the cloud; 'tpulm cloud launch' begins one")
-    try:
-        values = storage.parse_json(storage.read_bytes(control.settings_file))
-    except ValueError:
-        values = None
-    if not isinstance(values, dict) or not isinstance(values.get("bundle"), str):
-        raise ConfigError(
-            f"{control.settings_file} is damaged: it says not where the run was launched; 'tpulm cloud launch' writes it "
-            "again, and 'tpulm cloud down --project' ends what there is"
-        )
-    return values
+    values = control.launched_with()
+    if isinstance(values.get("bundle"), str):
+        return values
+    if not storage.exists(control.settings_file):
+        raise control.no_run()
+    raise ConfigError(
+        f"{control.settings_file} is damaged: it does not say where the run was launched; 'tpulm cloud launch' writes it "
+        "again, and 'tpulm cloud down --project' ends what there is"
+    )
 
 
 def policy_of(settings: CloudSettings, job: Job) -> Policy:
@@ -195,27 +181,55 @@ def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PureP
         variable: source if source.startswith("gs://") else f"projects/{settings.project}/secrets/{source}/versions/latest"
         for variable, source in settings.secrets.items()
     }
+    return vm_request(
+        settings,
+        node.name,
+        node.zone,
+        run=job.run,
+        workdir=workdir,
+        bundle_path=bundle_path,
+        until=valid_until,
+        queue_seconds=queue_seconds if settings.queued else None,
+        metadata={
+            "tpulm-attempt": str(node.attempt),
+            "tpulm-secrets": json.dumps(secrets, sort_keys=True),
+            "tpulm-hang-seconds": "" if settings.hang_minutes is None else str(round(settings.hang_minutes * 60)),
+        },
+    )
+
+
+def vm_request(
+    settings: CloudSettings,
+    name: str,
+    zone: str,
+    *,
+    run: str,
+    workdir: PurePath,
+    bundle_path: str,
+    until: float,
+    queue_seconds: float | None = None,
+    metadata: Mapping[str, str],
+) -> Request:
+    """A node that boots the bundle and deletes itself, at `until` at the latest. `queue_seconds` None: it is not queued."""
     return Request(
-        name=node.name,
-        zone=node.zone,
-        accelerator=job.accelerator,
-        runtime_version=accelerators.find(job.accelerator).runtime_version,
-        spot=job.spot,
-        queued=settings.queued,
-        valid_seconds=queue_seconds,
+        name=name,
+        zone=zone,
+        accelerator=settings.kind.name,
+        runtime_version=settings.kind.runtime_version,
+        spot=settings.spot,
+        queued=queue_seconds is not None,
+        valid_seconds=queue_seconds or 0.0,
         service_account=settings.service_account or None,
-        labels={LABEL: job.run, UNTIL_LABEL: str(round(valid_until))},
+        labels={LABEL: run, UNTIL_LABEL: str(round(until))},
         metadata={
             "startup-script": bundle.boot_script(),
             "tpulm-bundle": bundle.object_of(bundle_path),
             WORKDIR: str(workdir),
             "tpulm-project": settings.project,
-            "tpulm-zone": node.zone,
-            "tpulm-node": node.name,
-            "tpulm-attempt": str(node.attempt),
-            "tpulm-secrets": json.dumps(secrets, sort_keys=True),
-            "tpulm-hang-seconds": "" if settings.hang_minutes is None else str(round(settings.hang_minutes * 60)),
-            _VALID_UNTIL: str(round(valid_until)),
+            "tpulm-zone": zone,
+            "tpulm-node": name,
+            "tpulm-valid-until": str(round(until)),  # a VM's own end, if nobody deletes it before
+            **metadata,
         },
         network=settings.network,
         subnetwork=settings.subnetwork,

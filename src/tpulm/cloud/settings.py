@@ -25,6 +25,7 @@ SUPERVISOR = "tpulm-supervisor"  # that of a VM that supervises runs
 _PROJECT = re.compile(r"([a-z0-9.-]+\.[a-z]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|ai[0-9]+[a-z]|\*)")  # "us-south1-ai1b" is one, too
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
+_GOOGLES = re.compile(r"^goog|google")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,255}")
@@ -126,8 +127,11 @@ class CloudSettings(Settings):
         name = value.removeprefix("gs://").rstrip("/")
         if "/" in name:
             raise ValueError(f"name the bucket alone, gs://{name.partition('/')[0]}; the folder in it is a run's --workdir")
-        if wrong := _wrong_with_bucket(name):
-            raise ValueError(f"'{name}' cannot be a bucket's name: {wrong}")
+        if not _is_bucket(name):
+            raise ValueError(
+                f"'{name}' cannot be a bucket's name: it has 3 to 63 characters, of small letters, digits, '-', '_' and '.', "
+                "begins and ends with a letter or digit, has no 'google' in it, and never looks like an address"
+            )
         return name
 
     @field_validator("service_account")
@@ -145,7 +149,7 @@ class CloudSettings(Settings):
                 raise ValueError(f"'{variable}' is no name for an environment variable")
             if secret.startswith("gs://"):
                 bucket, _, name = secret.removeprefix("gs://").partition("/")
-                if not name or _wrong_with_bucket(bucket):
+                if not name or not _is_bucket(bucket):
                     raise ValueError(f"{variable}: '{secret}' is no object in a bucket; write gs://bucket/name")
             elif not _SECRET.fullmatch(secret):
                 raise ValueError(
@@ -203,19 +207,12 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
-def _wrong_with_bucket(name: str) -> str:
-    """What Google's rules for names of buckets have against this one; "" if nothing."""
-    if not 3 <= len(name) <= (222 if "." in name else 63):
-        return "it has 3 to 63 characters"
-    if not _BUCKET.fullmatch(name):
-        return "it is of small letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
-    if ".." in name or any(len(part) > 63 for part in name.split(".")):
-        return "between its dots there are 1 to 63 characters"
-    if re.fullmatch(r"\d+\.\d+\.\d+\.\d+", name):
-        return "it looks like an address"
-    if name.startswith("goog") or "google" in name:
-        return "it must not begin with 'goog' or contain 'google'"
-    return ""
+def _is_bucket(name: str) -> bool:
+    """By https://cloud.google.com/storage/docs/buckets#naming."""
+    fits = _BUCKET.fullmatch(name) and 3 <= len(name) <= (222 if "." in name else 63)
+    parts = name.split(".")
+    is_address = len(parts) == 4 and all(part.isdecimal() for part in parts)
+    return bool(fits) and all(1 <= len(part) <= 63 for part in parts) and not is_address and not _GOOGLES.search(name)
 
 
 def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **options: Any) -> CloudSettings:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from tpulm.cloud import doctor, google_rest, policies
 from tpulm.cloud.doctor import ACCESS, ACT_AS, OBJECTS, SELF_DELETION, Finding, Project, how_to_make
@@ -15,16 +17,12 @@ from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import SUPERVISOR, CloudSettings, region_of
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
 
-OBJECT_ADMIN, SECRET_ACCESSOR = "roles/storage.objectAdmin", "roles/secretmanager.secretAccessor"
-TPU_ADMIN, ACCOUNT_USER = "roles/tpu.admin", "roles/iam.serviceAccountUser"
 # Of a supervisor's VM: to delete itself, and to have its requests counted against the project (`quota_project_id`).
 SUPERVISION = ("compute.instances.delete", "compute.instances.get", "serviceusage.services.use")
-NODES = ("tpu.nodes.create", *SELF_DELETION)
 _UPLOAD_DAYS = 7
 
 
-@dataclass(frozen=True)
-class _Role:
+class _Role(NamedTuple):
     """Of the project's own."""
 
     name: str
@@ -32,9 +30,6 @@ class _Role:
     description: str
     permissions: tuple[str, ...]
     reason: str
-
-    def path(self, project: Project) -> str:
-        return f"projects/{project.id}/roles/{self.name}"
 
 
 _WORKER_ROLE = _Role(
@@ -53,11 +48,17 @@ _SUPERVISOR_ROLE = _Role(
 )
 
 
+class _Grant(NamedTuple):
+    place: policies.Place
+    permissions: tuple[str, ...]  # which the account must have there, by this role or another
+    role: str
+
+
 @dataclass(frozen=True)
 class Step:
     what: str  # "make the bucket gs://runs in us-central1"
     detail: str
-    act: Callable[[], None]
+    act: Callable[[], object]
 
 
 def steps(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[Step]:
@@ -71,8 +72,7 @@ def steps(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[St
         off = [name for name in google_rest.useful_apis(settings) if not project.apis[name]]
         found = [_enabling(project, off)] if off else []
         found += _making_buckets(project)
-        found += _making_account(project)
-        found += _granting(project)
+        found += _worker(project)
         if settings.supervise == "cloud":
             found += _supervisor(project)
     except GoogleError as error:
@@ -97,7 +97,7 @@ def refusal(doing: str, error: GoogleError) -> TpulmError:
         return CloudRefused(
             f"cannot {doing}: you lack {lacking} ({error}); have an owner of the project run this, or grant it to you"
         )
-    if 400 <= error.status < 500 and error.status not in (408, 409, 429):
+    if error.is_final:
         return CloudRefused(f"cannot {doing}: {error}")
     return TpulmError(f"cannot {doing}: {error}; run the same command again, it goes on where it stopped")
 
@@ -113,17 +113,27 @@ def _billing(project: Project) -> Finding:
 
 def _enabling(project: Project, off: list[str]) -> Step:
     names = ", ".join(name.removesuffix(".googleapis.com") for name in off)
-    return Step(
-        f"turn on the APIs {names}", "costs nothing; takes a minute or two", lambda: google_rest.enable_apis(project.rest, off)
-    )
+    act = partial(google_rest.enable_apis, project.rest, off)
+    return Step(f"turn on the APIs {names}", "costs nothing; takes a minute or two", act)
 
 
-# -- buckets and accounts -----------------------------------------------------------------------------------------------
+def _unless_there(act: Callable[[], object]) -> bool:
+    """Make something; False where it is there already."""
+    try:
+        act()
+    except GoogleError as error:
+        if error.status != 409:
+            raise
+        return False
+    return True
+
+
+# -- buckets ------------------------------------------------------------------------------------------------------------
 
 
 def _making_buckets(project: Project) -> Iterator[Step]:
     for bucket in project.settings.buckets:
-        if _there(lambda bucket=bucket: project.bucket(bucket), f"gs://{bucket}"):
+        if _has_bucket(project, bucket):
             continue
         if not project.settings.zones:
             raise ConfigError(
@@ -133,7 +143,7 @@ def _making_buckets(project: Project) -> Iterator[Step]:
         yield Step(
             f"make the bucket gs://{bucket} in {region}",
             "where the first zone is; access by policy alone, never public, and nothing kept (or billed) after it is deleted",
-            lambda bucket=bucket, region=region: _make_bucket(project, bucket, region),
+            partial(_make_bucket, project, bucket, region),
         )
 
 
@@ -147,104 +157,110 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
         "lifecycle": {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}]},
     }
-    try:
-        project.rest.post("storage", "storage/v1/b", body, project=project.id)
-    except GoogleError as error:
-        if error.status != 409:
-            raise
-        _there(lambda: project.bucket(bucket), f"gs://{bucket}")  # ours by an earlier attempt, or somebody else's
+    if not _unless_there(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
+        _has_bucket(project, bucket)  # ours by an earlier attempt, or somebody else's
 
 
-def _there(see: Callable[[], object], name: str) -> bool:
+def _has_bucket(project: Project, bucket: str) -> bool:
     try:
-        see()
+        return project.bucket(bucket) is not None
     except GoogleError as error:
-        if error.missing or error.is_off:
+        if error.is_off:
             return False
-        if error.refused and name.startswith("gs://"):
-            raise CloudRefused(
-                f"{name} is somebody else's, or you may not look at it ({error}): choose another name, as names of buckets are "
-                "unique in the world, or have yourself granted roles/storage.admin on it"
-            ) from error
-        raise
-    return True
+        if not error.refused:
+            raise
+        raise CloudRefused(
+            f"gs://{bucket} is somebody else's, or you may not look at it ({error}): choose another name, as names of buckets "
+            "are unique in the world, or have yourself granted roles/storage.admin on it"
+        ) from error
 
 
-def _making_account(project: Project) -> Iterator[Step]:
-    email = project.settings.service_account
+# -- accounts and their rights ------------------------------------------------------------------------------------------
+
+
+def _worker(project: Project) -> Iterator[Step]:
+    """The account of the TPU VMs. One of another project is used, never made; and may be hidden."""
+    settings, rest = project.settings, project.rest
+    email = settings.service_account
     foreign = not policies.account_path(email).startswith(f"v1/projects/{project.id}/")
     try:
-        if _there(project.account, email):
-            return
+        there = _has_account(project, email)
     except GoogleError as error:
-        if foreign and error.refused:  # what may not be seen may be granted something all the same
-            return
-        raise
-    if foreign:
-        raise CloudRefused(f"there is no account {email}: correct service_account in cloud.toml, or make it in its own project")
-    yield _account_step(project, email, "worker", "What tpulm's TPU VMs run as")
-
-
-def _account_step(project: Project, email: str, title: str, description: str) -> Step:
-    def act() -> None:
-        _make_account(project, email.partition("@")[0], {"displayName": f"tpulm {title}", "description": description})
-
-    return Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", act)
-
-
-def _make_account(project: Project, name: str, described: dict[str, str]) -> None:
-    body = {"accountId": name, "serviceAccount": described}
-    try:
-        project.rest.post("iam", f"v1/projects/{project.id}/serviceAccounts", body)
-    except GoogleError as error:
-        if error.status != 409:
+        if not (foreign and error.refused):
             raise
-
-
-# -- rights -------------------------------------------------------------------------------------------------------------
-
-
-def _granting(project: Project) -> Iterator[Step]:
-    of = policies.project(project.rest)
-    of_project = _may(project, of)
-    if not of_project.issuperset(SELF_DELETION):
-        yield from _making_role(project, _WORKER_ROLE)
-        yield _grant(of, _WORKER_ROLE.path(project), project.worker)
-    for bucket in project.settings.buckets:
-        place = policies.bucket(project.rest, bucket)
-        if not (of_project | _may(project, place)).issuperset(OBJECTS):
-            yield _grant(place, OBJECT_ADMIN, project.worker)
-    for secret in project.settings.secret_names:
-        place = policies.secret(project.rest, secret)
-        if ACCESS not in of_project | _may(project, place):
-            yield _grant(place, SECRET_ACCESSOR, project.worker)
+        there = True  # what may not be seen may be granted something all the same
+    if not there and foreign:
+        raise CloudRefused(f"there is no account {email}: correct service_account in cloud.toml, or make it in its own project")
+    if not there:
+        yield _account(project, email, "worker", "What tpulm's TPU VMs run as")
+    grants = [_object_admin(project, bucket) for bucket in settings.buckets]
+    for secret in settings.secret_names:
+        grants.append(_Grant(policies.secret(rest, secret), (ACCESS,), "roles/secretmanager.secretAccessor"))
+    yield from _granting(project, email, _WORKER_ROLE, grants)
 
 
 def _supervisor(project: Project) -> Iterator[Step]:
     """The account of supervisors' VMs: it creates and deletes TPUs, and its own VM."""
-    email = project.settings.supervisor_account
-    if not _there(lambda: project.rest.get("iam", policies.account_path(email)), email):
-        yield _account_step(project, email, "supervisor", "What the VMs run as that supervise runs of tpulm")
-    member = f"serviceAccount:{email}"
-    of = policies.project(project.rest)
-    of_project = _may(project, of, member)
-    if not of_project.issuperset(SUPERVISION):
-        yield from _making_role(project, _SUPERVISOR_ROLE)
-        yield _grant(of, _SUPERVISOR_ROLE.path(project), member)
-    if not of_project.issuperset(NODES):
-        yield _grant(of, TPU_ADMIN, member)
-    for place, permissions, role in (
-        *((policies.bucket(project.rest, bucket), OBJECTS, OBJECT_ADMIN) for bucket in project.settings.buckets),
-        (policies.account(project.rest, project.settings.service_account), (ACT_AS,), ACCOUNT_USER),
-    ):
-        if not (of_project | _may(project, place, member)).issuperset(permissions):
-            yield _grant(place, role, member)
+    settings, rest = project.settings, project.rest
+    email = settings.supervisor_account
+    if not _has_account(project, email):
+        yield _account(project, email, "supervisor", "What the VMs run as that supervise runs of tpulm")
+    grants = [
+        _Grant(policies.project(rest), ("tpu.nodes.create", *SELF_DELETION), "roles/tpu.admin"),
+        *(_object_admin(project, bucket) for bucket in settings.buckets),
+        _Grant(policies.account(rest, settings.service_account), (ACT_AS,), "roles/iam.serviceAccountUser"),
+    ]
+    yield from _granting(project, email, _SUPERVISOR_ROLE, grants)
 
 
-def _may(project: Project, place: policies.Place, member: str | None = None) -> frozenset[str]:
-    """What the place itself permits an account, the worker's by default; nothing where it is not there yet."""
+def _object_admin(project: Project, bucket: str) -> _Grant:
+    return _Grant(policies.bucket(project.rest, bucket), OBJECTS, "roles/storage.objectAdmin")
+
+
+def _has_account(project: Project, email: str) -> bool:
     try:
-        return project.roles.of(policies.roles_of(place.read(), member or project.worker))
+        return project.account(email) is not None
+    except GoogleError as error:
+        if not error.is_off:
+            raise
+        return False
+
+
+def _account(project: Project, email: str, title: str, description: str) -> Step:
+    described = {"displayName": f"tpulm {title}", "description": description}
+    body = {"accountId": email.partition("@")[0], "serviceAccount": described}
+    make = partial(project.rest.post, "iam", f"v1/projects/{project.id}/serviceAccounts", body)
+    return Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", partial(_unless_there, make))
+
+
+def _granting(project: Project, email: str, role: _Role, grants: Iterable[_Grant]) -> Iterator[Step]:
+    """The role of the project's own, and what else the account lacks."""
+    member, of = f"serviceAccount:{email}", policies.project(project.rest)
+    of_project = _may(project, of, member)
+    path = f"projects/{project.id}/roles/{role.name}"
+    if not of_project.issuperset(role.permissions):
+        if not _permits(project, path).issuperset(role.permissions):
+            detail = f"{', '.join(role.permissions)}: {role.reason}"
+            yield Step(f"make the role {role.name}", detail, partial(_make_role, project, role, path))
+        yield _grant(of, path, member)
+    for place, permissions, name in grants:
+        if not (of_project | _may(project, place, member)).issuperset(permissions):
+            yield _grant(place, name, member)
+
+
+def _may(project: Project, place: policies.Place, member: str) -> frozenset[str]:
+    """What the place itself permits an account; nothing where it is not there yet."""
+    try:
+        return project.roles.of(policies.roles_of(place.read(), member))
+    except GoogleError as error:
+        if error.missing or error.is_off:
+            return frozenset()
+        raise
+
+
+def _permits(project: Project, role: str) -> frozenset[str]:
+    try:
+        return project.roles.permissions(role)
     except GoogleError as error:
         if error.missing or error.is_off:
             return frozenset()
@@ -268,39 +284,14 @@ def _grant(place: policies.Place, role: str, member: str) -> Step:
     return Step(f"grant {whose} {shown} on {place.name}", "beside whatever others have there", act)
 
 
-def _making_role(project: Project, role: _Role) -> Iterator[Step]:
-    if not _role_is_whole(project, role):
-        yield Step(
-            f"make the role {role.name}", f"{', '.join(role.permissions)}: {role.reason}", lambda: _make_role(project, role)
-        )
-
-
-def _role_is_whole(project: Project, role: _Role) -> bool:
-    try:
-        return project.roles.permissions(role.path(project)).issuperset(role.permissions)
-    except GoogleError as error:
-        if error.missing or error.is_off:
-            return False
-        raise
-
-
-def _make_role(project: Project, role: _Role) -> None:
-    body = {
-        "title": role.title,
-        "description": role.description,
-        "includedPermissions": list(role.permissions),
-        "stage": "GA",
-    }
-    path = role.path(project)
-    try:
-        project.rest.post("iam", f"v1/projects/{project.id}/roles", {"roleId": role.name, "role": body})
+def _make_role(project: Project, role: _Role, path: str) -> None:
+    permissions = list(role.permissions)
+    body = {"title": role.title, "description": role.description, "includedPermissions": permissions, "stage": "GA"}
+    rest = project.rest
+    if _unless_there(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", {"roleId": role.name, "role": body})):
         return
-    except GoogleError as error:
-        if error.status != 409:
-            raise
-    found = project.rest.get("iam", f"v1/{path}")
+    found = rest.get("iam", f"v1/{path}")
     if found.get("deleted"):  # which can be taken back for a week, and keeps the name
-        project.rest.post("iam", f"v1/{path}:undelete", {})
-    permissions = sorted({*found.get("includedPermissions", ()), *role.permissions})
-    changed = {"includedPermissions": permissions}
-    project.rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})
+        rest.post("iam", f"v1/{path}:undelete", {})
+    changed = {"includedPermissions": sorted({*found.get("includedPermissions", ()), *permissions})}
+    rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})

@@ -15,10 +15,10 @@ from pathlib import PurePath
 from typing import Any
 
 from tpulm import storage
-from tpulm.cloud import bundle, doctor, prices
+from tpulm.cloud import bundle, doctor, launch, prices
 from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, small_vm
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused, Request, deletion_command
+from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Refused, Request, deletion_command
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, TpulmError, Unavailable
@@ -191,33 +191,17 @@ class Smoke:
         raise CloudRefused("no zone gave a VM:\n" + "\n".join(refusals))
 
     def _request(self, zone: str, seconds: float, staged: str) -> Request:
-        until = str(round(self.clock() + seconds))
-        return Request(
-            name=self.name,
-            zone=zone,
-            accelerator=self.settings.accelerator,
-            runtime_version=self.settings.kind.runtime_version,
-            spot=self.settings.spot,
-            queued=False,
-            valid_seconds=seconds,
-            service_account=self.settings.service_account or None,
-            labels={LABEL: self.name, UNTIL_LABEL: until},
-            metadata={
-                "startup-script": bundle.boot_script(),
-                "tpulm-bundle": bundle.object_of(staged),
-                WORKDIR: str(self.workdir),
-                "tpulm-project": self.settings.project,
-                "tpulm-zone": zone,
-                "tpulm-node": self.name,
-                "tpulm-attempt": "0",
-                "tpulm-program": "probe",
-                "tpulm-valid-until": until,
-                "enable-guest-attributes": "TRUE",
-            },
-            network=self.settings.network,
-            subnetwork=self.settings.subnetwork,
-            external_addresses=self.settings.external_addresses,
+        made = launch.vm_request(
+            self.settings,
+            self.name,
+            zone,
+            run=self.name,
+            workdir=self.workdir,
+            bundle_path=staged,
+            until=self.clock() + seconds,
+            metadata={"tpulm-attempt": "0", "tpulm-program": "probe", "enable-guest-attributes": "TRUE"},
         )
+        return replace(made, valid_seconds=seconds)
 
     def _of_vm(self, request: Request) -> Iterator[Line]:
         begun = self.clock()

@@ -1,15 +1,17 @@
-"""How a run in the cloud stands and what it costs: from the bucket, and from the API as far as that answers."""
+"""How a run in the cloud stands, what it costs and what it prints: from the bucket, and from the API where that answers."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import PurePath
-from typing import Any
+from statistics import median
 
 from tpulm import storage
-from tpulm.cloud.control import Beat, Control
+from tpulm.cloud.control import Control, Heartbeat
 from tpulm.cloud.job import Job
 from tpulm.cloud.prices import Price, saved, table
 from tpulm.cloud.provider import NodeStatus, Provider
@@ -21,26 +23,58 @@ from tpulm.errors import ConfigError, StorageError, TpulmError
 class RunStatus:
     job: Job
     supervisor: str | None  # the process that holds the lease; None: nobody
-    sight: NodeStatus | None  # of the node; None: there is none to look for, or `unseen` says why not
+    node: NodeStatus | None  # as the API sees it; None: there is none to look for, or `unseen` says why not
     unseen: str
-    beats: tuple[Beat, ...]  # of the newest attempt
+    heartbeats: tuple[Heartbeat, ...]  # of the newest attempt
     newest_step: int  # of a committed checkpoint
     steps: int | None  # in all; None: not known
     budget: float | None  # dollars
     prices: dict[str, Price] | None  # of the launch, by zone; None: not written down
+    speed: Speed | None
 
     @property
     def needs_supervisor(self) -> bool:
         return self.supervisor is None and not self.job.is_over
 
+    @property
+    def step(self) -> int:
+        """Where training is: at the newest record of the attempt that runs, else at the checkpoint from which it goes on."""
+        node, speed = self.job.node, self.speed
+        runs = node is not None and speed is not None and speed.at > node.intended_at
+        return max(self.newest_step, speed.step) if runs and speed is not None else self.newest_step
 
-def launched_with(control: Control) -> dict[str, Any]:
-    """Where it was launched to run, as it was written then; empty where that cannot be read."""
-    try:
-        found = storage.parse_json(storage.read_bytes(control.settings_file))
-    except (TpulmError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    @property
+    def seconds_left(self) -> float | None:
+        """Of training; None: not known."""
+        if self.speed is None or self.steps is None:
+            return None
+        return max(0, self.steps - self.step) * self.speed.seconds_per_step
+
+
+_RECENT = 50  # records of training from which the speed is told
+
+
+@dataclass(frozen=True)
+class Speed:
+    step: int  # of the newest record of training
+    at: float  # its time, seconds since 1970
+    seconds_per_step: float
+    tokens_per_second: float | None
+
+
+def speed_of(records: Iterable[tuple[int, Mapping[str, float]]]) -> Speed | None:
+    """From the newest records of training, (step, values), as the median of the times between them, whatever the pauses are."""
+    recent = [(step, values) for step, values in records if "time" in values][-_RECENT:]
+    times = [
+        (after["time"] - before["time"]) / (last - first)
+        for (first, before), (last, after) in pairwise(recent)
+        if last > first and after["time"] > before["time"]
+    ]
+    if not times:
+        return None
+    tokens = [values["tokens_per_second"] for _, values in recent if "tokens_per_second" in values]
+    step, newest = recent[-1]
+    return Speed(step, newest["time"], median(times), median(tokens) if tokens else None)
 
 
 def project_of(workdir: PurePath, project: str | None) -> str:
@@ -52,7 +86,7 @@ def project_of(workdir: PurePath, project: str | None) -> str:
     with contextlib.suppress(StorageError):  # of a job that is damaged
         found = control.read()
         recorded = found[0].project if found else ""
-    recorded = recorded or str(launched_with(control).get("project") or "")
+    recorded = recorded or str(control.launched_with().get("project") or "")
     if project and recorded and project != recorded:
         raise ConfigError(f"{workdir} was launched in the project {recorded}, not in {project}; leave --project out")
     return recorded or project or default_project()
@@ -66,28 +100,29 @@ def total_steps(workdir: PurePath) -> int | None:
         return None
 
 
-def read_status(workdir: PurePath, provider: Provider | None, *, newest_step: Callable[[], int]) -> RunStatus:
+def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | None = None) -> RunStatus:
     """Raises StorageError where the work folder has no job. A cloud that does not answer is told in `unseen`."""
     control = Control(workdir)
     job = control.job()
-    sight, unseen = None, ""
+    node, unseen = None, ""
     if job.node is not None and provider is None:
         unseen = "the project is not known; name it with --project"
     elif job.node is not None and provider is not None:
         try:
-            sight = provider.look(job.node.name, job.node.zone)
+            node = provider.look(job.node.name, job.node.zone)
         except TpulmError as error:
             unseen = str(error)
     return RunStatus(
         job=job,
         supervisor=storage.holder(control.folder),
-        sight=sight,
+        node=node,
         unseen=unseen,
-        beats=tuple(control.beats(job.node.attempt)) if job.node else (),
-        newest_step=max(newest_step(), job.newest_step),
+        heartbeats=tuple(control.heartbeats(job.node.attempt)) if job.node else (),
+        newest_step=max(control.newest_step(), job.newest_step),
         steps=total_steps(workdir),
         prices=saved(control.folder),
-        budget=budget if isinstance(budget := launched_with(control).get("budget"), int | float) else None,
+        budget=budget if isinstance(budget := control.launched_with().get("budget"), int | float) else None,
+        speed=speed,
     )
 
 
@@ -150,29 +185,23 @@ def _hours(ready_at: float | None, end: float) -> float:
     return 0.0 if ready_at is None else max(0.0, end - ready_at) / 3600
 
 
-def cost(
-    job: Job,
-    workdir: PurePath,
-    *,
-    now: float,
-    newest_step: int,
-    seconds_left: float | None = None,
-    prices: Mapping[str, Price] | None = None,
-) -> Cost:
-    """`seconds_left`: of training to the last step; None: not known. `prices`: of the launch; None: not written down."""
-    attempts = spent(job, now=now, newest_step=newest_step, prices=prices)
+def cost_of(status: RunStatus, workdir: PurePath, *, now: float) -> Cost:
+    job, prices = status.job, status.prices
+    attempts = spent(job, now=now, newest_step=status.newest_step, prices=prices)
     so_far = sum(item.dollars for item in attempts if item.dollars is not None)
     at_least = any(item.dollars is None for item in attempts)
-    hours_left = 0.0 if job.status == "done" else None if seconds_left is None else seconds_left / 3600
+    seconds_left = 0.0 if job.status == "done" else status.seconds_left
+    hours_left = None if seconds_left is None else seconds_left / 3600
     zone = job.zones[0] if job.node is None else job.node.zone
     per_hour = None if zone in _unknown(job, prices) else job.price(zone)
     left = None if hours_left is None else 0.0 if not hours_left else None if per_hour is None else hours_left * per_hour
+    zones = dict.fromkeys(item.zone for item in attempts)
     return Cost(
         dollars=so_far,
         at_least=at_least,
         hours=sum(item.hours for item in attempts),
         dollars_per_hour=per_hour,
-        prices=tuple((prices or {})[zone] for zone in dict.fromkeys(item.zone for item in attempts) if zone in (prices or {})),
+        prices=tuple(prices[zone] for zone in zones if zone in prices) if prices else (),
         runs=job.node is not None and job.node.ready_at is not None,
         attempts=attempts,
         stored=stored(workdir, region_of(job.zones[0])),
@@ -195,3 +224,114 @@ def stored(workdir: PurePath, region: str) -> Stored:
     return Stored(
         len(files), size, region, None if per_gib is None else size / 2**30 * per_gib, prices["as_of"], prices["source"]
     )
+
+
+# -- logs: their agents upload the last few megabytes again and again --------------------------------------------------
+
+_ANCHOR_BYTES = 64
+_TRIES = 1000
+_SILENT_SECONDS = 60.0  # without a line, before that is told
+_UNREADABLE = b"\xef\xbf\xbd"  # half a letter, at the end of an upload; the next one has it whole
+
+
+def log_path(control: Control, attempt: int, worker: int) -> PurePath:
+    return control.attempt(attempt) / f"log-{worker}.txt"
+
+
+def following(before: bytes, now: bytes) -> bytes | None:
+    """What of `now` comes after `before`, of the same log later; None where the two do not overlap."""
+    if now.startswith(before):
+        return now[len(before) :]
+    begin = now.find(b"\n") + 1  # the first line may be cut
+    anchor = now[begin : begin + _ANCHOR_BYTES]
+    at = before.find(anchor)
+    for _ in range(_TRIES):
+        if at < 0:
+            return None
+        rest = before[at:]
+        if now.startswith(rest, begin):
+            return now[begin + len(rest) :]
+        at = before.find(anchor, at + 1)
+    return None
+
+
+@dataclass
+class Tail:
+    """One log, as it grows. `gaps` counts where something was lost between two readings."""
+
+    path: PurePath
+    gaps: int = 0
+    _seen: bytes = b""
+    _version: tuple[int, int] | None = field(default=None)
+
+    def more(self) -> tuple[bytes, bool]:
+        """What is new, and whether something before it is missing."""
+        found = storage.info(self.path)
+        if found is None or (found.size, found.modified_ns) == self._version:
+            return b"", False
+        content = storage.read_bytes(self.path).removesuffix(_UNREADABLE)
+        new = following(self._seen, content)
+        self._version, self._seen = (found.size, found.modified_ns), content
+        if new is None:
+            self.gaps += 1
+            return content, True
+        return new, False
+
+
+def attempt_of(job: Job, number: int | None) -> int:
+    """The attempt that is meant, by default the newest. Raises StorageError for one that there is not."""
+    if job.attempt == 0:
+        raise StorageError("no attempt has begun yet: there is no log" + (f" ({job.message})" if job.message else ""))
+    if number is not None and not 1 <= number <= job.attempt:
+        raise StorageError(f"there is no attempt {number}; there are 1 to {job.attempt}")
+    return job.current if number is None else number
+
+
+def follow(
+    control: Control,
+    worker: int,
+    *,
+    attempt: int | None = None,
+    write: Callable[[bytes], None],
+    tell: Callable[[str], None],
+    pause_seconds: float = 5.0,
+    wait: Callable[[float], None] = time.sleep,
+) -> int:
+    """Print what is new until the run, or the one attempt that is named, is over; how often something was lost."""
+    job = control.job()
+    number, gaps = max(job.current, 1) if attempt is None else attempt_of(job, attempt), 0
+    tail: Tail | None = None
+    silent_since: float | None = time.monotonic()
+    alone: bool | None = None
+    while True:
+        job = control.job()
+        if job.attempt >= number and tail is None:
+            tail = Tail(log_path(control, number, worker))
+            where = _where(job, number)
+            tell(f"attempt {number}{where}")
+        if tail is not None:
+            if silent_since is not None and time.monotonic() - silent_since > _SILENT_SECONDS:
+                tell(f"nothing was heard of worker {worker} yet; workers count from 0")
+                silent_since = None
+            new, lost = tail.more()
+            silent_since = None if new else silent_since
+            if lost:
+                gaps += 1
+                tell("some of the log is lost here: it grew by more than is kept between two readings")
+            write(new)
+        ended = any(item.number == number for item in job.attempts)
+        if ended and attempt is None and job.attempt > number:
+            number, tail = number + 1, None
+            continue
+        if job.is_over or (ended and attempt is not None):
+            return gaps
+        if alone is not (alone := storage.holder(control.folder) is None) and alone:
+            tell("nobody supervises this run; 'tpulm cloud attach' does")
+        wait(pause_seconds)
+
+
+def _where(job: Job, number: int) -> str:
+    zones = {item.number: item.zone for item in job.attempts}
+    if job.node is not None:
+        zones[job.node.attempt] = job.node.zone
+    return f" in {zones[number]}" if number in zones else ""

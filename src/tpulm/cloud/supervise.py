@@ -18,19 +18,19 @@ from tpulm.cloud.decide import (
     Action,
     Adopt,
     AskToStop,
-    Beside,
-    Bury,
     Close,
     Create,
     Delete,
+    Finished,
     GiveUp,
-    Intend,
     MarkForDeletion,
     Note,
+    OfSpare,
     Pace,
     Policy,
     Promote,
-    Rest,
+    RecordAttempt,
+    RecordEnd,
     Seen,
     Wait,
     decide,
@@ -50,8 +50,6 @@ class Supervisor:
     provider: Provider
     policy: Policy
     request: Callable[[Job, Node], Request]
-    newest_step: Callable[[], int]  # of a committed checkpoint; 0: none
-    complete: Callable[[], bool]  # whether the run's last result is there
     tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.time
     pause_seconds: float = 10.0  # between looks while there is nothing to do
@@ -88,8 +86,8 @@ class Supervisor:
                     storage.forget_clients()
                     action = Wait("a login")
                 else:
-                    refused_since, worked = None, worked or (job.node is not None and not isinstance(action, Intend))
-                    if isinstance(action, Rest):
+                    refused_since, worked = None, worked or (job.node is not None and not isinstance(action, RecordAttempt))
+                    if isinstance(action, Finished):
                         return job
                     if isinstance(action, GiveUp):
                         raise TpulmError(f"{self._deleting_takes_long(job)}\n{left(job)}")
@@ -125,9 +123,9 @@ class Supervisor:
         """What is to be seen of a job."""
         spare = {node.name: self._look(job, node, now) for node in job.spare}
         if job.node is None:
-            return Seen(newest_step=self.newest_step(), complete=self.complete(), spare=spare)
+            return Seen(newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
         seen = self._look(job, job.node, now)  # an outcome before what it leads to, or an end would come without a result
-        return replace(seen, newest_step=self.newest_step(), complete=self.complete(), spare=spare)
+        return replace(seen, newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
 
     def _look(self, job: Job, node: Node, now: float) -> Seen:
         creation = self.provider.progress(node.operation)
@@ -181,9 +179,9 @@ class Supervisor:
     def _act(self, job: Job, action: Action, seen: Seen, now: float) -> Job:
         if isinstance(action, Delete):
             self._delete(job, seen, now)
-        if isinstance(action, Beside) and isinstance(action.action, Create):
-            view = jobs.beside(job, action.node)
-            return jobs.with_beside(job, self._create(view, action.action, seen.spare[action.node], now))
+        if isinstance(action, OfSpare) and isinstance(action.action, Create):
+            view = jobs.of_spare(job, action.node)
+            return jobs.with_spare(job, self._create(view, action.action, seen.spare[action.node], now))
         if isinstance(action, Create):
             return self._create(job, action, seen, now)
         return recorded(job, action, seen, now)
@@ -275,8 +273,8 @@ def in_words(job: Job, action: Action) -> str:
     match action:
         case Wait(why):
             return why
-        case Beside(name, same):
-            return in_words(jobs.beside(job, name), same)
+        case OfSpare(name, same):
+            return in_words(jobs.of_spare(job, name), same)
         case Promote(name):
             return f"{name} takes over"
         case Create() if node is not None:
@@ -294,7 +292,7 @@ def in_words(job: Job, action: Action) -> str:
             return detail
         case Delete():
             return f"deleting {' and '.join(node.name for node in job.nodes if node.ending is not None)}"
-        case Bury() if node is not None:
+        case RecordEnd() if node is not None:
             return f"{node.name} is gone"
         case Close(status, message):
             return f"{status}: {message}"

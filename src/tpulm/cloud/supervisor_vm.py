@@ -18,14 +18,14 @@ from pathlib import PurePath
 from typing import Any
 
 from tpulm import storage
-from tpulm.cloud import bundle, policies, prices
+from tpulm.cloud import bundle, doctor, policies, prices
 from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, Instance, small_vm
 from tpulm.cloud.control import Control, read_object
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job
-from tpulm.cloud.logs import Tail
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Refused
 from tpulm.cloud.settings import CloudSettings, region_of
+from tpulm.cloud.status import Tail
 from tpulm.config import listed
 from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
 from tpulm.runtime import interrupt
@@ -99,14 +99,13 @@ def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:
     rest = rest or GoogleRest(settings.project, patience_seconds=20.0)
     email = settings.supervisor_account
     remedy = "'tpulm cloud setup --supervise cloud' makes and grants what is missing; --supervise here needs none of it"
+    wanted = ((policies.project(rest), INSERTING), (policies.account(rest, email), (doctor.ACT_AS,)))
     try:
-        rest.get("iam", policies.account_path(email))
+        if rest.find("iam", policies.account_path(email)) is None:
+            raise CloudRefused(f"--supervise cloud: there is no account {email}; {remedy}")
     except GoogleError as error:
-        if error.missing:
-            raise CloudRefused(f"--supervise cloud: there is no account {email}; {remedy}") from error
         if not error.refused:
             raise CloudRefused(f"--supervise cloud: {error}") from error
-    wanted = ((policies.project(rest), INSERTING), (policies.account(rest, email), ("iam.serviceAccounts.actAs",)))
     for place, permissions in wanted:
         try:
             lacking = [each for each in permissions if each not in place.tested(permissions)]

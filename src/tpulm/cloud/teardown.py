@@ -1,29 +1,238 @@
-"""The end of a run in the cloud, and of what it left: first what bills by the hour, then what is stored."""
+"""What bills although no run needs it, and the end of a run: first what bills by the hour, then what is stored.
+
+An orphan is whatever in a project carries our label and belongs to no live run. Resources are listed before jobs are read, and
+a job records its node before it is created: so a run that begins meanwhile is never taken for an orphan.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import NoReturn
+from typing import Literal, NoReturn, Protocol
 
-from tpulm import storage
-from tpulm.cloud.audit import Zones, listed
+from tpulm import accelerators, storage
+from tpulm.cloud import prices, supervisor_vm
+from tpulm.cloud.compute import KIND as SUPERVISOR
+from tpulm.cloud.compute import AllResources, ComputeApi
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job, Node
-from tpulm.cloud.provider import LABEL, Provider, Resource
+from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Provider, Resource
 from tpulm.cloud.supervise import Supervisor
-from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError
+from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError, some_of
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import duration
 from tpulm.runtime import interrupt
 from tpulm.storage.lease import LEASE
 from tpulm.storage.paths import bucket_and_name
 
+Verdict = Literal[
+    "live",  # a node of a run that goes on, or queued for one
+    "going",  # being deleted
+    "orphan",
+    "unknown",  # whose it is cannot be read
+]
+_LISTED_AT_ONCE = 8
+_GOING = frozenset(["DELETING", "HIDING", "HIDDEN"])
+_FREE = frozenset(["PREEMPTED", "TERMINATED", "STOPPED", "SUSPENDED", "FAILED"])  # holds quota and a name, and is not billed
 DATA = ("corpus", "dataset")  # of a work folder: made from the text, and made anew from it when they are missing
+
+
+class Zones(Provider, Protocol):
+    """A provider that knows its zones."""
+
+    def zones(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    resource: Resource
+    verdict: Verdict
+    why: str  # for people
+    price: prices.Price | None = None  # where it bills; None: not known
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """None: not known."""
+        if not self.bills:
+            return 0.0
+        return None if self.price is None else self.price.dollars_per_hour
+
+    @property
+    def bills(self) -> bool:
+        """A queued resource does not: its node is listed itself."""
+        return self.resource.kind in ("node", SUPERVISOR) and self.resource.state not in _FREE
+
+    def age(self, now: float) -> float | None:
+        """Seconds since it was created."""
+        return None if self.resource.created_at is None else max(0.0, now - self.resource.created_at)
+
+
+@dataclass(frozen=True)
+class Audit:
+    findings: tuple[Finding, ...]  # of what carries our label, by zone and name
+    silent: Mapping[str, str]  # zones that could not be listed, and why
+    zones: int  # that were listed
+    others: int  # resources without our label
+
+    def of(self, *verdicts: Verdict) -> list[Finding]:
+        return [finding for finding in self.findings if finding.verdict in verdicts]
+
+
+@dataclass(frozen=True)
+class Listing:
+    resources: tuple[Resource, ...]
+    silent: Mapping[str, str]
+    zones: int
+
+
+def listed(api: Zones, *, progress: Progress = SILENT) -> Listing:
+    """Everything in all zones. A zone that cannot be listed hides no other; raises CloudRefused when all refuse."""
+    zones = api.zones()
+    progress.start("looking", total=len(zones), unit="zone")
+    found: list[Resource] = []
+    silent: dict[str, TpulmError] = {}
+
+    def look(zone: str) -> list[Resource] | TpulmError:
+        try:
+            return list(api.resources(zone))
+        except TpulmError as error:
+            return error
+
+    with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
+        for zone, answer in zip(zones, pool.map(look, zones), strict=True):
+            progress.advance(1)
+            if isinstance(answer, TpulmError):
+                silent[zone] = answer
+            else:
+                found += answer
+    if zones and len(silent) == len(zones):
+        raise next((error for error in silent.values() if isinstance(error, CloudRefused)), silent[zones[0]])
+    reasons = {zone: str(error) for zone, error in silent.items()}
+    return Listing(tuple(found), reasons, len(zones) - len(silent))
+
+
+def audit(api: Zones, *, now: float | None = None, rest: GoogleRest | None = None, progress: Progress = SILENT) -> Audit:
+    """Raises CloudRefused when nothing can be listed. `rest`: through which prices are looked up; None: they are not."""
+    seen = listed(api, progress=progress)
+    ours = [resource for resource in seen.resources if LABEL in resource.labels]
+    findings = judged(ours, now=time.time() if now is None else now)
+    if rest is not None:
+        findings = list(_priced(findings, rest, progress))
+    return Audit(tuple(findings), seen.silent, seen.zones, len(seen.resources) - len(ours))
+
+
+def _priced(findings: Sequence[Finding], rest: GoogleRest, progress: Progress) -> Iterator[Finding]:
+    found: dict[tuple[str, bool], dict[str, prices.Price]] = {}
+    for finding in findings:
+        resource = finding.resource
+        key = (resource.accelerator, resource.spot)
+        if resource.kind == SUPERVISOR:
+            yield replace(finding, price=prices.of_vm(resource.accelerator, resource.zone))
+            continue
+        if finding.bills and key not in found:
+            zones = [item.resource.zone for item in findings]
+            with contextlib.suppress(ConfigError):  # of a type that is not known here
+                kind = accelerators.find(resource.accelerator)
+                found[key] = prices.of_type(kind, zones, spot=resource.spot, rest=rest, note=progress.note)
+        yield replace(finding, price=found.get(key, {}).get(resource.zone))
+
+
+def judged(resources: Iterable[Resource], *, now: float) -> list[Finding]:
+    """By the jobs of their work folders, each read once."""
+    jobs: dict[str, Job | str | None] = {}
+    findings = []
+    for resource in sorted(resources, key=lambda item: (item.zone, item.name, item.kind)):
+        if resource.workdir not in jobs:
+            jobs[resource.workdir] = _job(resource.workdir)
+        verdict, why = _verdict(resource, jobs[resource.workdir], now)
+        findings.append(Finding(resource, verdict, why))
+    return findings
+
+
+def _job(workdir: str) -> Job | str | None:
+    """Of a work folder; None where it has none; why it is not known in words."""
+    if not storage.is_remote(workdir):
+        return f"its work folder {workdir} is on another machine" if workdir else "it does not say which work folder it is of"
+    try:
+        found = Control(workdir).read()
+    except TpulmError as error:
+        return str(error)
+    return None if found is None else found[0]
+
+
+def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Verdict, str]:
+    if resource.state in _GOING:
+        return "going", "it is being deleted"
+    if isinstance(job, str):
+        return "unknown", job
+    if job is None:
+        return "orphan", f"{resource.workdir} has no run in the cloud"
+    if job.status != "active":
+        return "orphan", f"the run in {resource.workdir} is over ({job.status})"
+    if resource.kind == SUPERVISOR:
+        pass  # of a run that goes on
+    elif node := next((node for node in job.nodes if (node.name, node.zone) == (resource.name, resource.zone)), None):
+        if node.ending is not None:
+            return "orphan", f"the run in {resource.workdir} has given it up ({node.ending})"
+    else:
+        now_at = f"is at {job.node.name} in {job.node.zone}" if job.node else "has no node now"
+        return "orphan", f"the run in {resource.workdir} {now_at}"
+    until = resource.labels.get(UNTIL_LABEL, "")
+    if until.isdecimal() and int(until) < now:
+        return "orphan", f"it was to be gone {duration(now - int(until))} ago"
+    return "live", resource.workdir
+
+
+@dataclass(frozen=True)
+class Deleted:
+    gone: tuple[Resource, ...]
+    left: tuple[Resource, ...]  # asked for, and still there
+
+
+def delete(
+    api: Zones,
+    findings: Sequence[Finding],
+    *,
+    seconds: float = 900.0,
+    pause_seconds: float = 2.0,
+    progress: Progress = SILENT,
+    wait: Callable[[float], None] = time.sleep,
+) -> Deleted:
+    """Delete, and look until they are gone, for `seconds` at the longest. Raises CloudRefused.
+
+    Whose they are is read again first: what has become a live run's meanwhile is left alone.
+    """
+    again = judged([finding.resource for finding in findings], now=time.time())
+    targets = [now.resource for now in again if now.verdict != "live"]
+    left = list(dict.fromkeys((target.name, target.zone) for target in targets))  # a queued resource and its node are one
+    progress.start("deleting", total=len(left), unit="TPU")
+    for name, zone in left:
+        api.delete(name, zone)
+    give_up_at = time.monotonic() + seconds
+    while left:
+        progress.status(", ".join(name for name, _ in left[:3]))
+        for name, zone in list(left):
+            state = api.look(name, zone).state
+            if state is None:
+                left.remove((name, zone))
+                progress.advance(1)
+            elif state not in _GOING:
+                api.delete(name, zone)  # a node that was being created, or that its queued resource left behind
+        if left and time.monotonic() > give_up_at:
+            break
+        if left:
+            wait(pause_seconds)
+    there = [target for target in targets if (target.name, target.zone) in left]
+    return Deleted(tuple(target for target in targets if target not in there), tuple(there))
+
+
+# -- the end of one run -------------------------------------------------------------------------------------------------
 
 
 def stopped(job: Job) -> Job:
@@ -34,7 +243,6 @@ def stop(
     workdir: PurePath,
     provider: Provider,
     *,
-    newest_step: Callable[[], int],
     tell: Callable[[str], None] = lambda line: None,
     seconds: float = 1800.0,
     pause_seconds: float = 2.0,
@@ -52,16 +260,7 @@ def stop(
             said.add(line)
             tell(line)
 
-    supervisor = Supervisor(
-        control,
-        provider,
-        Policy(),
-        _never,
-        newest_step=newest_step,
-        complete=control.is_complete,
-        tell=say,
-        pause_seconds=pause_seconds,
-    )
+    supervisor = Supervisor(control, provider, Policy(), _never, tell=say, pause_seconds=pause_seconds)
     give_up_at = time.monotonic() + seconds
     while not (job := control.change(stopped)).is_over:
         try:
@@ -82,16 +281,7 @@ def _never(job: Job, node: Node) -> NoReturn:
     raise TpulmError("somebody has launched the run again meanwhile; nothing was deleted")
 
 
-@dataclass(frozen=True)
-class Left:
-    """In the project, of one run."""
-
-    resources: tuple[Resource, ...]
-    zones: int  # that were looked at
-    silent: tuple[str, ...]  # zones that could not be
-
-
-def left(api: Zones, workdir: PurePath, run: str | None, *, progress: Progress = SILENT) -> Left:
+def left(api: Zones, workdir: PurePath, run: str | None, *, progress: Progress = SILENT) -> Listing:
     """What there is of the run in all zones, by its work folder, or by its label where it does not say which it is of."""
     seen = listed(api, progress=progress)
     mine = [
@@ -100,7 +290,32 @@ def left(api: Zones, workdir: PurePath, run: str | None, *, progress: Progress =
         if LABEL in resource.labels
         and (resource.workdir == str(workdir) if resource.workdir else run is not None and resource.labels[LABEL] == run)
     ]
-    return Left(tuple(mine), seen.zones, tuple(seen.silent))
+    return replace(seen, resources=tuple(mine))
+
+
+def end(
+    workdir: PurePath,
+    project: str,
+    *,
+    run: str | None,
+    tell: Callable[[str], None] = lambda line: None,
+    progress: Progress = SILENT,
+) -> int:
+    """Stop the run, delete its supervisor's VM, and look through all zones, so many; raises TpulmError unless nothing bills."""
+    compute = ComputeApi(project)
+    api = AllResources(project, compute)
+    if run is not None:
+        with interrupt.handled():
+            job = stop(workdir, api, tell=tell)
+        tell(f"{job.run} is over: {job.message or job.status}")
+    supervisor_vm.end(Control(workdir), compute, tell=tell)
+    seen = left(api, workdir, run, progress=progress)
+    if seen.resources:
+        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in seen.resources])
+        raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
+    if seen.silent:
+        raise TpulmError(f"{some_of(list(seen.silent))} could not be looked at, so something of {workdir} may be left there")
+    return seen.zones
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
-"""The Cloud TPU API v2 as a `Provider`: nodes, and queued resources of one node each, which has the same name."""
+"""The Cloud TPU API v2 as a `Provider`: nodes, and queued resources of one node each, which has the same name.
+
+Through `GoogleRest`, like Google's other services: google-cloud-tpu has neither retries nor time limits of its own, and cannot
+read the operations of its own API. Fields: https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from tpulm import protos
-from tpulm.cloud.google_rest import needing_extra
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, explained, moment
 from tpulm.cloud.provider import (
     WORKDIR,
     Creation,
@@ -17,298 +19,182 @@ from tpulm.cloud.provider import (
     Refused,
     Request,
     Resource,
-    is_rate_limit,
     refusal_of_code,
     refusal_of_http,
     with_advice,
 )
-from tpulm.errors import CloudRefused, Unavailable
-from tpulm.storage.causes import expired, no_login, passes, words
 
-if TYPE_CHECKING:
-    from google.cloud import tpu_v2
-
-ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"  # gcloud's own variable
-_SECONDS = 60.0  # of one request
 _PATIENCE_SECONDS = 180.0  # of retries
-
 _ENDED = frozenset(["SUSPENDING", "SUSPENDED", "FAILED"])  # states of queued resources
-
-Answer = TypeVar("Answer")
 
 
 class TpuApi:
     """Raises CloudRefused for what is refused, and Unavailable where nobody answers for minutes; `create` raises `Refused`."""
 
-    def __init__(self, project: str):
+    def __init__(self, project: str, rest: GoogleRest | None = None):
         self.project = project
+        self.rest = rest or GoogleRest(project, patience_seconds=_PATIENCE_SECONDS)
 
     def create(self, request: Request) -> str:
-        begin = self._create_queued if request.queued else self._create_node
-        with self._explained():
-            from google.api_core import exceptions
-
+        place, node = self._place(request.zone), _node(request)
+        with explained("the TPU API"):
             try:
-                return begin(request).operation.name
-            except exceptions.Conflict:
-                return ""
-            except exceptions.Unauthorized:  # of the login, which is not the request's fault
-                raise
-            except exceptions.GoogleAPICallError as error:
-                raise _refused(error) from error
-
-    def _create_node(self, request: Request) -> Any:
-        return self._client.create_node(
-            parent=self._location(request.zone), node=_node(request), node_id=request.name, **self._patience
-        )
-
-    def _create_queued(self, request: Request) -> Any:
-        from google.cloud import tpu_v2
-        from google.protobuf import duration_pb2
-
-        spec = tpu_v2.QueuedResource.Tpu.NodeSpec(
-            parent=self._location(request.zone), node_id=request.name, node=_node(request)
-        )
-        wait = duration_pb2.Duration(seconds=round(request.valid_seconds))
-        queued = tpu_v2.QueuedResource(
-            tpu=tpu_v2.QueuedResource.Tpu(node_spec=[spec]),
-            queueing_policy=tpu_v2.QueuedResource.QueueingPolicy(valid_until_duration=wait),
-        )
-        if request.spot:
-            queued.spot = tpu_v2.QueuedResource.Spot()
-        return self._client.create_queued_resource(
-            parent=self._location(request.zone), queued_resource=queued, queued_resource_id=request.name, **self._patience
-        )
+                if not request.queued:
+                    return self.rest.post("tpu", f"{place}/nodes", node, nodeId=request.name)["name"]
+                spec = {"parent": place.removeprefix("v2/"), "nodeId": request.name, "node": node}
+                policy = {"validUntilDuration": f"{round(request.valid_seconds)}s"}
+                queued = {"tpu": {"nodeSpec": [spec]}, "queueingPolicy": policy, **({"spot": {}} if request.spot else {})}
+                return self.rest.post("tpu", f"{place}/queuedResources", queued, queuedResourceId=request.name)["name"]
+            except GoogleError as error:
+                if error.status == 409:
+                    return ""
+                if error.passes or error.status == 401:  # of the login, which is not the request's fault
+                    raise
+                message = str(error)
+                raise Refused(refusal_of_http(error.status, error.reason, message), with_advice(message)) from error
 
     def progress(self, operation: str) -> Creation:
-        if not operation:
+        found = self._find(f"v2/{operation}") if operation else None  # it is forgotten after a while
+        if found is None:
             return Creation()
-        found = self._unless_missing(lambda: self._client.get_operation({"name": operation}, **self._patience))
-        if found is None:  # it is forgotten after a while
-            return Creation()
-        if not found.done:
+        if not found.get("done"):
             return Creation(pending=True)
-        if not found.HasField("error"):
-            return Creation()
-        return Creation(refused=_failed(found.error))
+        return Creation(refused=_failed(found.get("error")))
 
     def look(self, name: str, zone: str) -> NodeStatus:
         """A node that its queued resource is deleting shows the state of that, which says more."""
-        node = self._node(name, zone)
-        if node is not None and node.state.name != "DELETING":
-            return NodeStatus(
-                node.state.name, dict(node.labels), max(1, len(node.network_endpoints)), created_at=_created_at(node)
-            )
+        node = self._find(f"{self._place(zone)}/nodes/{name}") or {}
+        state, labels = node.get("state"), node.get("labels", {})
+        if node and state != "DELETING":
+            workers = max(1, len(node.get("networkEndpoints", ())))
+            return NodeStatus(state, labels, workers, created_at=moment(node.get("createTime")))
         queued = self._queued(name, zone)
-        if queued is not None and (node is None or queued.state.state.name in _ENDED):
-            error = queued.state.failed_data.error
-            return NodeStatus(queued.state.state.name, _labels(queued), refused=_failed(error) if error.code else None)
-        return NodeStatus(None) if node is None else NodeStatus(node.state.name, dict(node.labels))
+        if queued is not None and (not node or _state(queued) in _ENDED):
+            refused = _failed(queued["state"].get("failedData", {}).get("error"))
+            return NodeStatus(_state(queued), _planned(queued).get("labels", {}), refused=refused)
+        return NodeStatus(state, labels) if node else NodeStatus(None)
 
     def delete(self, name: str, zone: str) -> str:
         """A node that a queued resource made goes with that; either may be gone before."""
-        with self._explained():
-            from google.api_core import exceptions
-
+        queued = self._queued(name, zone) is not None
+        path, query = (f"queuedResources/{name}", {"force": "true"}) if queued else (f"nodes/{name}", {})
+        with explained("the TPU API"):
             try:
-                if self._queued(name, zone) is not None:
-                    path = f"{self._location(zone)}/queuedResources/{name}"
-                    self._client.delete_queued_resource({"name": path, "force": True}, **self._patience)
-                else:
-                    self._client.delete_node(name=f"{self._location(zone)}/nodes/{name}", **self._patience)
-            except exceptions.NotFound:
-                pass
-            except exceptions.Conflict as error:
-                return words(error)
-            except exceptions.BadRequest as error:  # google.api_core knows HTTP's 400 alone
-                if _status(error) != "FAILED_PRECONDITION":
+                self.rest.request("DELETE", "tpu", f"{self._place(zone)}/{path}", query=query)
+            except GoogleError as error:
+                if error.status == 409 or error.reason == "FAILED_PRECONDITION":
+                    return str(error)
+                if not error.missing:
                     raise
-                return words(error)
         return ""
 
     def boot_progress(self, name: str, zone: str) -> str:
         """As its agents write it into guest attributes: "0: installing, 1: training" of two workers."""
         with contextlib.suppress(Exception):  # it is but told
-            path = {"name": f"{self._location(zone)}/nodes/{name}", "query_path": "tpulm/boot"}
-            found = self._client.get_guest_attributes(path, timeout=_SECONDS).guest_attributes
-            told = [next((item.value for item in worker.query_value.items), "nothing") for worker in found]
+            path = f"{self._place(zone)}/nodes/{name}:getGuestAttributes"
+            found = self.rest.post("tpu", path, {"queryPath": "tpulm/boot"})["guestAttributes"]
+            items = [worker.get("queryValue", {}).get("items", ()) for worker in found]
+            told = [next((item["value"] for item in of_worker), "nothing") for of_worker in items]
             return told[0] if len(told) == 1 else ", ".join(f"{worker}: {value}" for worker, value in enumerate(told))
         return ""
 
     def queued_state(self, name: str, zone: str) -> str | None:
         """Of a queued resource, whatever its node is; None: there is none."""
-        return None if (queued := self._queued(name, zone)) is None else queued.state.state.name
+        return None if (queued := self._queued(name, zone)) is None else _state(queued)
 
     def resources(self, zone: str) -> Iterator[Resource]:
-        with self._explained():
-            spot_ones = set()
-            for queued in self._client.list_queued_resources(parent=self._location(zone), **self._patience):
-                wanted = next((spec.node for spec in queued.tpu.node_spec), None)
-                if "spot" in queued:
-                    spot_ones.update(spec.node_id for spec in queued.tpu.node_spec)
-                yield _resource("queued resource", queued, zone, queued.state.state.name, wanted, "spot" in queued)
-            for node in self._client.list_nodes(parent=self._location(zone), **self._patience):
-                spot = node.scheduling_config.spot or node.scheduling_config.preemptible or _last(node.name) in spot_ones
-                yield _resource("node", node, zone, node.state.name, node, spot)
+        spot_ones = set()
+        for queued in self._listed(f"{self._place(zone)}/queuedResources", "queuedResources"):
+            if "spot" in queued:
+                spot_ones.update(spec.get("nodeId") for spec in queued.get("tpu", {}).get("nodeSpec", ()))
+            yield _resource("queued resource", queued, zone, _state(queued), _planned(queued), "spot" in queued)
+        for node in self._listed(f"{self._place(zone)}/nodes", "nodes"):
+            scheduling = node.get("schedulingConfig", {})
+            spot = scheduling.get("spot") or scheduling.get("preemptible") or _last(node["name"]) in spot_ones
+            yield _resource("node", node, zone, node.get("state", ""), node, spot)
 
     def zones(self) -> list[str]:
         """Those of the TPU API that the project may use."""
-        names, token = [], ""
-        while True:
-            with self._explained():
-                asked = {"name": f"projects/{self.project}", "page_token": token}
-                found = self._client.list_locations(asked, **self._patience)
-            names += [location.location_id for location in found.locations]
-            if not (token := found.next_page_token):
-                return sorted(names)
+        return sorted(found["locationId"] for found in self._listed(f"v2/projects/{self.project}/locations", "locations"))
 
     def types(self, zone: str) -> set[str]:
         """The accelerator types offered in a zone; none where there is no such zone, or where it is closed to the project."""
-        with self._explained():
-            from google.api_core import exceptions
-
+        with explained("the TPU API"):
             try:
-                found = self._client.list_accelerator_types(parent=self._location(zone), **self._patience)
-                return {kind.type_ for kind in found}
-            except exceptions.ClientError as error:
-                if _refused(error).kind == "zone":
+                pages = list(self.rest.pages("tpu", f"{self._place(zone)}/acceleratorTypes"))
+            except GoogleError as error:
+                if error.is_final and refusal_of_http(error.status, error.reason, str(error)) == "zone":
                     return set()
                 raise
+        return {kind["type"] for page in pages for kind in page.get("acceleratorTypes", ())}
 
-    def _node(self, name: str, zone: str) -> tpu_v2.Node | None:
-        path = f"{self._location(zone)}/nodes/{name}"
-        return self._unless_missing(lambda: self._client.get_node(name=path, **self._patience))
+    def _queued(self, name: str, zone: str) -> dict[str, Any] | None:
+        return self._find(f"{self._place(zone)}/queuedResources/{name}")
 
-    def _queued(self, name: str, zone: str) -> tpu_v2.QueuedResource | None:
-        path = f"{self._location(zone)}/queuedResources/{name}"
-        return self._unless_missing(lambda: self._client.get_queued_resource(name=path, **self._patience))
+    def _find(self, path: str) -> dict[str, Any] | None:
+        with explained("the TPU API"):
+            return self.rest.find("tpu", path)
 
-    def _unless_missing(self, ask: Callable[[], Answer]) -> Answer | None:
-        with self._explained():
-            from google.api_core import exceptions
+    def _listed(self, path: str, of: str) -> list[dict[str, Any]]:
+        with explained("the TPU API"):
+            return [item for page in self.rest.pages("tpu", path) for item in page.get(of, ())]
 
-            try:
-                return ask()
-            except exceptions.NotFound:
-                return None
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """As `_explained`; after a refusal of the login the next request reads it anew, since somebody may log in again."""
-        try:
-            with _explained():
-                yield
-        except CloudRefused:
-            self.__dict__.pop("_client", None)
-            raise
-
-    def _location(self, zone: str) -> str:
-        return f"projects/{self.project}/locations/{zone}"
-
-    @cached_property
-    def _client(self) -> tpu_v2.TpuClient:
-        with needing_extra():
-            from google.api_core.client_options import ClientOptions
-            from google.auth.credentials import AnonymousCredentials
-            from google.cloud import tpu_v2
-        know_operations()
-        endpoint = os.environ.get(ENDPOINT, "").rstrip("/")
-        options = ClientOptions(api_endpoint=endpoint) if endpoint else ClientOptions(quota_project_id=self.project)
-        # Over plain HTTP, as to an emulator, no credentials are sent.
-        credentials = AnonymousCredentials() if endpoint.startswith("http://") else None
-        with self._explained():
-            return tpu_v2.TpuClient(transport="rest", credentials=credentials, client_options=options)
-
-    @cached_property
-    def _patience(self) -> dict[str, Any]:
-        """The client has neither a time limit nor retries of its own."""
-        import requests
-        from google.api_core import exceptions, retry
-        from google.auth import exceptions as auth
-
-        answers = (
-            exceptions.InternalServerError,
-            exceptions.BadGateway,
-            exceptions.ServiceUnavailable,
-            exceptions.GatewayTimeout,
-        )
-        none = (requests.exceptions.ConnectionError, requests.exceptions.Timeout, auth.TransportError, ConnectionError)
-        failed = retry.if_exception_type(*answers, *none)
-
-        def when(error: Exception) -> bool:
-            too_often = isinstance(error, exceptions.TooManyRequests) and is_rate_limit(str(error))
-            return failed(error) or too_often
-
-        return {"timeout": _SECONDS, "retry": retry.Retry(when, initial=1.0, maximum=20.0, timeout=_PATIENCE_SECONDS)}
+    def _place(self, zone: str) -> str:
+        return f"v2/projects/{self.project}/locations/{zone}"
 
 
-def _node(request: Request) -> tpu_v2.Node:
-    from google.cloud import tpu_v2
-
-    node = tpu_v2.Node(
-        accelerator_type=request.accelerator,
-        runtime_version=request.runtime_version,
-        network_config=tpu_v2.NetworkConfig(
-            network=request.network or "",
-            subnetwork=request.subnetwork or "",
-            enable_external_ips=request.external_addresses,
-        ),
-        labels=dict(request.labels),
-        metadata=dict(request.metadata),
-    )
+def _node(request: Request) -> dict[str, Any]:
+    network = {"network": request.network, "subnetwork": request.subnetwork}
+    node: dict[str, Any] = {
+        "acceleratorType": request.accelerator,
+        "runtimeVersion": request.runtime_version,
+        "networkConfig": {name: value for name, value in network.items() if value}
+        | {"enableExternalIps": request.external_addresses},
+        "labels": dict(request.labels),
+        "metadata": dict(request.metadata),
+    }
     if not request.queued:  # of a queued resource its own `spot` says it
-        node.scheduling_config = tpu_v2.SchedulingConfig(spot=request.spot)
+        node["schedulingConfig"] = {"spot": request.spot}
     if request.service_account is not None:
         scope = ["https://www.googleapis.com/auth/cloud-platform"]
-        node.service_account = tpu_v2.ServiceAccount(email=request.service_account, scope=scope)
+        node["serviceAccount"] = {"email": request.service_account, "scope": scope}
     return node
 
 
-def _labels(queued: tpu_v2.QueuedResource) -> dict[str, str]:
-    """A queued resource has none of its own."""
-    return next((dict(spec.node.labels) for spec in queued.tpu.node_spec), {})
+def _state(queued: Mapping[str, Any]) -> str:
+    return queued.get("state", {}).get("state", "")
 
 
-def _resource(kind: str, found: Any, zone: str, state: str, node: tpu_v2.Node | None, spot: bool) -> Resource:
+def _planned(queued: Mapping[str, Any]) -> dict[str, Any]:
+    """The node that a queued resource is to become; it has no labels of its own."""
+    return next((spec.get("node", {}) for spec in queued.get("tpu", {}).get("nodeSpec", ())), {})
+
+
+def _resource(kind: str, found: Mapping[str, Any], zone: str, state: str, node: Mapping[str, Any], spot: bool) -> Resource:
     """`node` is what it is, or is to become."""
     return Resource(
         kind,
-        _last(found.name),
+        _last(found["name"]),
         zone,
         state,
-        {} if node is None else dict(node.labels),
-        "" if node is None else node.accelerator_type,
-        workdir="" if node is None else dict(node.metadata).get(WORKDIR, ""),
+        node.get("labels", {}),
+        node.get("acceleratorType", ""),
+        workdir=node.get("metadata", {}).get(WORKDIR, ""),
         spot=bool(spot),
-        created_at=_created_at(found),
+        created_at=moment(found.get("createTime")),
     )
-
-
-def _created_at(found: Any) -> float | None:
-    return found.create_time.timestamp() if found.create_time else None
 
 
 def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _refused(error: Any) -> Refused:
-    """Of an answer to a request to create something."""
-    reason = getattr(error, "reason", None) or _status(error)
-    message = words(error)
-    return Refused(refusal_of_http(int(error.code or 0), reason, message), with_advice(message))
-
-
-def _failed(error: Any) -> Refused:
+def _failed(error: Mapping[str, Any] | None) -> Refused | None:
     """Of a google.rpc.Status: an operation's, or a queued resource's."""
-    return Refused(refusal_of_code(error.code, error.message), with_advice(error.message))
-
-
-def _status(error: Any) -> str:
-    """google.rpc.Code in words, which HTTP's status does not tell: "FAILED_PRECONDITION"; "" where the answer has none."""
-    with contextlib.suppress(Exception):  # an answer of something in between
-        return str(error.response.json()["error"]["status"])
-    return ""
+    if not error or not error.get("code"):
+        return None
+    message = str(error.get("message", ""))
+    return Refused(refusal_of_code(error["code"], message), with_advice(message))
 
 
 def know_operations() -> None:
@@ -333,33 +219,3 @@ def know_operations() -> None:
         scalar = kind.TYPE_BOOL if name == "cancel_requested" else kind.TYPE_STRING
         message.field.append(protos.field(name, number, scalar))
     pool.Add(file)
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """What google's client raises when there is no good answer, as errors that a command tells."""
-    with needing_extra():
-        from google.api_core import exceptions
-        from google.auth import exceptions as auth
-
-    try:
-        yield
-    except auth.DefaultCredentialsError as error:
-        raise CloudRefused(no_login()) from error
-    except auth.RefreshError as error:
-        if passes(error):
-            raise Unavailable(f"the metadata server of this VM gives no token now: {words(error)}") from error
-        raise CloudRefused(expired(str(error))) from error
-    except exceptions.Conflict as error:
-        raise Unavailable(f"the TPU API cannot do it now: {words(error)}") from error
-    except exceptions.TooManyRequests as error:
-        raise Unavailable(f"the TPU API is asked too often: {words(error)}") from error
-    except exceptions.ClientError as error:
-        raise CloudRefused(f"the TPU API refused: {words(error)}") from error
-    except exceptions.RetryError as error:
-        why = words(error.cause) if isinstance(error.cause, exceptions.GoogleAPICallError) else "no answer; is there a network?"
-        raise Unavailable(f"the TPU API has failed for {_PATIENCE_SECONDS:.0f} s: {why}") from error
-    except exceptions.GoogleAPICallError as error:
-        raise Unavailable(f"the TPU API failed: {words(error)}; try again later") from error
-    except (exceptions.GoogleAPIError, auth.GoogleAuthError, OSError) as error:
-        raise Unavailable(f"the TPU API does not answer ({type(error).__name__}); is there a network?") from error

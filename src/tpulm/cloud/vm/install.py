@@ -30,7 +30,8 @@ def environment(alive, pins="pins.txt"):
     install = [str(HERE / "uv"), "pip", "install", "--quiet", "--python", str(own)]
     run([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")], alive)
     run([*install, *source, "-r", str(HERE / pins)], alive)
-    run([*install, *source[:1], "--no-deps", str(HERE / bundle["wheel"])], alive)
+    packages = HERE / "env" / "lib" / ("python" + bundle["python_version"]) / "site-packages"
+    (packages / "tpulm.pth").write_text(str(HERE / "source") + "\n")
     if digest_of(own) != bundle["digest"]:
         raise RuntimeError("what was installed is not the tpulm that was launched")
     return str(own)
