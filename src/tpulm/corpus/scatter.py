@@ -6,7 +6,7 @@ Killed at any moment and run again, it reads only the pieces that were not finis
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Final
@@ -32,6 +32,7 @@ from tpulm.corpus.manifest import (
 )
 from tpulm.corpus.near import mark_near_duplicates, near_folder
 from tpulm.corpus.piece import Limits, Piece, cut_into_pieces, finished, scatter_piece
+from tpulm.corpus.readers import READERS, Reader
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError, StorageError
 from tpulm.progress import SILENT, DocumentRate, Progress
@@ -182,14 +183,15 @@ def _read_in_parallel(
     documents = DocumentRate(progress)
     largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
     with TaskProgress(progress) as tasks:
-        for number, record in runner(_numbered, [(piece,) for piece in largest_first]):
+        for number, record in runner(_numbered, [(piece, READERS) for piece in largest_first]):
             records[number] = record
             tasks.add(over=sum(file.bytes for file in record.inputs))
             documents.add(record.counts.documents)
     return [records[piece.number] for piece in pieces]
 
 
-def _numbered(piece: Piece) -> tuple[int, PieceRecord]:
+def _numbered(piece: Piece, readers: Mapping[str, Reader]) -> tuple[int, PieceRecord]:
+    READERS.update(readers)  # a worker has not registered what its parent has
     return piece.number, scatter_piece(piece, report)
 
 
