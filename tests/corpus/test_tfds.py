@@ -183,11 +183,6 @@ def test_killed_and_run_again(scattered: Callable, data_dir: Path, tmp_path: Pat
     assert read == [str(path) for path in shards(data_dir)[2:]]
 
 
-def test_a_limit(scattered: Callable, data_dir: Path):
-    corpus = scattered([source(data_dir)], max_documents=5)
-    assert corpus.documents() == sorted(texts(source(data_dir))[:5])
-
-
 def test_a_dataset_that_changed_is_refused(scattered: Callable, data_dir: Path, tmp_path: Path):
     work = scattered([source(data_dir)]).workdir
     scattered([source(shutil.copytree(data_dir, tmp_path / "moved"))], workdir=work)
