@@ -28,7 +28,7 @@ from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.config import RunConfig, canonical_json
 from tpulm.errors import EXIT_STOPPED, ConfigError
 from tpulm.progress import SILENT, Progress
-from tpulm.runtime.membership import DEFAULT_PORT
+from tpulm.runtime.hosts import DEFAULT_PORT
 
 SERVICE_ACCOUNT = "tpulm-worker"  # of Kubernetes
 _SPOT = "cloud.google.com/gke-spot"  # a label and, where its nodes have been given one, a taint

@@ -20,6 +20,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tpulm.corpus.identity import mix
+
 SHINGLE_WORDS: Final = 5  # as in FineWeb (Penedo et al. 2024, section 3.4)
 MOST_HASHES: Final = 128
 _SINGLE: Final = ((0x3041, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
@@ -61,7 +63,7 @@ def band_hashes(documents: Sequence[str], banding: Banding) -> np.ndarray:
             for row in range(band * banding.rows, (band + 1) * banding.rows):
                 np.multiply(shingles, factors[row], out=hashes)
                 hashes += offsets[row]
-                mixed = _mix(mixed * np.uint64(_BASE) + (np.minimum.reduceat(hashes, starts) >> np.uint64(32)))
+                mixed = mix(mixed * np.uint64(_BASE) + (np.minimum.reduceat(hashes, starts) >> np.uint64(32)))
             found[band, full] = mixed
     for index in np.flatnonzero(~full).tolist():
         found[:, index] = int.from_bytes(hashlib.blake2b(documents[index].encode(), digest_size=8).digest(), "big")
@@ -88,21 +90,21 @@ def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     # Sums go on into the next document: only a short one's shingle is kept of those, without what is not its own.
     hashes, kept = np.zeros(len(words), np.uint64), np.ones(len(words), bool)
     for place in range(SHINGLE_WORDS):
-        mixed = _mix(words[place:] + np.uint64(place + 1))
+        mixed = mix(words[place:] + np.uint64(place + 1))
         hashes[: len(mixed)] += mixed
         short = (ends - counts)[(counts > 0) & (counts <= place)]
         short = short[short < len(mixed)]
         hashes[short] -= mixed[short]
         if place:
             kept[(ends - place)[counts > place]] = False
-    return _mix(hashes[kept]), np.cumsum(np.where(counts > 0, np.maximum(1, counts - SHINGLE_WORDS + 1), 0))
+    return mix(hashes[kept]), np.cumsum(np.where(counts > 0, np.maximum(1, counts - SHINGLE_WORDS + 1), 0))
 
 
 def _hash_stretches(points: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """A hash of points[first:last] for each pair: differences of a running polynomial modulo 2^64, brought to one degree."""
     powers, inverses = _powers(1 << max(10, (len(points) + 1).bit_length()))
-    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mix(points.astype(np.uint64)) * powers[: len(points)])])
-    return _mix((running[last] - running[first]) * inverses[first])
+    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix(points.astype(np.uint64)) * powers[: len(points)])])
+    return mix((running[last] - running[first]) * inverses[first])
 
 
 @lru_cache(maxsize=2)
@@ -116,7 +118,7 @@ def _powers(count: int) -> tuple[np.ndarray, np.ndarray]:
 @lru_cache(maxsize=1)
 def _hash_family() -> tuple[np.ndarray, np.ndarray]:
     numbers = np.arange(1, 2 * MOST_HASHES + 1, dtype=np.uint64)
-    drawn = _mix(numbers * np.uint64(_BASE))
+    drawn = mix(numbers * np.uint64(_BASE))
     return drawn[:MOST_HASHES] | np.uint64(1), drawn[MOST_HASHES:]
 
 
@@ -126,10 +128,3 @@ def _kinds() -> np.ndarray:
     for first, last in _SINGLE:
         kinds[first : last + 1][kinds[first : last + 1] == _WORD] = _ALONE
     return kinds
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser (Steele et al. 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
