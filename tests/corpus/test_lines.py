@@ -205,10 +205,6 @@ def test_only_a_line_feed_ends_a_line(read: Callable, character: str):
     assert read("a.txt", f"one{character}two\r\nthree\n").documents == [f"one{character}two", "three"]
 
 
-def test_empty_lines_are_documents_for_cleaning_to_count(read: Callable):
-    assert read("a.txt", "\n\none\r\n\r\ntwo").documents == ["", "", "one", "", "two"]
-
-
 def test_an_empty_file_has_no_documents(read: Callable):
     assert read("a.txt", b"").documents == []
     assert read("b.txt", b"\xef\xbb\xbf").documents == []

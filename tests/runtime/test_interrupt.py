@@ -44,13 +44,6 @@ def test_a_second_ctrl_c_does_what_the_first_would_have_done():
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_second_sigterm_changes_nothing():
-    with interrupt.handled():
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert interrupt.requested()
-
-
 def test_the_handlers_are_put_back_after_an_error():
     before = [signal.getsignal(number) for number in interrupt.SIGNALS]
     with pytest.raises(ValueError, match="inside"), interrupt.handled():
