@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulm.corpus.minhash import Banding, band_hashes, banding
+from tpulm.corpus.near import Banding, band_hashes, banding
 
 ANY_TEXT = st.text(max_size=60).filter(lambda text: not any("\ud800" <= character <= "\udfff" for character in text))
 

@@ -43,7 +43,7 @@ def test_a_format_of_ones_own_is_read_by_every_worker(
     scattered: Callable, write: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["tpulm.corpus.scatter"], "_WORTH_A_POOL_BYTES", 0)
-    monkeypatch.setattr("tpulm.corpus.piece._PIECE_BYTES", 1)
+    monkeypatch.setattr(sys.modules["tpulm.corpus.scatter"], "_PIECE_BYTES", 1)
     for number in range(3):
         write(f"in/{number}.fasta", f">a{number}\nACGT\nTTA\n>b{number}\nCC\n")
     sources = [{"path": str(tmp_path / "in"), "text_field": " "}]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tpulm.config import CorpusConfig
-from tpulm.corpus import has_spill, load_manifest, piece, read_part, remove_spill, sample_texts, scatter, spill
+from tpulm.corpus import has_spill, load_manifest, read_part, remove_spill, sample_texts, scatter, spill
 from tpulm.errors import DataError, Stopped, StorageError
 from tpulm.progress import Silent
 from tpulm.runtime.hosts import Hosts
@@ -98,7 +98,7 @@ def test_pieces_and_runs_do_not_change_the_documents(
     folder = tmp_path / "many"
     one = scattered(folder)
     assert len(one.manifest.pieces) == 1
-    monkeypatch.setattr(piece, "_PIECE_BYTES", 1500)
+    monkeypatch.setattr(SCATTER, "_PIECE_BYTES", 1500)
     monkeypatch.setattr(spill, "_RUN_BYTES", 1000)
     many = scattered(folder)
     assert len(many.manifest.pieces) > 5
