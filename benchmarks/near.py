@@ -29,7 +29,7 @@ os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 from corpora import CORPORA, data_folder, read
 
-from tpulm.corpus.minhash import SHINGLE_WORDS, Banding, _shingles, band_hashes, banding  # pyright: ignore[reportPrivateUsage]
+from tpulm.corpus.near import SHINGLE_WORDS, Banding, _shingles, band_hashes, banding  # pyright: ignore[reportPrivateUsage]
 
 BLOCK_BYTES = 1 << 20  # as in tpulm.corpus.near
 MEGABYTES = 5  # of each corpus, for speed
@@ -168,7 +168,7 @@ def similarities(texts: list[str]) -> dict[tuple[int, int], float]:
 
 
 def shingles(text: str) -> set[tuple[str, ...]]:
-    """As minhash.py has them, without hashes: a character at a time. None of a text without a word, which is like no other."""
+    """As near.py has them, without hashes: a character at a time. None of a text without a word, which is like no other."""
     words, before = [], None
     for character in text.lower():
         kind = None if not character.isalnum() else "alone" if is_alone(character) else "word"

@@ -18,7 +18,7 @@ from google.cloud import tpu_v2
 from rig import Rig, eventually
 
 from cloud_emulator import Emulator, MachineSettings
-from tpulm.runtime.membership import Membership, membership
+from tpulm.runtime.hosts import Membership, membership
 
 HIDING = """#!/bin/bash
 env -i setsid sleep 1001 &

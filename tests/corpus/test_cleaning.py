@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tpulm import corpus
-from tpulm.config import CleaningConfig, CorpusConfig, SourceConfig
-from tpulm.corpus import cleaning, scatter
+from tpulm.config import CleaningConfig, CorpusConfig
+from tpulm.corpus import cleaning
 from tpulm.corpus.cleaning import _ODD_BLANKS, Cleaner, replaced
 from tpulm.corpus.documents import Batch, Samples
 from tpulm.errors import ConfigError, MissingExtra
@@ -104,21 +104,6 @@ def test_the_blanks_are_those_of_python():
 def test_defaults():
     documents = ["  a\t b\u3000\u2028c \r\n  d\re \n", "\n \n", "", "e\u0301"]
     assert clean(documents) == (["a b c\nd e", "é"], {"empty": 2})
-
-
-def test_keep_leaves_white_space_alone():
-    assert clean([" a\r\n b ", " \n"], whitespace="keep") == ([" a\r\n b "], {"empty": 1})
-
-
-def test_repeats_are_cut_but_numbers_are_not():
-    assert clean(["ㅋㅋㅋㅋㅋ 좋다!!!!! 1000000원 aaab\n\n\n\n\nc"], max_repeats=3)[0] == [
-        "ㅋㅋㅋ 좋다!!! 1000000원 aaab\n\n\nc"
-    ]
-
-
-def test_lengths_are_in_characters_after_cleaning():
-    texts, skipped = clean(["  가나  ", "가나다", "가나다라마"], min_characters=3, max_characters=4)
-    assert (texts, skipped) == (["가나다"], {"too_short": 1, "too_long": 1})
 
 
 @pytest.mark.parametrize("text", ["\n" * 300_000 + "x", " \n" * 200_000 + "x", "x" + " " * 300_000 + "y", "ab" * 200_000])
@@ -213,14 +198,6 @@ def test_odd_text_takes_no_longer_than_it_must(unit: str):
     started = time.process_time()
     replaced(unit * 200_000, KINDS, Counter(), Samples())
     assert time.process_time() - started < 10, "a matter of milliseconds: this would be quadratic"
-
-
-def test_they_are_counted_in_the_manifest(tmp_path: Path):
-    (tmp_path / "a.txt").write_text("mail a@b.co or c@d.org\ncall 010-1234-5678\nnothing here\n")
-    sources = (SourceConfig(path=str(tmp_path / "a.txt")),)
-    config = CorpusConfig(sources=sources, cleaning=CleaningConfig(replace=("email", "phone")))
-    assert scatter(config, tmp_path / "w", part_bytes=1 << 20).counts.replaced == {"email": 2, "phone": 1}
-    assert scatter(CorpusConfig(sources=sources), tmp_path / "v", part_bytes=1 << 20).counts.replaced == {}
 
 
 KOREAN = "이 영화는 정말 재미있었고 배우들의 연기도 훌륭했습니다."

@@ -169,7 +169,7 @@ def test_null_and_broken_files(folder: Path, tables: Path, scattered: Callable):
 
 
 def test_killed_and_run_again(scattered: Callable, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tpulm.corpus.piece._PIECE_BYTES", 1)
+    monkeypatch.setattr(sys.modules["tpulm.corpus.scatter"], "_PIECE_BYTES", 1)
     whole = scattered([source(folder)]).manifest
     third = folder / "plain/train-2.jsonl"
     content = third.read_text()

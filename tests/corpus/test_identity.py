@@ -64,11 +64,6 @@ def test_near_copies_share_the_half_that_decides_and_no_other():
     assert keys.low[3] == xxh3_64_intdigest(b"!!")
 
 
-def test_sorting_is_by_the_whole_key_and_stable():
-    keys = Keys(np.array([2, 1, 1, 1], np.uint64), np.array([0, 5, 3, 5], np.uint64))
-    assert keys.order().tolist() == [2, 1, 3, 0]
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
 def test_sorting_is_that_of_pairs(pairs: list[tuple[int, int]]):
     keys = Keys(*np.array(pairs, np.uint64).T)

@@ -82,15 +82,6 @@ def test_garbage_after_the_end_is_an_error(compression: Compression, write: Call
     assert b"".join(ByteStream(path, compression, Faults("skip")).pieces()) == b"some text\n"
 
 
-def test_a_broken_byte_in_the_middle_keeps_what_came_before(read: Callable):
-    data = bytearray(gzip.compress(TEXT))
-    data[len(data) // 2] ^= 0xFF
-    with pytest.raises(DataError, match="broken"):
-        read("a.txt.gz", bytes(data))
-    found = read("a.txt.gz", bytes(data), on_error="skip")
-    assert found.skipped["broken_file"] == 1
-
-
 def test_the_line_that_was_cut_off_is_not_a_document(read: Callable):
     data = gzip.compress(b"one\ntwo\nthree, which is lo", 0)[:-9]
     assert read("a.txt.gz", data, on_error="skip").documents == ["one", "two"]
@@ -212,10 +203,6 @@ def test_stretches_are_the_file_and_know_their_lines(
 @pytest.mark.parametrize("character", ["\r", "\u2028", "\u2029", "\x0b", "\x0c", "\x85", "\x1c", "\x1e"])
 def test_only_a_line_feed_ends_a_line(read: Callable, character: str):
     assert read("a.txt", f"one{character}two\r\nthree\n").documents == [f"one{character}two", "three"]
-
-
-def test_empty_lines_are_documents_for_cleaning_to_count(read: Callable):
-    assert read("a.txt", "\n\none\r\n\r\ntwo").documents == ["", "", "one", "", "two"]
 
 
 def test_an_empty_file_has_no_documents(read: Callable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from tpulm import corpus
 from tpulm.config import CorpusConfig
-from tpulm.corpus import CorpusManifest, near, piece
-from tpulm.corpus.minhash import band_hashes, banding
+from tpulm.corpus import CorpusManifest, near
+from tpulm.corpus.near import band_hashes, banding
 from tpulm.errors import Stopped
 
 WORDS = [f"word{number}" for number in range(3_000)]
@@ -75,7 +76,7 @@ def all_parts(folder: Path, manifest: CorpusManifest) -> list[corpus.Part]:
 
 
 def test_the_first_of_each_stays_and_the_rest_is_counted(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(piece, "_PIECE_BYTES", 1)
+    monkeypatch.setattr(sys.modules["tpulm.corpus.scatter"], "_PIECE_BYTES", 1)
     manifest = scatter(tmp_path, documents, files=1)
     assert manifest.num_parts > 4 and len(manifest.pieces) == 1
     parts = all_parts(tmp_path, manifest)

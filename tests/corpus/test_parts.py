@@ -108,14 +108,6 @@ def test_the_tokenizer_sees_a_bounded_sample_of_the_whole_corpus(scattered: Call
     assert found == list(sample_texts(corpus.workdir, scattered(file, part_bytes=10_000).manifest, max_bytes))
 
 
-def test_a_larger_sample_contains_the_smaller(scattered: Callable, file: Path):
-    corpus = scattered(file)
-    small, large = (
-        {text for texts in sample_texts(corpus.workdir, corpus.manifest, size) for text in texts} for size in (10_000, 30_000)
-    )
-    assert small < large
-
-
 def test_many_duplicates_do_not_shrink_the_sample(scattered: Callable, write: Callable):
     corpus = scattered(write("a.txt", "\n".join([*TEXTS, *["the same again"] * 30_000])))
     texts = [text for texts in sample_texts(corpus.workdir, corpus.manifest, 50_000) for text in texts]

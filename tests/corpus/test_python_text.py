@@ -1,9 +1,12 @@
-import ast
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from tpulm.config import SourceConfig
-from tpulm.corpus.readers.python_text import _docstrings, hash_python_files, list_python_files
-from tpulm.corpus.sources import find_files
+from tpulm.corpus import find_files, read_texts
+from tpulm.corpus.readers import python_text
+from tpulm.corpus.readers.python_text import PythonFile, hash_python_files, list_python_files
 
 SOURCE = """
 "Module."
@@ -33,9 +36,10 @@ def test_the_files_are_those_of_the_library_in_order():
     assert hash_python_files(files) == hash_python_files(list_python_files())
 
 
-def test_docstrings_come_in_the_order_of_lines():
-    tree = ast.parse(SOURCE)
-    assert [text for _, text in _docstrings(tree)] == ["Module.", "A.", "f.", "g.", "h.", "i.", "j."]
+def test_docstrings_come_in_the_order_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.py").write_text(SOURCE)
+    monkeypatch.setattr(python_text, "list_python_files", lambda: [PythonFile("a.py", tmp_path / "a.py")])
+    assert list(read_texts([SourceConfig(format="python")])) == [["Module.", "A.", "f.", "g.", "h.", "i.", "j."]]
 
 
 def test_it_is_a_corpus_of_its_own(scattered: Callable):

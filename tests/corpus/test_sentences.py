@@ -39,22 +39,16 @@ def test_english_and_other_latin(text: str):
     [
         "정말 재미있게 봤습니다. | 3.1운동 이야기도 나오고요! | 별점은 9.5점.",
         "너무 좋아요 | 또 볼게요 | 추천합니다 | 그럼 이만",
-        '그는 "싫어요." 라고 말했다. | 그리고 갔다.',
         "배우들의 연기가 훌륭했다^^",
-        "제1장. | 바다 이야기 | 끝",
     ],
 )
 def test_korean(text: str):
-    joined = text.replace(" | ", " ")
-    if text == "제1장. | 바다 이야기 | 끝":
-        joined = "제1장.\n바다 이야기\n끝"
-    if text.startswith("그는"):
-        assert split_sentences(joined)[-1] == "그리고 갔다."
-    else:
-        assert split_sentences(joined) == text.split(" | ")
+    assert split_sentences(text.replace(" | ", " ")) == text.split(" | ")
 
 
-def test_korean_without_the_space():
+def test_korean_headings_quotations_and_missing_spaces():
+    assert split_sentences("제1장.\n바다 이야기\n끝") == ["제1장.", "바다 이야기", "끝"]
+    assert split_sentences('그는 "싫어요." 라고 말했다. 그리고 갔다.')[-1] == "그리고 갔다."
     assert split_sentences("재밌어요.진짜 최고!최고라고요.") == ["재밌어요.", "진짜 최고!", "최고라고요."]
     assert split_sentences("가.나.라는 3.5점") == ["가.나.라는 3.5점"]
 

@@ -71,33 +71,12 @@ def test_a_lost_or_damaged_spill_is_an_error_with_the_fix(tmp_path: Path, damage
         SpillReader(path, runs)
 
 
-HIGH_HALVES = st.one_of(
-    st.lists(st.integers(0, RANGE - 1), min_size=1, max_size=60),
-    st.lists(st.sampled_from([0, 1, 7 * 10**18, 7 * 10**18 + 1, RANGE - 1]), min_size=1, max_size=60),
-)
-
-
 def written_with(path: Path | PurePath, high: np.ndarray) -> list[spill.Run]:
     """A spill of as many documents, whose texts are the places in `high`."""
     documents = [str(number).encode() for number in range(len(high))]
     with new_spill(path) as writer:
         writer.add(documents, Keys(high, np.arange(len(high), dtype=np.uint64)))
     return writer.runs
-
-
-@given(HIGH_HALVES, st.sampled_from([1, 5, 100]), st.data())
-def test_the_place_of_a_key_is_that_of_a_plain_search(
-    tmp_path_factory: pytest.TempPathFactory, halves: list[int], repeats: int, data: st.DataObject
-):
-    path = tmp_path_factory.mktemp("spill") / "a.spill"
-    high = np.repeat(np.array(halves, np.uint64), repeats)
-    runs = written_with(path, high)
-    reader, high = SpillReader(path, runs), np.sort(high)
-    near = [half + offset for half in halves for offset in (-1, 0, 1)]
-    asked = data.draw(st.lists(st.sampled_from(near) | st.integers(0, RANGE), min_size=1, max_size=5))
-    for key in (*asked, 0, RANGE):
-        key = min(max(key, 0), RANGE)
-        assert reader._place(runs[0], key) == (len(high) if key == RANGE else np.searchsorted(high, np.uint64(key)))
 
 
 @pytest.mark.parametrize("shape", ["uniform", "repeated", "small"])

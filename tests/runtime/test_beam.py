@@ -107,22 +107,21 @@ def test_killed_in_the_middle_and_run_again_it_gives_the_same_bytes(tmp_path: Pa
         return [sys.executable, "-m", "tpulm", "dataset", "prepare", str(run_file), "--workdir", str(workdir), *more]
 
     subprocess.run(command(tmp_path / "local"), env=user_environment, check=True, capture_output=True)
-    for name, more in {"beam": ["--runner", "beam", "--", *TWO_PROCESSES], "again": []}.items():
-        workdir = tmp_path / name
-        process = subprocess.Popen(
-            command(workdir, *more), env=user_environment, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        while process.poll() is None and len(list(workdir.glob("dataset/train/part-*"))) < 3:
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        kept = {path: path.stat().st_mtime_ns for path in workdir.glob("dataset/*/part-*/part.json")}
-        assert kept and not (workdir / "dataset" / "manifest.json").exists()
-        subprocess.run(command(workdir, *more), env=user_environment, check=True, capture_output=True)
-        assert all(path.stat().st_mtime_ns == modified for path, modified in kept.items() if _pair(path) in kept)
-        assert digests(workdir / "dataset") == digests(tmp_path / "local" / "dataset")
-        assert not (workdir / "beam").exists()
+    workdir, more = tmp_path / "beam", ["--runner", "beam", "--", *TWO_PROCESSES]
+    process = subprocess.Popen(
+        command(workdir, *more), env=user_environment, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while process.poll() is None and len(list(workdir.glob("dataset/train/part-*"))) < 3:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in workdir.glob("dataset/*/part-*/part.json")}
+    assert kept and not (workdir / "dataset" / "manifest.json").exists()
+    subprocess.run(command(workdir, *more), env=user_environment, check=True, capture_output=True)
+    assert all(path.stat().st_mtime_ns == modified for path, modified in kept.items() if _pair(path) in kept)
+    assert digests(workdir / "dataset") == digests(tmp_path / "local" / "dataset")
+    assert not (workdir / "beam").exists()
 
 
 def _pair(path: Path) -> Path:

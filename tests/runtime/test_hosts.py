@@ -71,10 +71,6 @@ def meet(hosts: Hosts) -> int:
     return hosts.index
 
 
-def wait_at_a_barrier(hosts: Hosts) -> None:
-    hosts.barrier("never")
-
-
 def test_a_host_alone():
     with join(None, run="run") as hosts:
         hosts.barrier("x")
@@ -99,12 +95,6 @@ def test_a_barrier_waits_for_all(group: Group, ended: list[PeerLost | Stopped]):
         assert isinstance(seen, list)
         assert all(3 * number <= count <= 3 * number + 2 for number, count in enumerate(seen, start=1))
     assert len(arrived) == 24 and ended == []
-
-
-def test_shares_are_disjoint_and_whole(group: Group):
-    items = list(range(10))
-    shares = group.run(*[lambda hosts: list(hosts.share(items))] * 3)
-    assert shares == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
 
 
 def test_one_ends_early_and_is_no_loss(group: Group, ended: list[PeerLost | Stopped]):

@@ -30,13 +30,6 @@ def test_a_signal_sets_the_flag(number: signal.Signals, name: str):
     assert interrupt.reason() == ""
 
 
-def test_a_second_ctrl_c_stops_at_once():
-    with interrupt.handled():
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
 def test_a_second_ctrl_c_does_what_the_first_would_have_done():
     seen = []
     before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
@@ -49,13 +42,6 @@ def test_a_second_ctrl_c_does_what_the_first_would_have_done():
             assert seen == [signal.SIGINT]
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_a_second_sigterm_changes_nothing():
-    with interrupt.handled():
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert interrupt.requested()
 
 
 def test_the_handlers_are_put_back_after_an_error():

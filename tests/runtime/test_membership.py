@@ -86,17 +86,12 @@ class TestOptions:
         [
             (("h:1", None, None), r"^--num-hosts and --host-index missing: several hosts need all three of --coordinator,"),
             ((None, 2, None), r"^--coordinator and --host-index missing"),
-            ((None, None, 0), r"^--coordinator and --num-hosts missing"),
-            ((None, 2, 0), r"^--coordinator missing"),
-            (("h:1", None, 0), r"^--num-hosts missing"),
             (("h:1", 2, None), r"^--host-index missing"),
             (("h:1", 2, 2), r"^--host-index 2 is not one of 2 hosts: count from 0"),
             (("h:1", 2, -1), r"^--host-index -1 is not one of 2 hosts"),
             (("h:1", 0, 0), r"^--host-index 0 is not one of 0 hosts"),
             (("h", 2, 0), r"^--coordinator h: give address:port of the first host, such as 10\.0\.0\.2:8476"),
             ((":8476", 2, 0), "^--coordinator :8476: give address:port"),
-            (("h:", 2, 0), "give address:port"),
-            (("h:port", 2, 0), "give address:port"),
             (("h:²", 2, 0), "give address:port"),
             (("h:0", 2, 0), "give address:port"),
             (("h:65535", 2, 0), "the port after it is used, too"),
@@ -135,10 +130,6 @@ class TestVirtualMachine:
         metadata("2\n", f"{endpoints}\n")
         assert membership() == Membership("10.0.0.1:8476", 3, 2)
 
-    def test_one_endpoint_is_a_machine_alone(self, metadata: Callable[..., None]):
-        metadata("0", "unknown:unknown:10.0.0.1")
-        assert membership() is None
-
     @pytest.mark.parametrize(("number", "endpoints"), [(None, None), (None, "10.0.0.1,10.0.0.2"), ("1", None)])
     def test_no_slice(self, metadata: Callable[..., None], number: str | None, endpoints: str | None):
         metadata(number, endpoints)
@@ -165,11 +156,6 @@ class TestVirtualMachine:
         with pytest.raises(TpulmError, match=r"did not say agent-worker-number, asked 6 times \(HTTP 503\)") as caught:
             membership()
         assert caught.value.exit_code == 1, "another attempt may succeed"
-
-    def test_nobody_listens(self, monkeypatch: pytest.MonkeyPatch, quick: list[float]):
-        monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-        with pytest.raises(TpulmError, match="so this host does not know whether"):
-            membership()
 
     def test_there_is_no_such_server(self, monkeypatch: pytest.MonkeyPatch):
         """A machine with a device that only looks like a TPU's."""

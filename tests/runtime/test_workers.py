@@ -53,10 +53,6 @@ def test_every_task_is_done_once():
     assert sorted(workers.run_tasks(square, ((x,) for x in range(20)), workers=2)) == [x * x for x in range(20)]
 
 
-def test_no_tasks_no_processes():
-    assert list(workers.run_tasks(square, [])) == []
-
-
 def test_tasks_are_taken_as_they_are_needed():
     taken = 0
 
@@ -112,13 +108,6 @@ def test_workers_have_the_environment_of_their_pool(monkeypatch: pytest.MonkeyPa
         assert list(workers.run_tasks(os.getenv, [("TPULM_X",)], workers=1)) == [value]
 
 
-def test_a_pool_goes_on_after_a_failure():
-    with workers.WorkerPool(1) as pool:
-        with pytest.raises(DataError, match="broken"):
-            list(pool(fail, [("file",)] * 3))
-        assert list(pool(square, [(3,)])) == [9]
-
-
 def test_modules_that_are_not_there_are_the_tasks_to_complain_about():
     with workers.WorkerPool(1, modules=("tpulm.no_such_module",)) as pool:
         pool.warm_up()
@@ -138,11 +127,6 @@ def test_a_failure_comes_back_as_it_is():
     assert raised.value.location == "file, line 7"
 
 
-def test_a_killed_worker_is_explained():
-    with pytest.raises(TpulmError, match=r"a worker process died.*memory ran out.*fewer workers"):
-        list(workers.run_tasks(die, [()], workers=1))
-
-
 def test_a_stop_waits_for_running_tasks_and_starts_no_more(tmp_path: Path):
     done = []
     with interrupt.handled(), pytest.raises(Stopped):
@@ -152,10 +136,6 @@ def test_a_stop_waits_for_running_tasks_and_starts_no_more(tmp_path: Path):
     marks = {int(path.name) for path in tmp_path.iterdir()}
     assert set(done) <= marks
     assert len(marks) < 10
-
-
-def test_at_least_one_core():
-    assert 1 <= workers.count_cores() <= (os.cpu_count() or 1)
 
 
 SCRIPT = """
@@ -217,7 +197,7 @@ def test_what_cannot_be_sent_back_is_a_failure_of_its_task():
 
 def test_a_pool_replaces_a_worker_that_died():
     with workers.WorkerPool(1) as pool:
-        with pytest.raises(TpulmError, match="a worker process died"):
+        with pytest.raises(TpulmError, match=r"a worker process died.*memory ran out.*fewer workers"):
             list(pool(die, [()]))
         assert list(pool(square, [(3,)])) == [9]
 

@@ -237,11 +237,6 @@ class TestReading:
             assert stream.read(1) == b""
             assert stream.seek(1) == 1 and stream.read() == self.CONTENT[1:]
 
-    def test_lines(self, place: PurePath):
-        storage.write_atomic(place / "x", "a\n\nbc\nd")
-        with storage.open_read(place / "x") as stream:
-            assert list(stream) == [b"a\n", b"\n", b"bc\n", b"d"]
-
     def test_a_stream_never_goes_over_to_another_version(self, path: PurePath):
         with storage.open_read(path) as stream:
             assert stream.read(10) == self.CONTENT[:10]

@@ -28,7 +28,7 @@ from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.config import RunConfig, canonical_json
 from tpulm.errors import EXIT_STOPPED, ConfigError
 from tpulm.progress import SILENT, Progress
-from tpulm.runtime.membership import DEFAULT_PORT
+from tpulm.runtime.hosts import DEFAULT_PORT
 
 _GPU = re.compile(r"(nvidia-[a-z0-9-]+)(?::([1-9][0-9]?))?")
 _RESTARTS = 3  # after failures, which cost money; after preemptions and stops there is no limit

@@ -37,9 +37,11 @@ from tpulm.config.schema import (
     TokenizerConfig,
     TrainConfig,
 )
+from tpulm.config.source import CORPUS_FORMATS
 from tpulm.config.starting import Start
 
 __all__ = [
+    "CORPUS_FORMATS",
     "OBJECTIVES",
     "SCHEDULES",
     "Change",

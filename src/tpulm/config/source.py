@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from tpulm.config.settings import Settings
+from tpulm.config.settings import Names, Settings
 
 DATASETS: Final = ("tfds", "hub")  # what the path of a dataset begins with, before a colon
+# tpulm.corpus.readers.register adds others
+CORPUS_FORMATS: Final = Names("auto", "text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", *DATASETS)
 _OF_DATASETS: Final[dict[str, tuple[str, ...]]] = {
     "split": DATASETS,
     "data_dir": ("tfds",),
@@ -23,7 +25,7 @@ class SourceConfig(Settings):
 
     path: str = ""  # relative to the run file; may stay empty only for format "python"
     # auto: by the file's name, or by what the path of a dataset begins with
-    format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", "tfds", "hub"] = "auto"
+    format: Annotated[str, AfterValidator(CORPUS_FORMATS.check), CORPUS_FORMATS] = "auto"
     documents: Literal["line", "paragraph", "file"] = "line"  # text only: a document a line, between blank lines, or a file
     text_field: str = "text"  # jsonl key (dots descend), csv/tsv/parquet column, or feature of a dataset
     encoding: str = "utf-8"

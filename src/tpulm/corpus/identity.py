@@ -107,12 +107,15 @@ def _folded() -> np.ndarray:
 
 
 def draw(keys: Keys, purpose: Purpose) -> np.ndarray:
-    """A number for each document, uniform in [0, 2**64): the second half, mixed by SplitMix64 (Steele et al., 2014)."""
-    golden = 0x9E3779B97F4A7C15
-    mixed = keys.low + np.uint64(purpose * golden % RANGE)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    """A number for each document, uniform in [0, 2**64), from the second half of its key."""
+    return mix(keys.low + np.uint64(purpose * 0x9E3779B97F4A7C15 % RANGE))
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's finalizer (Steele et al. 2014); uint64 to uint64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
 def below(draws: np.ndarray, threshold: int) -> np.ndarray:

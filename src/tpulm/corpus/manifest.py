@@ -15,6 +15,7 @@ from tpulm import storage
 from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences, listed
 from tpulm.config.validation import recorded
 from tpulm.corpus.documents import Removed
+from tpulm.corpus.readers import READERS
 from tpulm.corpus.readers.hub import is_folder
 from tpulm.corpus.readers.lines import InputFile
 from tpulm.corpus.sources import find_files
@@ -149,18 +150,9 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
     return hash_json(value)
 
 
-_READING: Final[dict[str, set[str]]] = {
-    "text": {"documents"},
-    "python": set(),
-    "wikipedia": set(),
-    "tfds": {"text_field", "split"},
-    "hub": {"text_field", "split", "config", "streaming"},
-}
-
-
 def reading_settings(config: CorpusConfig, source: int, file: InputFile | InputRecord) -> dict[str, Any]:
     """What decides how the bytes of a file become documents, and how often they count."""
-    names = _READING.get(file.format, {"text_field"})
+    names = READERS[file.format].settings
     settings = config.sources[source].model_dump(mode="json", include={*names, "on_error", "weight"})
     return {**settings, "format": file.format, "compression": file.compression, "encoding": file.encoding}
 

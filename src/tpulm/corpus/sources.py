@@ -20,21 +20,13 @@ from tpulm.config.source import DATASETS
 from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.documents import Faults
 from tpulm.corpus.paths import find_paths, name_within
-from tpulm.corpus.readers import read_documents
-from tpulm.corpus.readers.hub import find_data_files
-from tpulm.corpus.readers.lines import Compression, Format, InputFile, find_codec, open_file
-from tpulm.corpus.readers.python_text import hash_python_files, list_python_files
-from tpulm.corpus.readers.tfds import find_shards
+from tpulm.corpus.readers import FORMATS, READERS, read_documents
+from tpulm.corpus.readers.lines import Compression, InputFile, find_codec, open_file
 from tpulm.corpus.readers.wikipedia import stream_offsets
 from tpulm.errors import ConfigError, MissingExtra, Unavailable
 from tpulm.storage.paths import printable
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
-FORMATS: Final[dict[str, Format]] = {
-    ".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".raw": "text", ".tokens": "text",
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".jl": "jsonl", ".json": "jsonl",
-    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet",
-}  # fmt: skip
 _STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
 _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 
@@ -54,7 +46,7 @@ def find_files(sources: Sequence[SourceConfig], *, away: set[int] | None = None)
     reached: dict[str, InputFile] = {}
     for index, source in enumerate(sources):
         try:
-            found = list(_files_of(source, index, again=away is not None))
+            found = _files_of(source, index, first_time=away is None)
         except (Unavailable, MissingExtra):
             if away is None or source.format not in DATASETS:
                 raise
@@ -74,19 +66,15 @@ def _is_elsewhere(path: str) -> bool:
     return storage.is_remote(path) or path.startswith("hub:")
 
 
-def _files_of(source: SourceConfig, index: int, *, again: bool) -> Iterator[InputFile]:
+def _files_of(source: SourceConfig, index: int, *, first_time: bool) -> list[InputFile]:
     encoding = find_codec(source.encoding)
-    match source.format:
-        case "python":
-            yield _python_text(source, index)
-        case "tfds":
-            yield from find_shards(source, index, prepare=not again)
-        case "hub":
-            yield from find_data_files(source, index, download=not again)
-        case _:
-            for path, found in find_paths(source.path).items():
-                name = name_within(path, source.path)
-                yield InputFile(path, name, index, *_kind(path, source), encoding, found.size, found.modified_ns)
+    reader = READERS.get(source.format)
+    if reader is not None and reader.find is not None:
+        return reader.find(source, index, first_time)
+    return [
+        InputFile(path, name_within(path, source.path), index, *_kind(path, source), encoding, found.size, found.modified_ns)
+        for path, found in find_paths(source.path).items()
+    ]
 
 
 def _stretches(file: InputFile) -> list[InputFile]:
@@ -98,14 +86,6 @@ def _stretches(file: InputFile) -> list[InputFile]:
         file._replace(offset=first, bytes=last - first, length=None if last == file.bytes else last - first)
         for first, last in itertools.pairwise(edges)
     ]
-
-
-def _python_text(source: SourceConfig, index: int) -> InputFile:
-    if source.path:
-        raise ConfigError(f"corpus.sources[{index}]: format 'python' reads Python's own text; leave out path '{source.path}'")
-    files = list_python_files()
-    total = sum(file.path.stat().st_size for file in files)
-    return InputFile("", "", index, "python", None, "utf-8", total, 0, hash_python_files(files))
 
 
 def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[SourceConfig]) -> str:
@@ -124,11 +104,11 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
     return (name.with_suffix("") if compression else name).suffix.lower(), compression
 
 
-def _kind(path: str, source: SourceConfig) -> tuple[Format, Compression | None]:
+def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
     """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) is text."""
     suffix, compression = suffixes(path)
     path = printable(path)
-    if source.format in ("auto", "python"):
+    if source.format == "auto":
         plain = not suffix or suffix[1:].isdigit()
         form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)
         if form is None and suffix in _ARCHIVES:

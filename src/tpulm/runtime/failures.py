@@ -1,4 +1,4 @@
-"""A typed record of each failure, left in the work folder for whoever comes after: a person, a script, a supervisor.
+"""A typed record of each failure, kept in the work folder for a person, a script or a supervisor.
 
 No record after a process has ended means that the infrastructure failed (a kill, a lost machine), not the run.
 """

@@ -1,7 +1,6 @@
-"""Stopping on request: Ctrl-C, SIGTERM and a closed terminal become one flag that long work looks at between two pieces.
+"""Graceful stops: Ctrl-C, SIGTERM and a closed terminal set one flag, which long work polls between units of work.
 
-A second Ctrl-C stops at once, as the first would have done before. Work finds out by `requested()`, or by `check()`, which
-raises `Stopped`.
+A second Ctrl-C stops at once. Work polls with `requested()`, or with `check()`, which raises `Stopped`.
 """
 
 from __future__ import annotations

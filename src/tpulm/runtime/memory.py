@@ -1,8 +1,8 @@
 """Keeping memory between steps.
 
-XLA takes the buffers of each step anew, tens of megabytes on a CPU. glibc maps such blocks from the system and gives them back
-at once, so every step pays for thousands of page faults and for zeroed pages: 40 % of the quickstart's processor time
-(benchmarks/RESULTS.md). With the settings here the blocks stay in the process.
+XLA allocates the buffers of each step again, tens of megabytes on a CPU. glibc maps such blocks from the system and returns
+them at once, so every step pays for thousands of page faults and for zeroed pages: 40 % of the quickstart's processor time
+(benchmarks/RESULTS.md). With the settings here the process keeps the blocks.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Two promises hold on both. `write_atomic` replaces an object as a whole: a reader, or a process that comes after a crash, sees
 the old bytes or the new ones and never a mixture. `create_if_absent` lets exactly one of several writers win, and
-`replace_version` lets nobody overwrite what they have not seen. What goes wrong leaves here as `StorageError`, with the path,
-the operation and the likely cause; gs:// requests that may succeed later are repeated first, with jitter, up to a deadline.
+`replace_version` never overwrites a version its caller has not read. Failures are raised as `StorageError`, with the path,
+the operation and the likely cause; gs:// requests that may succeed later are retried first, with jitter, up to a deadline.
 
 Paths are pathlib's pure paths (`as_path`), and every access is a function of this package.
 """

@@ -1,4 +1,4 @@
-"""From what went wrong to what it means: errors of the operating system and of Cloud Storage as `StorageError`."""
+"""Errors of the operating system and of Cloud Storage as `StorageError`, with the likely cause and the fix."""
 
 from __future__ import annotations
 

@@ -1,19 +1,23 @@
-"""Files and objects by path: what everyone uses. Each function goes to the operating system or to Cloud Storage."""
+"""Files and objects by path: what everyone uses. Each function does it here on local files, and in `cloud` on objects."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
 import re
+import shutil
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final
 
 from tpulm.errors import DataError, StorageError
-from tpulm.storage import cloud, local
+from tpulm.storage import cloud
 from tpulm.storage.causes import explain
 from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, as_path
 
@@ -24,7 +28,8 @@ def make_folder(path: AnyPath) -> PurePath:
     """The folder, created with its parents where absent. In Cloud Storage a folder is only a beginning of names."""
     folder = as_path(path)
     if isinstance(folder, Path):
-        local.make_folder(folder)
+        with explain("create the folder", folder):
+            folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -45,27 +50,59 @@ def check_writable(path: AnyPath) -> PurePath:
 def write_atomic(path: AnyPath, data: bytes | str) -> None:
     """Replace `path` by `data`, wholly or not at all; durable when this returns."""
     target, payload = as_path(path), _payload(data)
-    return local.write(target, payload) if isinstance(target, Path) else cloud.write(target, payload)
+    if not isinstance(target, Path):
+        cloud.write(target, payload)
+        return
+    with explain("write", target), _written(target, payload) as temporary:
+        temporary.replace(target)
+        _sync_folder(target.parent)
 
 
 def create_if_absent(path: AnyPath, data: bytes | str) -> bool:
     """Create `path` with `data` unless it exists. True for the one writer that created it, False for all others."""
     target, payload = as_path(path), _payload(data)
-    return local.create(target, payload) if isinstance(target, Path) else cloud.create(target, payload)
+    if not isinstance(target, Path):
+        return cloud.create(target, payload)
+    with explain("create", target), _written(target, payload) as temporary:
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        _sync_folder(target.parent)
+    return True
 
 
 def read_versioned(path: AnyPath) -> tuple[bytes, str] | None:
     """The bytes and the version they are of, for `replace_version`; None where there is nothing."""
     source = as_path(path)
-    return local.read_versioned(source) if isinstance(source, Path) else cloud.read_versioned(source)
+    if not isinstance(source, Path):
+        return cloud.read_versioned(source)
+    with explain("read", source):
+        try:
+            with source.open("rb") as stream:
+                return stream.read(), _version(os.fstat(stream.fileno()))
+        except FileNotFoundError:
+            return None
 
 
 def replace_version(path: AnyPath, data: bytes | str, version: str) -> str | None:
     """Replace `path` if it still is that version: the new version, or None, and nothing written, where it is another."""
     target, payload = as_path(path), _payload(data)
-    if isinstance(target, Path):
-        return local.replace_version(target, payload, version)
-    return cloud.replace_version(target, payload, version)
+    if not isinstance(target, Path):
+        return cloud.replace_version(target, payload, version)
+    with explain("write", target), _locked(target):
+        try:
+            if _version(target.stat()) != version:
+                return None
+        except FileNotFoundError:
+            return None
+        with _written(target, payload) as temporary:
+            new = _version(temporary.stat())
+            temporary.replace(target)
+            _sync_folder(target.parent)
+        return new
 
 
 def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
@@ -76,12 +113,13 @@ def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
     """
     source, target = Path(temporary), as_path(path)
     if isinstance(target, Path):
-        local.publish(source, target)
+        with explain("write", target):
+            _move(source, target)
     else:
         with explain("read", source):
             source.lstat()  # or nothing would be taken for an empty folder, and replace what is there
         cloud.upload(source, target, last=last)
-        local.remove(source)
+        remove(source)
 
 
 def copy_files(source: AnyPath, target: AnyPath, *, last: str = "") -> None:
@@ -96,14 +134,18 @@ def move_folder(source: AnyPath, target: AnyPath, *, first: str = "") -> None:
     """Give a folder another name, in the same place of storage. In Cloud Storage the object called `first` goes first."""
     old, new = as_path(source), as_path(target)
     if isinstance(old, Path) and isinstance(new, Path):
-        local.publish(old, new, operation="move")
+        with explain("move", old):
+            _move(old, new)
     else:
         cloud.move_folder(old, new, first=first)
 
 
 def read_bytes(path: AnyPath) -> bytes:
     source = as_path(path)
-    return local.read(source) if isinstance(source, Path) else cloud.read(source)
+    if not isinstance(source, Path):
+        return cloud.read(source)
+    with explain("read", source):
+        return source.read_bytes()
 
 
 def read_text(path: AnyPath) -> str:
@@ -117,7 +159,10 @@ def read_text(path: AnyPath) -> str:
 def open_read(path: AnyPath) -> BinaryIO:
     """The object opened for reading as bytes (buffered, seekable); what reading raises is for `explain`."""
     source = as_path(path)
-    return local.open_read(source) if isinstance(source, Path) else cloud.open_read(source)
+    if not isinstance(source, Path):
+        return cloud.open_read(source)
+    with explain("read", source):
+        return source.open("rb")
 
 
 def write_json(path: AnyPath, value: Any) -> None:
@@ -161,13 +206,25 @@ def exists(path: AnyPath) -> bool:
 
 def is_folder(path: AnyPath) -> bool:
     source = as_path(path)
-    return local.is_folder(source) if isinstance(source, Path) else cloud.is_folder(source)
+    if not isinstance(source, Path):
+        return cloud.is_folder(source)
+    with explain("look at", source):
+        return source.is_dir()
 
 
 def info(path: AnyPath) -> FileInfo | None:
     """Of a file; None where there is none, or a folder."""
     source = as_path(path)
-    return local.info(source) if isinstance(source, Path) else cloud.info(source)
+    if not isinstance(source, Path):
+        return cloud.info(source)
+    with explain("look at", source):
+        try:
+            status = source.stat()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                return None
+            raise
+        return None if source.is_dir() else FileInfo(status.st_size, status.st_mtime_ns)
 
 
 def same_file(path: AnyPath, other: AnyPath) -> bool:
@@ -182,7 +239,13 @@ def same_file(path: AnyPath, other: AnyPath) -> bool:
 def list_folder(path: AnyPath) -> list[PurePath]:
     """What lies directly in the folder, in the order of the names; nothing where there is no folder."""
     folder = as_path(path)
-    return local.list_folder(folder) if isinstance(folder, Path) else cloud.list_folder(folder)
+    if not isinstance(folder, Path):
+        return cloud.list_folder(folder)
+    with explain("list", folder):
+        try:
+            return [*sorted(folder.iterdir())]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
 
 def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
@@ -191,13 +254,25 @@ def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
     Only those whose names begin with `beginning` are looked for there.
     """
     folder = as_path(path)
-    return local.walk(folder, beginning) if isinstance(folder, Path) else cloud.walk(folder, beginning)
+    if not isinstance(folder, Path):
+        return cloud.walk(folder, beginning)
+    with explain("list", folder):
+        files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+        found = {name: file.stat() for name, file in files.items() if name.startswith(beginning)}
+    return {name: FileInfo(status.st_size, status.st_mtime_ns) for name, status in found.items()}
 
 
 def remove(path: AnyPath) -> None:
     """Delete a file or a whole folder; absent is fine."""
     target = as_path(path)
-    return local.remove(target) if isinstance(target, Path) else cloud.remove(target)
+    if not isinstance(target, Path):
+        cloud.remove(target)
+        return
+    with explain("delete", target):
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
 
 
 def remove_files(folder: AnyPath, names: Sequence[str], *, done: Callable[[str], None] = lambda name: None) -> None:
@@ -209,7 +284,8 @@ def remove_files(folder: AnyPath, names: Sequence[str], *, done: Callable[[str],
     def delete(name: str) -> None:
         target = as_path(folder) / name
         if isinstance(target, Path):
-            local.remove_file(target)
+            with explain("delete", target):
+                target.unlink(missing_ok=True)
         else:
             cloud.remove_file(target)
         done(name)
@@ -221,6 +297,75 @@ def sha256(path: AnyPath) -> str:
     """Hex digest of the object's bytes."""
     with open_read(path) as stream, explain("read", path):
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def temporary_name(target: Path) -> Path:
+    """A hidden name beside the target that nobody else uses."""
+    return target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
+
+
+def _move(source: Path, target: Path) -> None:
+    """To its final name in one step. An old folder is moved aside first: whoever looks, or is killed, meanwhile never finds
+    half of it under its name."""
+    aside = temporary_name(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replaced = target.is_dir()
+    if replaced:
+        target.replace(aside)
+    try:
+        source.replace(target)
+    except OSError:
+        if replaced:
+            aside.replace(target)
+        raise
+    _sync_folder(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _version(status: os.stat_result) -> str:
+    """A replaced file is another file, at another time."""
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Among those that change files of one folder under a condition."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (path.parent / f".{path.name}.lock").open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _written(target: Path, data: bytes) -> Iterator[Path]:
+    """A file beside the target with these bytes, durable; removed if the block fails."""
+    temporary = temporary_name(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        yield temporary
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable. Not every file system can open a folder; those that cannot need no sync."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _payload(data: bytes | str) -> bytes:

@@ -28,7 +28,11 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 def as_path(path: str | os.PathLike[str]) -> PurePath:
     """The path as an object with the interface of pathlib.PurePath. Raises ConfigError for what is neither local nor gs://."""
     text = os.fspath(path)
-    if not _can_be_named(text):
+    try:
+        named = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        named = False
+    if not named:
         raise ConfigError(f"{text!r} cannot be a path: it holds a NUL character or half of a surrogate pair")
     if text.startswith(REMOTE):
         return _remote(text)
@@ -52,13 +56,6 @@ def bucket_and_name(path: str | os.PathLike[str]) -> tuple[str, str]:
     """ "gs://b/x/y" -> ("b", "x/y"); the name is "" for a bucket as a whole."""
     bucket, _, name = os.fspath(path).removeprefix(REMOTE).partition("/")
     return bucket, name.rstrip("/")
-
-
-def _can_be_named(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def _remote(text: str) -> PurePath:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import mmap
 import os
 import shutil
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from tpulm.errors import StorageError
-from tpulm.storage import cloud, files, local
+from tpulm.storage import cloud, files
 from tpulm.storage.causes import explain
 from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
 
@@ -38,9 +39,9 @@ def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Pat
         return
     with explain("write", target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        for left in local.temporaries_of(target):
-            local.remove(left)
-    temporary = local.temporary_name(target)
+        for left in target.parent.glob(f".{glob.escape(target.name)}.*{TEMPORARY_SUFFIX}"):
+            files.remove(left)
+    temporary = files.temporary_name(target)
     _unfinished.add(temporary)
     try:
         yield temporary

@@ -1,45 +1,72 @@
-"""The reader of each format, behind one door."""
+"""The reader of each corpus format, under its name in one table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
-from tpulm.config import SourceConfig
-from tpulm.corpus.documents import Batch, Faults
-from tpulm.corpus.readers.hub import read_hub
+from tpulm.config import CORPUS_FORMATS, SourceConfig
+from tpulm.corpus.documents import Batch, Batcher, Faults
+from tpulm.corpus.readers import hub, python_text, tfds
 from tpulm.corpus.readers.jsonl import read_jsonl
-from tpulm.corpus.readers.lines import ByteStream, InputFile, read_lines
+from tpulm.corpus.readers.lines import ByteStream, Input, InputFile, Lines
 from tpulm.corpus.readers.parquet import read_parquet
-from tpulm.corpus.readers.python_text import list_python_files, read_python_text
 from tpulm.corpus.readers.tables import read_table
 from tpulm.corpus.readers.text import read_text
-from tpulm.corpus.readers.tfds import read_tfds
 from tpulm.corpus.readers.wikipedia import read_wikipedia
 
+__all__ = ["FORMATS", "READERS", "Batch", "Batcher", "Input", "Lines", "Reader", "read_documents", "register"]
 
-def _nothing(amount: float) -> None:
-    pass
+
+class Reader(NamedTuple):
+    """How the files of a format become documents."""
+
+    read: Callable[[Input], Iterator[Batch]]
+    settings: frozenset[str] = frozenset({"text_field"})  # of the source, that decide what the documents are
+    find: Callable[[SourceConfig, int, bool], list[InputFile]] | None = None  # the files of a dataset; None: those at the path
+
+
+READERS: Final[dict[str, Reader]] = {
+    "text": Reader(read_text, frozenset({"documents"})),
+    "jsonl": Reader(read_jsonl),
+    "csv": Reader(read_table),
+    "tsv": Reader(read_table),
+    "parquet": Reader(read_parquet),
+    "wikipedia": Reader(read_wikipedia, frozenset()),
+    "python": Reader(python_text.read_python_text, frozenset(), python_text.find_text),
+    "tfds": Reader(tfds.read_tfds, frozenset({"text_field", "split"}), tfds.find_shards),
+    "hub": Reader(hub.read_hub, frozenset({"text_field", "split", "config", "streaming"}), hub.find_data_files),
+}
+FORMATS: Final[dict[str, str]] = {
+    ".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".raw": "text", ".tokens": "text",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".jl": "jsonl", ".json": "jsonl",
+    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
+
+
+def register(
+    name: str,
+    read: Callable[[Input], Iterator[Batch]],
+    *,
+    suffixes: Iterable[str] = (),
+    settings: Iterable[str] = ("text_field",),
+) -> None:
+    """From now on `format = name` reads files with `read`, as does `format = "auto"` where a name ends in one of `suffixes`.
+
+    `settings` names the settings of the source that decide what the documents are; when they change, the corpus is another.
+    `read` must be importable: worker processes import it.
+    """
+    CORPUS_FORMATS.add(name)
+    READERS[name] = Reader(read, frozenset(settings))
+    FORMATS.update(dict.fromkeys(suffixes, name))
 
 
 def read_documents(
-    file: InputFile, source: SourceConfig, stream: ByteStream, faults: Faults, advance: Callable[[float], None] = _nothing
+    file: InputFile,
+    source: SourceConfig,
+    stream: ByteStream,
+    faults: Faults,
+    advance: Callable[[float], None] = lambda amount: None,
 ) -> Iterator[Batch]:
     """The documents of a file in order, in batches of about a megabyte. Unusable records go to `faults`."""
-    if file.format == "python":
-        return read_python_text(list_python_files(), faults, advance)
-    if file.format == "parquet":
-        return read_parquet(stream, source.text_field, faults)
-    if file.format == "wikipedia":
-        return read_wikipedia(stream, faults)
-    if file.format == "tfds":
-        return read_tfds(stream, source, faults)
-    if file.format == "hub":
-        return read_hub(file, source, stream, faults, advance)
-    lines = read_lines(stream, file.encoding, faults)
-    match file.format:
-        case "text":
-            return read_text(lines, source.documents, stream, faults)
-        case "jsonl":
-            return read_jsonl(lines, source.text_field, faults)
-        case "csv" | "tsv":
-            return read_table(lines, file.format, source.text_field, faults)
+    return READERS[file.format].read(Input(file, source, stream, faults, advance))

@@ -11,14 +11,14 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.documents import Batch, Batcher, Faults
-from tpulm.corpus.readers.lines import ByteStream, InputFile
+from tpulm.corpus.readers.lines import Input, InputFile
 from tpulm.corpus.readers.parquet import add_texts, check_column
 from tpulm.errors import ConfigError, DataError, MissingExtra, TpulmError, Unavailable, installing, suggest
 
@@ -42,7 +42,7 @@ def is_folder(path: str) -> bool:
     return path.removeprefix("hub:").startswith((".", "/", "~"))
 
 
-def find_data_files(source: SourceConfig, index: int, *, download: bool) -> list[InputFile]:
+def find_data_files(source: SourceConfig, index: int, download: bool) -> list[InputFile]:
     """The files of the source's split, in the dataset's order; `download` brings them here if it is not to be streamed.
 
     Raises ConfigError for what the dataset does not have or is no dataset, Unavailable where the Hub does not answer, and
@@ -262,10 +262,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__ or one.__context__
 
 
-def read_hub(
-    file: InputFile, source: SourceConfig, stream: ByteStream, faults: Faults, advance: Callable[[float], None]
-) -> Iterator[Batch]:
+def read_hub(given: Input) -> Iterator[Batch]:
     """Raises DataError for a file without the column, and Unavailable where the Hub does not answer any more."""
+    file, source, stream, faults, advance = given
     builder = _open_builder(source, file.sha256)
     if not file.sha256:
         stream.exhaust()

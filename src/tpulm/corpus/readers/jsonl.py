@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from tpulm.corpus.documents import Batch, Batcher, Faults, Reason
-from tpulm.corpus.readers.lines import Lines
+from tpulm.corpus.readers.lines import Input, Lines
 from tpulm.errors import shorten, suggest
 from tpulm.storage import parse_json
 
@@ -15,10 +15,11 @@ _MOST_VALUES: Final = 500_000  # of a record: each takes up to 100 bytes of memo
 _FEW_CHARACTERS: Final = 1 << 16  # which cannot hold enough values to matter
 
 
-def read_jsonl(stretches: Iterable[Lines], text_field: str, faults: Faults) -> Iterator[Batch]:
+def read_jsonl(given: Input) -> Iterator[Batch]:
     """`text_field` "a.b" is the "b" of the object under "a", unless the object has a key "a.b"."""
+    faults, text_field = given.faults, given.source.text_field
     batcher = Batcher(faults)
-    for lines in stretches:
+    for lines in given.lines():
         for number, record in parse_lines(lines, faults):
             text = record.get(text_field) if type(record) is dict else None
             try:

@@ -18,12 +18,12 @@ from typing import Any, Final, Literal, NamedTuple
 import zstandard
 
 from tpulm import storage
+from tpulm.config import SourceConfig
 from tpulm.corpus.documents import BATCH_BYTES, MAX_DOCUMENT_BYTES, NUL_MESSAGE, UNDECODABLE, Faults, Wording
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.storage.paths import printable
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
-Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", "tfds", "hub"]
 
 _RAW_BYTES: Final = 64 << 10  # read at once
 _PIECE_BYTES: Final = 1 << 20  # uncompressed, handed on at once
@@ -44,7 +44,7 @@ class InputFile(NamedTuple):
     path: str  # "" for the text that ships with Python; "hub:…" for a file of the Hub
     within: str  # its name within the folder or glob of its source: what is written down of where it lies
     source: int  # index in the configuration
-    format: Format
+    format: str  # a name in `readers.READERS`
     compression: Compression | None
     encoding: str  # Python's name for it
     bytes: int
@@ -151,6 +151,20 @@ class ByteStream:
         self.torn = True
 
 
+class Input(NamedTuple):
+    """What a reader is given: a file, the settings of its source, and whom to tell of faults and progress."""
+
+    file: InputFile
+    source: SourceConfig
+    stream: ByteStream
+    faults: Faults
+    advance: Callable[[float], None]
+
+    def lines(self) -> Iterator[Lines]:
+        """The decoded text in stretches of whole lines."""
+        return read_lines(self.stream, self.file.encoding, self.faults)
+
+
 def open_file(file: InputFile, faults: Faults, advance: Callable[[float], None] = lambda amount: None) -> ByteStream:
     return ByteStream(file.path, file.compression, faults, advance, offset=file.offset, length=file.length)
 
@@ -176,15 +190,7 @@ def _reason(error: Exception) -> str:
     return f"is broken ({error})"
 
 
-_NOT_ENCODINGS = {
-    "undefined",
-    "idna",
-    "punycode",
-    "unicode-escape",
-    "raw-unicode-escape",
-    "unicode_escape",
-    "raw_unicode_escape",
-}
+_NOT_ENCODINGS = {"undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape"}
 _SUPERSETS = {"euc_kr": "cp949", "shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "ascii": "utf-8"}
 _CANDIDATES = ("utf-8", "cp949", "cp932", "euc_jp", "gb18030", "big5hkscs")
 _SIGNATURES = {
@@ -210,7 +216,7 @@ def find_codec(encoding: str) -> str:
             f"corpus.sources: encoding '{encoding}' is not known.{near} Common ones: utf-8, cp949 (Korean), cp932 (Japanese), "
             "gb18030 (Chinese), latin-1."
         ) from error
-    if not getattr(info, "_is_text_encoding", True) or info.name in _NOT_ENCODINGS:
+    if not getattr(info, "_is_text_encoding", True) or info.name.replace("_", "-") in _NOT_ENCODINGS:
         raise ConfigError(f"corpus.sources: encoding '{encoding}' is not a character encoding; text usually has 'utf-8'")
     return "utf-8" if info.name == "utf-8-sig" else info.name
 

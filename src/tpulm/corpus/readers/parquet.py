@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from tpulm import storage
 from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults
-from tpulm.corpus.readers.lines import ByteStream
+from tpulm.corpus.readers.lines import ByteStream, Input
 from tpulm.errors import DataError, suggest
 
 if TYPE_CHECKING:
@@ -18,14 +18,12 @@ _DECODED_BYTES: Final = 8 << 20  # about as much as that, where rows are long
 _LARGEST_PAGE: Final = 64 << 20  # decompressed
 _LARGE_PAGE: Final = 16 << 20  # of larger ones a row at a time
 _HEADER_BYTES: Final = 64 << 10
-_DICTIONARY, _DELTA_BYTE_ARRAY = (
-    2,
-    7,
-)  # a type of page, and an encoding: what stands there once may be meant any number of times
+_DICTIONARY, _DELTA_BYTE_ARRAY = 2, 7  # a page type and an encoding: what stands there once may be used any number of times
 
 
-def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterator[Batch]:
+def read_parquet(given: Input) -> Iterator[Batch]:
     """Raises DataError for a file without the column, or whose column holds no strings, whatever `on_error` says."""
+    text_field, faults = given.source.text_field, given.faults
     path: list[str] = []
 
     def choose(schema: pa.Schema) -> list[str]:
@@ -33,7 +31,7 @@ def read_parquet(stream: ByteStream, text_field: str, faults: Faults) -> Iterato
         return [text_field]
 
     batcher = Batcher(faults, place=lambda row: f"row {row}")
-    for first, rows in read_stretches(stream, choose, faults):
+    for first, rows in read_stretches(given.stream, choose, faults):
         yield from add_texts(rows.column(0), path[1:], first, text_field, batcher, faults)
     yield from batcher.flush()
 

@@ -11,13 +11,15 @@ import importlib.util
 import os
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tpulm import storage
-from tpulm.corpus.documents import Batch, Batcher, Faults
-from tpulm.errors import DataError
+from tpulm.config import SourceConfig
+from tpulm.corpus.documents import Batch, Batcher
+from tpulm.corpus.readers.lines import Input, InputFile
+from tpulm.errors import ConfigError, DataError
 
 # Not the library's own documentation: installed packages, tests, programs, generated tables.
 _LEFT_OUT: Final = frozenset({
@@ -49,6 +51,15 @@ def list_python_files() -> list[PythonFile]:
     return sorted(files)
 
 
+def find_text(source: SourceConfig, index: int, first_time: bool) -> list[InputFile]:
+    """All of it as one file, known by its hash."""
+    if source.path:
+        raise ConfigError(f"corpus.sources[{index}]: format 'python' reads Python's own text; leave out path '{source.path}'")
+    files = list_python_files()
+    size = sum(file.path.stat().st_size for file in files)
+    return [InputFile("", "", index, "python", None, "utf-8", size, 0, hash_python_files(files))]
+
+
 def hash_python_files(files: list[PythonFile]) -> str:
     """sha256 over names and contents: changes with the version of Python."""
     digest = hashlib.sha256()
@@ -58,12 +69,12 @@ def hash_python_files(files: list[PythonFile]) -> str:
     return digest.hexdigest()
 
 
-def read_python_text(files: list[PythonFile], faults: Faults, advance: Callable[[float], None]) -> Iterator[Batch]:
+def read_python_text(given: Input) -> Iterator[Batch]:
     """A document for each documentation string, in the order of files and lines, and for each topic."""
-    batcher = Batcher(faults)
-    for file in files:
+    batcher = Batcher(given.faults)
+    for file in list_python_files():
         source = storage.read_bytes(file.path)
-        advance(len(source))
+        given.advance(len(source))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in old files are not our concern
             tree = ast.parse(source, filename=str(file.path))

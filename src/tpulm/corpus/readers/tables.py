@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults, Wording
-from tpulm.corpus.readers.lines import Lines
+from tpulm.corpus.readers.lines import Input, Lines
 from tpulm.errors import DataError, shorten, suggest
 
 _MOST_CELLS: Final = 100_000  # of a row
@@ -22,14 +22,15 @@ _NEVER_CLOSED: Final = (
 )
 
 
-def read_table(stretches: Iterable[Lines], kind: Literal["csv", "tsv"], text_field: str, faults: Faults) -> Iterator[Batch]:
+def read_table(given: Input) -> Iterator[Batch]:
     """Raises DataError for a header without the column, whatever `on_error` says."""
-    rows = read_rows(stretches, kind, faults)
+    kind: Literal["csv", "tsv"] = "csv" if given.file.format == "csv" else "tsv"
+    rows = read_rows(given.lines(), kind, given.faults)
     _, header = next(rows, (0, None))
     if header is None:
         return
-    column = _column(header, text_field, kind, faults)
-    batcher = Batcher(faults)
+    column = _column(header, given.source.text_field, kind, given.faults)
+    batcher = Batcher(given.faults)
     for number, cells in rows:
         batcher.add(cells[column], number)
         yield from batcher.full()

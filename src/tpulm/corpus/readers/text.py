@@ -3,52 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, Literal
+from collections.abc import Iterator
+from typing import Final
 
 from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults
-from tpulm.corpus.readers.lines import ByteStream, Lines
+from tpulm.corpus.readers.lines import Input
 
 # One or more lines that hold nothing but blanks; a form feed or U+2028 does not end a line.
 _BLANK_LINES: Final = re.compile(r"^(?:[^\S\n]*+\n)++", re.MULTILINE)
 
 
-def read_text(
-    stretches: Iterable[Lines], documents: Literal["line", "paragraph", "file"], stream: ByteStream, faults: Faults
-) -> Iterator[Batch]:
-    """`stretches` are of `stream`; a last document that broken compression has cut off is left out."""
-    if documents == "line":
-        return _each_line(stretches, faults)
-    return _long_documents(stretches, _BLANK_LINES if documents == "paragraph" else None, stream, faults)
+def read_text(given: Input) -> Iterator[Batch]:
+    """A last document that broken compression has cut off is left out."""
+    return _each_line(given) if given.source.documents == "line" else _long_documents(given)
 
 
-def _each_line(stretches: Iterable[Lines], faults: Faults) -> Iterator[Batch]:
-    for lines in stretches:
+def _each_line(given: Input) -> Iterator[Batch]:
+    for lines in given.lines():
         if not lines.suspect:
             yield Batch(lines.joined(), "\n")
             continue
-        batcher = Batcher(faults)
+        batcher = Batcher(given.faults)
         for number, line in enumerate(lines.split(), lines.first):
             batcher.add(line, number)
         yield from batcher.flush()
 
 
-def _long_documents(
-    stretches: Iterable[Lines], gaps: re.Pattern[str] | None, stream: ByteStream, faults: Faults
-) -> Iterator[Batch]:
-    """What stands between the gaps; without any, the whole file."""
-    batcher = Batcher(faults)
-    document = _OpenDocument(faults)
-    for lines in stretches:
+def _long_documents(given: Input) -> Iterator[Batch]:
+    """What stands between blank lines, or the whole file."""
+    batcher = Batcher(given.faults)
+    document = _OpenDocument(given.faults)
+    for lines in given.lines():
         position, number = 0, lines.first
-        for gap in gaps.finditer(lines.text) if gaps else ():
+        for gap in _BLANK_LINES.finditer(lines.text) if given.source.documents == "paragraph" else ():
             document.extend(lines.text[position : gap.start()], number)
             document.close(batcher)
             number += lines.text.count("\n", position, gap.end())
             position = gap.end()
         document.extend(lines.text[position:], number)
         yield from batcher.full()
-    if not stream.torn:
+    if not given.stream.torn:
         document.close(batcher)
     yield from batcher.flush()
 

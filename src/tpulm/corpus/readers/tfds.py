@@ -25,7 +25,7 @@ from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.documents import BATCH_BYTES, Batch, Batcher, Faults
 from tpulm.corpus.paths import name_within
-from tpulm.corpus.readers.lines import ByteStream, InputFile
+from tpulm.corpus.readers.lines import ByteStream, Input, InputFile
 from tpulm.errors import ConfigError, DataError, MissingExtra, installing, some_of, suggest
 from tpulm.storage import is_remote
 
@@ -66,7 +66,7 @@ def _data_dir_of(source: SourceConfig) -> PurePath:
     return storage.as_path(source.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
-def find_shards(source: SourceConfig, index: int, *, prepare: bool) -> list[InputFile]:
+def find_shards(source: SourceConfig, index: int, prepare: bool) -> list[InputFile]:
     """The files that hold the source's split, in order; with `prepare` the dataset is prepared where it is not yet.
 
     Raises ConfigError where that cannot be done, and for what is no dataset, split or ArrayRecord; and MissingExtra.
@@ -277,8 +277,9 @@ def _cause(error: BaseException) -> str:
     return f"{kind}: {lines[0][:300]}"
 
 
-def read_tfds(stream: ByteStream, source: SourceConfig, faults: Faults) -> Iterator[Batch]:
+def read_tfds(given: Input) -> Iterator[Batch]:
     """Raises DataError for a dataset without the feature, or whose feature is no single string, whatever `on_error` says."""
+    _, source, stream, faults, _ = given
     folder = storage.as_path(stream.path).parent
     name = PurePath(stream.path).name
     stream.exhaust()

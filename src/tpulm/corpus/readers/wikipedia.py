@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from tpulm import storage
 from tpulm.corpus.documents import Batch, Batcher, Faults
-from tpulm.corpus.readers.lines import ByteStream
+from tpulm.corpus.readers.lines import ByteStream, Input
 from tpulm.errors import DataError, MissingExtra, installing
 
 _ARTICLES: Final = "0"  # the main namespace, in every wiki
@@ -27,12 +27,13 @@ _FED_BYTES: Final = 64 << 10  # parsed at once
 _ENGLISH: Final = frozenset(["file", "image", "category", "media"])  # understood in every language's wiki
 
 
-def read_wikipedia(stream: ByteStream, faults: Faults) -> Iterator[Batch]:
+def read_wikipedia(given: Input) -> Iterator[Batch]:
     """Raises DataError for XML that is no dump of a wiki, whatever `on_error` says."""
     try:
         import mwparserfromhell  # noqa: F401
     except ImportError as error:
         raise MissingExtra(f"dumps of Wikipedia need a package more: {installing('wikipedia')}") from error
+    stream, faults = given.stream, given.faults
     batcher = Batcher(faults, place=lambda number: f"page {number}")
     hidden = _hidden_of_site(stream, faults)
     number = 0

@@ -1,0 +1,66 @@
+"""A corpus format from outside of the package: a function under a name, and nothing else."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tpulm.config import CORPUS_FORMATS, SourceConfig
+from tpulm.corpus import readers
+from tpulm.corpus.readers import Batch, Batcher, Input
+from tpulm.errors import DataError, WorkFolderMismatch
+
+
+def read_fasta(given: Input) -> Iterator[Batch]:
+    """Documents begin with a line ">name"; what stands before the first one is a fault."""
+    batcher, parts, number = Batcher(given.faults), list[str](), 0
+    for lines in given.lines():
+        for number, line in enumerate(lines.split(), lines.first):
+            if line.startswith(">"):
+                if parts:
+                    batcher.add(given.source.text_field.join(parts), number)
+                parts = [line[1:]]
+            elif parts:
+                parts.append(line)
+            elif line:
+                given.faults.add("malformed_row", "text before the first '>'.", f"line {number}")
+        yield from batcher.full()
+    if parts:
+        batcher.add(given.source.text_field.join(parts), number)
+    yield from batcher.flush()
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    readers.register("fasta", read_fasta, suffixes=[".fasta"])
+    yield
+    CORPUS_FORMATS.discard("fasta")
+    del readers.READERS["fasta"], readers.FORMATS[".fasta"]
+
+
+def test_a_format_of_ones_own_is_read_by_every_worker(
+    scattered: Callable, write: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["tpulm.corpus.scatter"], "_WORTH_A_POOL_BYTES", 0)
+    monkeypatch.setattr(sys.modules["tpulm.corpus.scatter"], "_PIECE_BYTES", 1)
+    for number in range(3):
+        write(f"in/{number}.fasta", f">a{number}\nACGT\nTTA\n>b{number}\nCC\n")
+    sources = [{"path": str(tmp_path / "in"), "text_field": " "}]
+    corpus = scattered(sources, workers=2)
+    assert corpus.documents() == ["a0 ACGT TTA", "a1 ACGT TTA", "a2 ACGT TTA", "b0 CC", "b1 CC", "b2 CC"]
+    with pytest.raises(WorkFolderMismatch, match=r"text_field:   -> \+"):
+        scattered([{**sources[0], "text_field": "+"}], workdir=corpus.workdir)
+
+
+def test_it_is_named_in_a_source_and_has_faults(read: Callable) -> None:
+    content = "stray\n>a\nAC\n"
+    assert read("a.txt", ">a\nAC\n", format="fasta", text_field="\n").documents == ["a\nAC"]
+    with pytest.raises(DataError, match="line 1: text before the first"):
+        read("a.fasta", content)
+    assert read("a.fasta", content, on_error="skip").skipped == {"malformed_row": 1}
+
+
+def test_a_format_that_is_not_known() -> None:
+    with pytest.raises(ValueError, match=r"'fast' is not one of auto, text, .*, fasta\. Did you mean 'fasta'"):
+        SourceConfig(path="a", format="fast")
