@@ -25,8 +25,8 @@ import numpy as np
 from cloud_stand_in import emulator
 
 from tpulm import storage
+from tpulm.dataset import write_random_rows
 from tpulm.dataset.batches import Batches
-from tpulm.dataset.made_up import write_random_rows
 
 LAYERS, HIDDEN, FEED_FORWARD, VOCABULARY, MASKED = 4, 256, 1024, 8000, 0.15  # bert-mini
 REQUIRED = 5.0

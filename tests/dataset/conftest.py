@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from tpulm import storage
+from tpulm.dataset.layouts import Tokens, lay_packed
 from tpulm.dataset.manifest import Counts, RowFormat, SplitManifest, split_manifest
-from tpulm.dataset.packing import lay_packed
-from tpulm.dataset.part import Version, write_part
-from tpulm.dataset.rows import Tokens
+from tpulm.dataset.parts import Version, write_part
 from tpulm.special_tokens import SpecialTokens
 
 FIRST_ID = 10

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpulm.dataset.batches import Batches
-from tpulm.dataset.evaluation import evaluation_batches
+from tpulm.dataset.batches import Batches, evaluation_batches
 from tpulm.errors import ConfigError, DataError, StorageError
 
 WriteSplit = Callable[..., Path]

@@ -229,7 +229,7 @@ def test_what_is_there_is_not_made_again(tmp_path: Path, tokenizer: Tokenization
     pieces = tmp_path / "w" / "dataset" / "pieces"
     before = {path: path.stat().st_mtime_ns for path in pieces.glob("0*")}
     assert len(before) > 4
-    monkeypatch.setattr(importing, "write_manifest", lambda *_: pytest.fail("stop before the end"))
+    monkeypatch.setattr(importing, "write_manifest", lambda *_, **__: pytest.fail("stop before the end"))
     with pytest.raises(pytest.fail.Exception):
         again()
     assert {path: path.stat().st_mtime_ns for path in before} == before

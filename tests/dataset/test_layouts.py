@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulm.dataset.causal import lay_causal
 from tpulm.dataset.draws import Draws, Purpose
-from tpulm.dataset.packing import SMALLEST_CUT, lay_packed
-from tpulm.dataset.rows import Layout, Marks, Tokens, fill, reorder
+from tpulm.dataset.layouts import SMALLEST_CUT, Layout, Marks, Tokens, fill, lay_causal, lay_packed, reorder
 from tpulm.dataset.segments import lay_segments
 
 MARKS = Marks(pad=0, cls=1, sep=2)

@@ -11,8 +11,8 @@ import pytest
 from tfrecords import CLS, LENGTH, MASK, PAD, SEP, UNK, VOCAB_SIZE, Features, Row, bert, electra, random_rows
 
 from tpulm.dataset.example import serialize
+from tpulm.dataset.layouts import Marks, fill
 from tpulm.dataset.pretraining_records import Kind, Rows, Vocabulary, layout_of, read_rows, shape_of
-from tpulm.dataset.rows import Marks, fill
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
 from tpulm.objectives.rows import describe

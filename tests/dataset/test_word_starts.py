@@ -16,8 +16,8 @@ from test_prepare import WORDS, Scattered, digests, scattered_at
 
 from tpulm import tokenization
 from tpulm.config import DataConfig, RunConfig, TokenizerConfig
-from tpulm.dataset import Batches, DatasetManifest, evaluation_batches, load_split, prepare, sample_rows, words
-from tpulm.dataset.words import WordEncoder, first_of_words
+from tpulm.dataset import Batches, DatasetManifest, encode, evaluation_batches, load_split, prepare, sample_rows
+from tpulm.dataset.encode import WordEncoder, first_of_words
 from tpulm.errors import MissingExtra, WorkFolderMismatch
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.analysers import Piece
@@ -169,7 +169,7 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
     again = scattered_at(tmp_path / "again", documents)
     prepared(again, config)
     assert digests(again.workdir / "dataset") == digests(folder)
-    monkeypatch.setattr(words, "_CHARACTERS_AT_ONCE", 50)
+    monkeypatch.setattr(encode, "_WORD_CHARACTERS_AT_ONCE", 50)
     third = scattered_at(tmp_path / "third", documents)
     prepared(third, config)
     assert digests(third.workdir / "dataset") == digests(folder)

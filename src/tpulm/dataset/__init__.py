@@ -1,15 +1,15 @@
 """From documents to rows of token ids on disk, and from there to batches.
 
-`prepare` builds W/dataset from the scattered corpus; `Batches` and `evaluation_batches` read it. Which tokens make a row is in
-`segments`, `packing` and `causal`, how rows lie on disk in `store`, in which order training sees them in `order`.
-Rows of others come in by `importing`, which is not loaded here: no worker of `prepare` should pay for it.
+`prepare` builds W/dataset from the scattered corpus, `importing` from TFRecords, both by `parts`; `Batches` and
+`evaluation_batches` read it. Which tokens make a row is in `layouts` and `segments`, how rows lie on disk in `store`, in which
+order training sees them in `order`. `importing` is not loaded here: no worker of `prepare` should pay for it.
 """
 
-from tpulm.dataset.batches import Batches, with_columns
-from tpulm.dataset.evaluation import evaluation_batches, token_counts
+from tpulm.dataset.batches import Batches, evaluation_batches, token_counts, with_columns
 from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
-from tpulm.dataset.prepare import MODULES, prepare, prepare_texts, verify, warm_up
+from tpulm.dataset.parts import verify
+from tpulm.dataset.prepare import MODULES, prepare, prepare_texts, warm_up, write_random_rows
 
 __all__ = [
     "MODULES",
@@ -33,4 +33,5 @@ __all__ = [
     "verify",
     "warm_up",
     "with_columns",
+    "write_random_rows",
 ]

@@ -1,4 +1,4 @@
-"""Importing a dataset: TFRecords that google's scripts wrote become W/dataset, whose rows are then like any others.
+"""Importing a dataset: TFRecords that Google's scripts wrote become W/dataset, whose rows are then like any others.
 
 Three passes, each restartable: a walk over the frames of all files, which finds those that were cut off; the reading of
 stretches of them, each to a piece on disk; the parts, where equal rows meet and one of them stays. A row's part and place
@@ -8,7 +8,9 @@ names nor the order of the files matter: the same files give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -16,49 +18,54 @@ import numpy as np
 
 from tpulm import storage, tokenization
 from tpulm.config import DataConfig
-from tpulm.corpus.identity import HASH, RANGE, holdout_threshold
-from tpulm.dataset.evaluation import evaluation_batches
-from tpulm.dataset.imported_part import ImportedPartTask, import_part, write_index
+from tpulm.corpus.identity import HASH, RANGE, Purpose, below, draw, holdout_threshold
+from tpulm.dataset.batches import evaluation_batches
+from tpulm.dataset.layouts import EMPTY, Layout
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
+    Counts,
     DatasetManifest,
-    PartRecord,
     RowFormat,
     SplitManifest,
     dataset_folder,
     digest,
-    fingerprint,
-    load_manifest,
-    part_name,
-    split_manifest,
     write_manifest,
+    write_split,
 )
-from tpulm.dataset.part import read_record
-from tpulm.dataset.prepare import claim, row_format, sweep
-from tpulm.dataset.pretraining_records import Kind, Shape, Vocabulary, read_rows, shape_of
-from tpulm.dataset.stretch import StretchRecord, StretchTask, finished, import_stretch
+from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
+from tpulm.dataset.prepare import row_format
+from tpulm.dataset.pretraining_records import Kind, Shape, Vocabulary, layout_of, read_rows, shape_of
+from tpulm.dataset.stretch import (
+    PieceIndex,
+    StretchRecord,
+    StretchTask,
+    finished,
+    import_stretch,
+    keys_in,
+    read_index,
+    row_dtype,
+    rows_of_part,
+    write_index,
+)
 from tpulm.dataset.tfrecord import Survey, read_records, survey
 from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
-from tpulm.runtime.workers import count_cores, run_tasks
+from tpulm.runtime.workers import Runner, WorkerPool
 from tpulm.tokenization import Tokenization
 
 STRETCH_BYTES: Final = 64 << 20  # of TFRecord, a few seconds' work
 PART_BYTES: Final = 128 << 20  # of TFRecord; its rows take a quarter of that
 _BLOCK_ROWS: Final = DataConfig().block_rows
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # two seconds' work on one core
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-
-HoldOut = Literal["files", "rows"]
 _GRAM: Final = 8  # ids
 _INDEPENDENT: Final = 0.2  # of a text's n-grams occur elsewhere, in any language, by chance and by quotation
 _ROWS_AT_ONCE: Final = 4096
 _GRAMS: Final = 4 << 20  # that are compared, at most, of a split
+
+HoldOut = Literal["files", "rows"]
+Result = TypeVar("Result")
 
 
 class ImportedFile(NamedTuple):
@@ -88,46 +95,105 @@ def import_tfrecords(
     files = _survey(paths, progress)
     held = _held_files(files, holdout_fraction) if hold_out == "files" else []
     inputs = _inputs(files, shape, tokenizer, holdout_fraction, held)
-    folder = dataset_folder(workdir)
-    claim(folder, inputs, progress)
-    if (complete := load_manifest(workdir)) is not None:
+    if (complete := begin(workdir, inputs, progress=progress)) is not None:
         return complete
+    folder = dataset_folder(workdir)
     pieces = storage.make_folder(folder / "pieces")
     tasks = _stretch_tasks(files, shape, rows, digest(inputs), pieces, held)
-    threshold = _read(tasks, holdout_fraction, workers, progress)
-    holdout_below = 0 if held else threshold
-    tokenization_path = storage.as_path(workdir) / "tokenizer"
-    tokenization.save(tokenizer, tokenization_path, inputs={"imported": kind})
-    parts = [
-        ImportedPartTask(str(folder), str(pieces), number, str(tokenization_path), digest(inputs), rows, holdout_below)
-        for number in range(tasks[0].num_parts)
-    ]
-    records = _build(folder, parts, sum(file.survey.records for file in files), workers, progress)
-    train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
-    _refuse_empty(train, holdout, held)
-    for split in (train, holdout):  # to be read below
-        storage.write_json(folder / split.split / "manifest.json", split.model_dump(mode="json"))
-    shared = _shared_share(folder, train, holdout, progress)
-    note = _holdout_note(files, held, shared)
-    manifest = DatasetManifest(
-        inputs=inputs,
-        fingerprint=fingerprint(inputs, (train, holdout)),
-        corpus={
-            "imported": kind,
-            "files": len(files),
-            "records": sum(file.survey.records for file in files),
-            "duplicates": train.counts.duplicates,
-            "held_out_files": held,
-            "holdout_shared_8_grams": shared,
-        },
-        notes=(note,),
-        train=train,
-        holdout=holdout,
-    )
-    write_manifest(manifest, workdir)
+    num_records = sum(file.survey.records for file in files)
+    size = sum(task.stretch.bytes for task in tasks)
+    with WorkerPool(workers) if workers != 1 and size > _WORTH_A_POOL_BYTES else nullcontext(_run_here) as runner:
+        threshold = _read(tasks, holdout_fraction, runner, progress)
+        path = storage.as_path(workdir) / "tokenizer"
+        tokenization.save(tokenizer, path, inputs={"imported": kind})
+        splits = build_splits(
+            workdir,
+            inputs,
+            rows,
+            RecordSource(str(pieces), str(path), digest(inputs), 0 if held else threshold),
+            tasks[0].num_parts,
+            total=num_records,
+            unit="row",
+            work_done=lambda counts: counts.rows + counts.duplicates,
+            runner=runner,
+            progress=progress,
+        )
+    assert splits is not None, "there is one host"
+    _refuse_empty(*splits, held)
+    for split in splits:  # to be read below
+        write_split(folder / split.split, split)
+    shared = _shared_share(folder, splits, progress)
+    corpus = {
+        "imported": kind,
+        "files": len(files),
+        "records": num_records,
+        "duplicates": splits.train.counts.duplicates,
+        "held_out_files": held,
+        "holdout_shared_8_grams": shared,
+    }
+    manifest = write_manifest(workdir, *splits, corpus=corpus, notes=(_holdout_note(files, held, shared),))
     storage.remove(pieces)
     _report(manifest, progress)
     return manifest
+
+
+class RecordSource(NamedTuple):
+    """The rows that all pieces have for a part, each once, divided between the splits. Memory: the part's rows, twice."""
+
+    pieces: str  # the folder of the stretches, with its index
+    tokenization_path: str
+    inputs: str  # digest of inputs.json
+    holdout_below: int  # the threshold of holdout draws
+
+    def read(self, number: int, rows: RowFormat) -> Iterator[SplitRows]:
+        """Rows that are equal in ids and label come once; equal ids always fall to the same split."""
+        pieces = storage.as_path(self.pieces)
+        index = _index(self.pieces, self.inputs)
+        found, of_held_file = rows_of_part(((pieces / name, record) for name, record in index.pieces), number, row_dtype(rows))
+        key = found[["high", "low", "random_next"]]
+        first = np.ones(len(found), bool)
+        first[1:] = key[1:] != key[:-1]
+        duplicates = len(found) - int(first.sum())
+        held_out = below(draw(keys_in(found), Purpose.HOLDOUT), self.holdout_below) | of_held_file
+        if len(found):  # equal ids go together: a row that another file has too is trained on
+            starts = np.flatnonzero(keys_in(found).are_new())
+            held_out = np.repeat(np.logical_and.reduceat(held_out, starts), np.diff(starts, append=len(found)))
+        found, held_out = found[first], held_out[first]
+        for split, chosen, left_out in zip(SPLITS, (~held_out, held_out), (duplicates, 0), strict=True):
+            some = found[chosen]
+            tokens = np.ascontiguousarray(some["tokens"])
+            layout = _layout(tokens, some["random_next"], rows)
+            counts = _count(tokens.reshape(-1), layout, _tokenization(self.tokenization_path, self.inputs))
+            counts = counts.model_copy(update={"duplicates": left_out})
+            yield SplitRows(split, [Version(layout, tokens.reshape(-1))], counts)
+
+
+def _layout(tokens: np.ndarray, random_next: np.ndarray, rows: RowFormat) -> Layout:
+    if not len(tokens):
+        return EMPTY
+    return layout_of(tokens, random_next.astype(bool) if "next_sentence" in rows.columns else None, rows.special)
+
+
+def _count(tokens: np.ndarray, layout: Layout, tokenizer: Tokenization) -> Counts:
+    """Counts of the text: that of each segment as the vocabulary decodes it. An unknown word has left no character behind."""
+    ends = layout.start + layout.length
+    texts = [tokenizer.decode(tokens[first:end]) for first, end in zip(layout.start.tolist(), ends.tolist(), strict=True)]
+    return Counts(
+        bytes=sum(len(text.encode()) for text in texts),
+        characters=sum(map(len, texts)),
+        tokens=int(layout.length.sum()),
+        unknown_tokens=int(np.count_nonzero(tokens == tokenizer.special.unknown)),
+    )
+
+
+@lru_cache(maxsize=1)
+def _tokenization(path: str, inputs: str) -> Tokenization:
+    return tokenization.load(path)
+
+
+@lru_cache(maxsize=1)
+def _index(folder: str, inputs: str) -> PieceIndex:
+    return read_index(storage.as_path(folder))
 
 
 def _first_look(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[RowFormat, Shape]:
@@ -218,7 +284,7 @@ def _stretch_tasks(
     ]
 
 
-def _read(tasks: Sequence[StretchTask], holdout_fraction: float, workers: int | None, progress: Progress) -> int:
+def _read(tasks: Sequence[StretchTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
     """All stretches as pieces, and their index; the threshold of holdout draws."""
     pieces = tasks[0].piece.parent
     expected = {path.name for task in tasks for path in (task.piece, task.piece.with_suffix(".json"))}
@@ -235,8 +301,7 @@ def _read(tasks: Sequence[StretchTask], holdout_fraction: float, workers: int | 
         else:
             records[task.number] = record
             progress.advance(task.stretch.bytes)
-    size = sum(task.stretch.bytes for task in missing)
-    for number, record in _each(_numbered, missing, workers, worth_a_pool=size > _WORTH_A_POOL_BYTES):
+    for number, record in runner(_numbered, ((task,) for task in missing)):
         records[number] = record
         progress.advance(tasks[number].stretch.bytes)
     write_index(pieces, [(task.piece.name, records[task.number]) for task in tasks])
@@ -251,41 +316,10 @@ def _numbered(task: StretchTask) -> tuple[int, StretchRecord]:
     return task.number, import_stretch(task)
 
 
-def _build(
-    folder: PurePath, tasks: Sequence[ImportedPartTask], num_records: int, workers: int | None, progress: Progress
-) -> dict[str, list[PartRecord]]:
-    """The records of all parts by split, after building those that are not there yet."""
-    sweep(folder, set())
-    records: dict[str, list[PartRecord]] = {split: [] for split in SPLITS}
-    missing = []
+def _run_here(function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+    """A runner without a pool, which would take longer to start than to work."""
     for task in tasks:
-        found = [read_record(folder / split, task.number, task.inputs) for split in SPLITS]
-        if None in found:
-            missing.append(task)
-            continue
-        for split, record in zip(SPLITS, found, strict=True):
-            records[split] += [record] if record else []
-    if kept := len(tasks) - len(missing):
-        progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
-    progress.start("Building the dataset", num_records * len(missing) / len(tasks), "row")
-    for built in _each(import_part, missing, workers, worth_a_pool=len(missing) > 1):
-        for split, record in built.items():
-            records[split].append(record)
-        progress.advance(sum(record.counts.rows + record.counts.duplicates for record in built.values()))
-    sweep(folder, {part_name(task.number) for task in tasks})
-    return records
-
-
-def _each(
-    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None, *, worth_a_pool: bool
-) -> Iterator[Result]:
-    """The results as they come; in this process where a pool would take longer to start than to work."""
-    workers = min(workers or count_cores(), len(tasks))
-    if workers > 1 and worth_a_pool:
-        yield from run_tasks(function, [(task,) for task in tasks], workers=workers)
-        return
-    for task in tasks:
-        yield function(task)
+        yield function(*task)
         interrupt.check()
 
 
@@ -329,11 +363,12 @@ def _holdout_note(files: Sequence[ImportedFile], held: Sequence[str], shared: fl
     )
 
 
-def _shared_share(folder: PurePath, train: SplitManifest, holdout: SplitManifest, progress: Progress) -> float:
+def _shared_share(folder: PurePath, splits: Splits, progress: Progress) -> float:
     """The share of the holdout's n-grams of ids that occur in training rows too.
 
     Of very many only those whose hash is small are compared, the same ones in both splits.
     """
+    train, holdout = splits
     slots = train.rows.sequence_length * max(train.counts.rows, holdout.counts.rows)
     below = np.uint64(min(2**64 - 1, _GRAMS * 2**64 // slots))
     progress.start("Comparing the splits", train.counts.rows, "row")

@@ -191,7 +191,7 @@ def split_manifest(
     )
 
 
-def fingerprint(inputs: dict[str, Any], splits: Iterable[SplitManifest]) -> str:
+def _fingerprint(inputs: dict[str, Any], splits: Iterable[SplitManifest]) -> str:
     objects = {
         f"{split.split}/{part.name}/{path}": found.sha256
         for split in splits
@@ -201,13 +201,35 @@ def fingerprint(inputs: dict[str, Any], splits: Iterable[SplitManifest]) -> str:
     return digest({"inputs": inputs, "objects": objects})
 
 
-def write_manifest(manifest: DatasetManifest, workdir: str | PurePath) -> None:
-    """The splits, then the whole: a dataset is complete when W/dataset/manifest.json exists."""
+def write_split(folder: PurePath, manifest: SplitManifest) -> None:
+    storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+
+
+def write_manifest(
+    workdir: str | PurePath,
+    train: SplitManifest,
+    holdout: SplitManifest,
+    *,
+    corpus: dict[str, Any],
+    encoding: Encoding | None = None,
+    notes: tuple[str, ...] = (),
+) -> DatasetManifest:
+    """Write the splits, then the whole: a dataset is complete when W/dataset/manifest.json exists."""
     folder = dataset_folder(workdir)
-    for split in (manifest.train, manifest.holdout):
-        storage.write_json(folder / split.split / "manifest.json", split.model_dump(mode="json"))
+    for split in (train, holdout):
+        write_split(folder / split.split, split)
+    manifest = DatasetManifest(
+        inputs=train.inputs,
+        fingerprint=_fingerprint(train.inputs, (train, holdout)),
+        corpus=corpus,
+        encoding=encoding,
+        notes=notes,
+        train=train,
+        holdout=holdout,
+    )
     whole = manifest.model_dump(mode="json", exclude={"train": {"parts"}, "holdout": {"parts"}})
     storage.write_json(folder / "manifest.json", whole)
+    return manifest
 
 
 def load_manifest(workdir: str | PurePath) -> DatasetManifest | None:

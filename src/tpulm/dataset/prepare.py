@@ -1,19 +1,20 @@
-"""Preparing the dataset: all parts in parallel, each restartable, and the manifest last."""
+"""Preparing the dataset from text: the scattered parts of the corpus through the tokenizer into rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Iterator
+from functools import lru_cache, partial
 from pathlib import PurePath
-from typing import Any
+from typing import NamedTuple
 
-from tpulm import corpus, storage, tokenization
-from tpulm.config import DataConfig, changes, listed
+import numpy as np
+
+from tpulm import corpus, tokenization
+from tpulm.config import DataConfig
 from tpulm.corpus import CorpusManifest
-from tpulm.dataset.blocks import damaged
-from tpulm.dataset.build import PartTask, build_part, lay, load_tokenization
 from tpulm.dataset.draws import Draws, Purpose
-from tpulm.dataset.encode import encode_documents
+from tpulm.dataset.encode import WordEncoder, encode_documents
+from tpulm.dataset.layouts import EMPTY, Layout, Tokens, lay_causal, lay_packed, reorder, shuffle
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -21,22 +22,21 @@ from tpulm.dataset.manifest import (
     Counts,
     DatasetManifest,
     Encoding,
-    PartRecord,
     RowFormat,
     SplitManifest,
-    dataset_folder,
     digest,
-    fingerprint,
     load_manifest,
-    part_name,
     split_manifest,
     write_manifest,
+    write_split,
 )
-from tpulm.dataset.part import Version, read_record, with_rows, write_part
-from tpulm.errors import ConfigError, DataError, MissingExtra, StorageError, WorkFolderMismatch, some_of
-from tpulm.progress import SILENT, DocumentRate, Progress
+from tpulm.dataset.parts import SplitRows, Version, begin, build_splits, with_rows, write_part
+from tpulm.dataset.segments import lay_segments
+from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatch
+from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.runtime.workers import Runner, TaskProgress, WorkerPool, run_tasks
+from tpulm.runtime.workers import Runner, WorkerPool, report, run_tasks
+from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import ENGINE, LIBRARY
 
@@ -47,7 +47,7 @@ _COMPARED_BYTES = 1 << 17  # of text, encoded beforehand by the library as well
 
 def warm_up(pool: WorkerPool, tokenization_path: str | PurePath) -> None:
     """Let the processes of a pool load the tokenizer beside whatever else is done, say reading the corpus."""
-    pool.warm_up(load_tokenization, str(tokenization_path))
+    pool.warm_up(_load_tokenization, str(tokenization_path))
 
 
 def prepare(
@@ -68,7 +68,6 @@ def prepare(
 
     Raises WorkFolderMismatch if W/dataset was begun from something else, DataError if a split comes out empty.
     """
-    folder = dataset_folder(workdir)
     tokenizer = tokenization.load(tokenization_path)
     analyser = _analyser(config, tokenizer, workdir)
     unsaid = {"word_boundaries"} if config.word_boundaries == "none" else set[str]()
@@ -80,47 +79,36 @@ def prepare(
         "corpus": corpus_manifest.fingerprint,
         **({"analyser": analyser} if analyser else {}),
     }
-    if hosts.is_first:
-        claim(folder, inputs, progress)
-    if (complete := load_manifest(workdir)) is not None:
+    if (complete := begin(workdir, inputs, hosts=hosts, progress=progress)) is not None:
         return complete
-    if hosts.is_first:
-        sweep(folder, set())
-    hosts.barrier("dataset begun")
-    encoding = _encoding(tokenizer, corpus_workdir or workdir, corpus_manifest)
+    text = str(corpus_workdir or workdir)
+    encoding = _encoding(tokenizer, text, corpus_manifest)
     rows = row_format(config, tokenizer)
-    numbers, made_from = range(corpus_manifest.num_parts), digest(inputs)
-    tasks = [
-        PartTask(
-            str(folder.parent),
-            str(corpus_workdir or workdir),
-            number,
-            config,
-            str(tokenization_path),
-            tokenizer.fingerprint,
-            made_from,
-            rows,
-            encoding.by == LIBRARY,
-            analyser,
-        )
-        for number in hosts.share(numbers)
-    ]
-    if hosts.is_first and (warning := _glance(config, corpus_workdir or workdir, corpus_manifest, tokenizer, rows)):
+    source = TextSource(
+        text, config, str(tokenization_path), tokenizer.fingerprint, digest(inputs), encoding.by == LIBRARY, analyser
+    )
+    if hosts.is_first and (warning := _glance(config, text, corpus_manifest, tokenizer, rows)):
         progress.note(f"warning, by a sample: {warning}")
-    runner = runner or partial(run_tasks, workers=workers)
-    records = _build(tasks, corpus_manifest.counts.bytes / len(numbers), runner, progress)
-    hosts.barrier("dataset parts")
-    if hosts.is_first:
-        for number in set(numbers) - {task.number for task in tasks}:
-            found = _read_records(folder, number, made_from)
-            if len(found) < len(SPLITS):
-                raise StorageError(
-                    f"part {number} of {folder} is not there, though the host that made it said so; run the same command again"
-                )
-            for split, record in found.items():
-                records[split].append(record)
-        sweep(folder, {part_name(number) for number in numbers})
-        _write_manifest(workdir, inputs, rows, corpus_manifest, encoding, records, progress)
+    splits = build_splits(
+        workdir,
+        inputs,
+        rows,
+        source,
+        corpus_manifest.num_parts,
+        total=corpus_manifest.counts.bytes,
+        unit="B",
+        work_done=lambda counts: counts.bytes,
+        runner=runner or partial(run_tasks, workers=workers),
+        hosts=hosts,
+        progress=progress,
+    )
+    if splits is not None:
+        for split in splits:
+            _refuse_empty(split, splits.train.counts.documents + splits.holdout.counts.documents)
+        warning = _one_sentence_warning(splits.train.counts, rows)
+        _report(splits.train, warning, progress)
+        counts, notes = corpus_manifest.counts.model_dump(mode="json"), (warning,) if warning else ()
+        write_manifest(workdir, *splits, corpus=counts, encoding=encoding, notes=notes)
     hosts.barrier("dataset")
     manifest = load_manifest(workdir)
     assert manifest is not None, "the first host has written it"
@@ -134,11 +122,169 @@ def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConf
     for number, documents in enumerate(texts):
         sentences = config.rows == "segments"
         tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=rows.token_dtype)
-        layout = lay(tokens, config, Draws(config.seed, Purpose.LAYOUT, number, SPLITS.index("holdout")))
+        layout = _lay(tokens, config, Draws(config.seed, Purpose.LAYOUT, number, SPLITS.index("holdout")))
         versions = [Version(layout, tokens.ids)]
         records.append(write_part(folder, number=number, inputs="", versions=versions, counts=counts, rows=rows))
     manifest = split_manifest("holdout", {}, rows, records)
-    storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    write_split(folder, manifest)
+    return manifest
+
+
+def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, block_rows: int) -> None:
+    """A split of random tokens, to measure how fast rows are read: two parts of full rows; commoner ids are smaller."""
+    special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
+    rows = RowFormat(
+        kind="packed",
+        sequence_length=sequence_length,
+        dtype="uint16",
+        block_rows=block_rows,
+        columns=("tokens",),
+        vocab_size=32_000,
+        special=special,
+    )
+    records = []
+    for number in range(2):
+        draws = Draws(0, Purpose.LAYOUT, number)
+        size = num_rows // 2 * (sequence_length - 2)
+        ids = np.floor(5 + 31_995 ** draws.uniform(size)).astype(np.uint16)
+        ends = np.arange(1, num_rows // 2 + 1) * (sequence_length - 2)
+        layout = lay_packed(Tokens(ids, ends, ends), sequence_length=sequence_length)
+        layout = reorder(layout, draws.permutation(layout.num_rows))
+        counts = Counts(documents=ends.size, tokens=size, characters=size)
+        records.append(write_part(folder, number=number, inputs="", versions=[Version(layout, ids)], counts=counts, rows=rows))
+    write_split(folder, split_manifest("train", {}, rows, records))
+
+
+class TextSource(NamedTuple):
+    """Documents of the corpus, tokenized, laid out and shuffled."""
+
+    corpus_workdir: str  # the folder that holds the text, as corpus/
+    config: DataConfig
+    tokenization_path: str
+    tokenizer: str  # its fingerprint
+    inputs: str  # digest of inputs.json
+    by_library: bool = False  # encoded without the engine
+    analyser: dict[str, str] | None = None  # versions of the packages that find word boundaries, where that is wanted
+
+    def read(self, number: int, rows: RowFormat) -> Iterator[SplitRows]:
+        part = corpus.read_part(self.corpus_workdir, _corpus_manifest(self.corpus_workdir, self.inputs), number)
+        tokenizer = _tokenization(self.tokenization_path, self.tokenizer)
+        if self.by_library:
+            tokenizer.encoder.engine = None
+        words = _word_encoder(self, tokenizer)
+        of_train = {
+            "duplicates": part.duplicates,
+            "near_duplicates": part.near_duplicates,
+            "left_out_by_weight": part.left_out,
+            "added_by_weight": part.added,
+        }
+        for place, (split, documents) in enumerate(zip(SPLITS, (part.train, part.holdout), strict=True)):
+            tokens, counts = encode_documents(
+                documents,
+                tokenizer,
+                sentences=self.config.rows == "segments",
+                dtype=rows.token_dtype,
+                words=words,
+                at_once=analysers.CHARACTERS_AT_ONCE if words or tokenizer.segmenter else None,
+                advance=report,
+            )
+            documents.clear()
+            is_train = split == "train"
+            versions = _versions(tokens, self.config, (number, place), self.config.dupe_factor if is_train else 1)
+            counts = counts.model_copy(update=of_train if is_train else {})
+            yield SplitRows(split, versions, counts, part.removed if is_train else {})
+
+
+def _versions(tokens: Tokens, config: DataConfig, numbers: tuple[int, ...], count: int) -> Iterator[Version]:
+    """So many times the rows of the same documents, differently drawn: pairs and lengths, or the order of the documents."""
+    for version in range(count):
+        own = (*numbers, version) if version else numbers
+        if version and config.rows != "segments":
+            order = Draws(config.seed, Purpose.DOCUMENT_ORDER, *own).permutation(tokens.document_ends.size)
+            documents = shuffle(tokens, order)
+        else:
+            documents = tokens
+        layout = _lay(documents, config, Draws(config.seed, Purpose.LAYOUT, *own))
+        rows = Draws(config.seed, Purpose.ROW_ORDER, *own).permutation(layout.num_rows)
+        yield Version(reorder(layout, rows), documents.ids, documents.word_start)
+
+
+def _lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
+    if not tokens.ids.size:
+        return EMPTY
+    if config.rows == "packed":
+        return lay_packed(tokens, sequence_length=config.sequence_length)
+    if config.rows == "causal":
+        return lay_causal(tokens, sequence_length=config.sequence_length)
+    return lay_segments(
+        tokens,
+        sequence_length=config.sequence_length,
+        short_fraction=config.short_fraction,
+        single_segment_fraction=config.single_segment_fraction,
+        next_sentence=config.next_sentence,
+        draws=draws,
+    )
+
+
+def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
+    return RowFormat(
+        kind=config.rows,
+        sequence_length=config.sequence_length,
+        dtype="uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32",
+        block_rows=config.block_rows,
+        columns=(
+            "tokens",
+            *(["next_sentence"] if config.next_sentence else []),
+            *([WORD_START] if config.word_boundaries != "none" else []),
+        ),
+        vocab_size=tokenizer.vocab_size,
+        special=tokenizer.special,
+    )
+
+
+def _load_tokenization(path: str) -> None:
+    """Have the tokenizer in this process by the time its first part comes."""
+    _loaded(path).encode([])
+
+
+def _tokenization(path: str, fingerprint: str) -> Tokenization:
+    """Raises WorkFolderMismatch where it is another tokenizer than the dataset was begun with."""
+    if _loaded(path).fingerprint != fingerprint:  # a process may live on, and find something else at the same place
+        _loaded.cache_clear()
+    if (found := _loaded(path)).fingerprint != fingerprint:
+        raise WorkFolderMismatch(
+            f"{path} holds another tokenizer (fingerprint {found.fingerprint[:12]}) than the dataset was begun with "
+            f"({fingerprint[:12]}); put the first one back, or delete the dataset and run again"
+        )
+    return found
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: str) -> Tokenization:
+    return tokenization.load(path)
+
+
+def _word_encoder(source: TextSource, tokenizer: Tokenization) -> WordEncoder | None:
+    """Raises WorkFolderMismatch where this machine has another version than the one that began the dataset."""
+    name = tokenizer.segmenter.analyser if tokenizer.segmenter else source.config.word_boundaries
+    if name == "none":
+        return None
+    if (here := analysers.versions(name)) != source.analyser:
+        raise WorkFolderMismatch(
+            f"this machine has {here} to find words, the dataset was begun with {source.analyser}; install the same versions"
+        )
+    return None if tokenizer.segmenter else _words(source.tokenization_path, source.tokenizer, name)
+
+
+@lru_cache(maxsize=1)
+def _words(path: str, fingerprint: str, name: analysers.Name) -> WordEncoder:
+    return WordEncoder(_tokenization(path, fingerprint), name)
+
+
+@lru_cache(maxsize=1)
+def _corpus_manifest(workdir: str, inputs: str) -> CorpusManifest:
+    manifest = corpus.load_manifest(workdir)
+    assert manifest is not None, "prepare() got the manifest from this folder"
     return manifest
 
 
@@ -171,119 +317,6 @@ def _encoding(tokenizer: Tokenization, corpus_workdir: str | PurePath, manifest:
     return Encoding(by=ENGINE if tokenizer.encoder.check(texts) else LIBRARY, compared=len(texts))
 
 
-def _write_manifest(
-    workdir: str | PurePath,
-    inputs: dict[str, Any],
-    rows: RowFormat,
-    corpus_manifest: CorpusManifest,
-    encoding: Encoding,
-    records: dict[str, list[PartRecord]],
-    progress: Progress,
-) -> None:
-    train, holdout = (split_manifest(split, inputs, rows, records[split]) for split in SPLITS)
-    for split in (train, holdout):
-        _refuse_empty(split, train.counts.documents + holdout.counts.documents)
-    warning = _one_sentence_warning(train.counts, rows)
-    _report(train, warning, progress)
-    manifest = DatasetManifest(
-        inputs=inputs,
-        fingerprint=fingerprint(inputs, (train, holdout)),
-        corpus=corpus_manifest.counts.model_dump(mode="json"),
-        encoding=encoding,
-        notes=(warning,) if warning else (),
-        train=train,
-        holdout=holdout,
-    )
-    write_manifest(manifest, workdir)
-
-
-def verify(manifest: DatasetManifest, workdir: str | PurePath) -> None:
-    """Compare every object with its checksum; StorageError names the first part that differs."""
-    for split in (manifest.train, manifest.holdout):
-        for part in split.parts:
-            folder = dataset_folder(workdir) / split.split / part.name
-            for name, recorded in part.objects.items():
-                if not storage.exists(folder / name):
-                    raise damaged(folder, f"{name} is missing")
-                found = storage.sha256(folder / name)
-                if found != recorded.sha256:
-                    raise damaged(folder, f"{name} has sha256 {found}, expected {recorded.sha256}")
-
-
-def claim(folder: PurePath, inputs: dict[str, Any], progress: Progress = SILENT) -> None:
-    """Write down what this dataset is made from, before anything else; refuse a finished one that was made from something else.
-
-    Parts of an unfinished one that are of other inputs are made again.
-    """
-    path = folder / "inputs.json"
-    recorded = storage.read_json(path) if storage.exists(path) else None
-    if recorded == inputs:
-        return
-    lines = [str(change).removeprefix("config.") for change in changes(recorded or inputs, inputs)]
-    if lines and storage.exists(folder / "manifest.json"):
-        raise WorkFolderMismatch(
-            f"{folder} was made from other inputs (there -> now):\n{listed(lines)}\n"
-            f"Set them back, use another --workdir, or delete {folder} and its corpus to make them again."
-        )
-    if lines:
-        progress.note(f"{folder} was begun from other inputs, and is begun again: {some_of(lines)}")
-    storage.write_json(path, inputs)
-
-
-def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
-    return RowFormat(
-        kind=config.rows,
-        sequence_length=config.sequence_length,
-        dtype="uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32",
-        block_rows=config.block_rows,
-        columns=(
-            "tokens",
-            *(["next_sentence"] if config.next_sentence else []),
-            *([WORD_START] if config.word_boundaries != "none" else []),
-        ),
-        vocab_size=tokenizer.vocab_size,
-        special=tokenizer.special,
-    )
-
-
-def _build(tasks: list[PartTask], bytes_of_part: float, runner: Runner, progress: Progress) -> dict[str, list[PartRecord]]:
-    """The records of these parts by split, after building those that are not there yet."""
-    records: dict[str, list[PartRecord]] = {split: [] for split in SPLITS}
-    missing = []
-    for task in tasks:
-        found = _read_records(dataset_folder(task.workdir), task.number, task.inputs)
-        if len(found) < len(SPLITS):
-            missing.append(task)
-            continue
-        for split, record in found.items():
-            records[split].append(record)
-    if kept := len(tasks) - len(missing):
-        progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
-    progress.start("Building the dataset", total=bytes_of_part * len(missing), unit="B")
-    documents = DocumentRate(progress)
-    with TaskProgress(progress) as done:
-        for built in runner(build_part, ((task,) for task in missing)):
-            for split, record in built.items():
-                records[split].append(record)
-            done.add(over=sum(record.counts.bytes for record in built.values()))
-            documents.add(sum(record.counts.documents for record in built.values()))
-    return records
-
-
-def _read_records(folder: PurePath, number: int, inputs: str) -> dict[str, PartRecord]:
-    """Of a part's splits, those that are there and whole."""
-    found = {split: read_record(folder / split, number, inputs) for split in SPLITS}
-    return {split: record for split, record in found.items() if record is not None}
-
-
-def sweep(folder: PurePath, parts: set[str]) -> None:
-    """Delete what killed attempts left half done; once `parts` are complete, also whatever else is there."""
-    for split in SPLITS:
-        for path in storage.list_folder(folder / split):
-            if path.name.endswith(storage.TEMPORARY_SUFFIX) or (parts and path.name not in parts):
-                storage.remove(path)
-
-
 def _refuse_empty(split: SplitManifest, documents: int) -> None:
     if split.counts.rows:
         return
@@ -304,7 +337,7 @@ def _glance(
         return ""
     texts = corpus.some_texts(corpus_workdir, manifest, _GLANCE_BYTES)
     tokens, counts = encode_documents(texts, tokenizer, sentences=True, dtype=rows.token_dtype)
-    layout = lay(tokens, config, Draws(config.seed, Purpose.LAYOUT))
+    layout = _lay(tokens, config, Draws(config.seed, Purpose.LAYOUT))
     return _one_sentence_warning(with_rows(counts, layout, rows.sequence_length), rows)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tpulm.dataset import example, tfrecord
-from tpulm.dataset.rows import Layout
+from tpulm.dataset.layouts import Layout
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm.dataset.draws import Draws
-from tpulm.dataset.rows import Layout, Tokens
+from tpulm.dataset.layouts import Layout, Tokens
 
 
 class _Rows(NamedTuple):

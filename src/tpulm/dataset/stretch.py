@@ -22,6 +22,7 @@ from tpulm.dataset.pretraining_records import Shape, Vocabulary, read_rows
 from tpulm.dataset.tfrecord import Stretch, read_records
 from tpulm.errors import DataError
 
+_INDEX = "pieces.json"
 _TOKENS_AT_ONCE = 1 << 20
 
 
@@ -144,3 +145,18 @@ def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.n
     )
     storage.write_json(task.piece.with_suffix(".json"), record.model_dump(mode="json"))
     return record
+
+
+class PieceIndex(Record):
+    """All stretches in one file, so that each part need not open all of theirs."""
+
+    format_version: int = FORMAT_VERSION
+    pieces: tuple[tuple[str, StretchRecord], ...]  # with the names of their rows' files
+
+
+def write_index(folder: PurePath, pieces: list[tuple[str, StretchRecord]]) -> None:
+    storage.write_json(folder / _INDEX, PieceIndex(pieces=tuple(pieces)).model_dump(mode="json"))
+
+
+def read_index(folder: PurePath) -> PieceIndex:
+    return PieceIndex.model_validate(storage.read_json(folder / _INDEX))

@@ -17,8 +17,7 @@ import jax
 from tpulm import storage
 from tpulm.accelerators import Accelerator
 from tpulm.config import RunConfig, phases_of
-from tpulm.dataset import Batches
-from tpulm.dataset.made_up import write_random_rows
+from tpulm.dataset import Batches, write_random_rows
 from tpulm.readable import duration
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
