@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulm.labelled.batches import epoch_batches, fixed_lengths, length_for, ordered_batches
+from tpulm.labelled.rows import epoch_batches, fixed_lengths, length_for, ordered_batches
 
 
 @pytest.mark.parametrize(

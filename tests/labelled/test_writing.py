@@ -12,7 +12,7 @@ import pytest
 
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import Columns, read_texts
-from tpulm.labelled.writing import writing_rows
+from tpulm.labelled.records import writing_rows
 
 ROWS = [{"id": 1, "text": 'a "quoted", text', "predicted": "pos"}, {"id": None, "text": "다음", "predicted": "neg"}]
 

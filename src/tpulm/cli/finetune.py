@@ -276,7 +276,7 @@ def classify(
             "--json is for texts given on the command line; a file's answers are JSON lines on stdout, or --output"
         )
     if output is not None:
-        from tpulm.labelled.writing import check_form
+        from tpulm.labelled.records import check_form
 
         check_form(output)
         assert input is not None
@@ -330,7 +330,7 @@ def _classify_file(
     from contextlib import nullcontext
 
     from tpulm.labelled import read_texts
-    from tpulm.labelled.writing import RowWriter, writing_rows
+    from tpulm.labelled.records import RowWriter, writing_rows
 
     skipped: Counter[str] = Counter()
     rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)

@@ -12,9 +12,8 @@ import numpy as np
 from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled.batches import fixed_lengths
 from tpulm.labelled.examples import text_fault
-from tpulm.labelled.rows import Rows, encode_rows
+from tpulm.labelled.rows import Rows, encode_rows, fixed_lengths
 from tpulm.objectives import SpecialIds
 from tpulm.train.forward import Forward
 from tpulm.train.mesh import make_mesh, parameter_shardings, place

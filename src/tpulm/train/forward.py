@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from tpulm.labelled.batches import ordered_batches
-from tpulm.labelled.rows import Rows
+from tpulm.labelled.rows import Rows, ordered_batches
 from tpulm.nn.params import is_spec
 from tpulm.objectives.classification import Classification
 from tpulm.train.mesh import batch_sharding, parameter_shardings, replicated

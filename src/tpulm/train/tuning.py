@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpulm.config import FinetuneConfig, ModelConfig
-from tpulm.labelled.batches import Batch, epoch_batches, fixed_lengths
-from tpulm.labelled.rows import Rows
+from tpulm.labelled.rows import Batch, Rows, epoch_batches, fixed_lengths
 from tpulm.objectives import SpecialIds
 from tpulm.objectives.classification import Classification
 from tpulm.train.compiled import Compiled, execution_on
