@@ -153,7 +153,7 @@ def test_regression(encoder: Path, tmp_path: Path) -> None:
     assert isinstance(value, float)
     classifier.save_pretrained(tmp_path / "out")
     again = tpulm.Classifier(tmp_path / "out", max_length=16)
-    assert again.is_regression and again.predict(["very very good"]) == [pytest.approx(value, abs=1e-6)]
+    assert again.config.task == "regression" and again.predict(["very very good"]) == [pytest.approx(value, abs=1e-6)]
 
 
 def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Colum
 
 def _show(summary: FinetuneSummary) -> None:
     from tpulm.finetuning import read_mistakes
+    from tpulm.finetuning.tasks import find_task
 
     if summary.nothing_to_do:
         console.print("nothing left to do: this was trained before, with the same inputs")
@@ -190,12 +191,11 @@ def _show(summary: FinetuneSummary) -> None:
     _show_confusion(summary, parts[-1])
     wrong = read_mistakes(summary.output)
     if wrong:
-        kind = "Farthest off" if summary.task == "regression" else "Most confident mistakes"
+        kind, first = find_task(summary.settings).mistakes_are
         shown = [
             (f"{m.confidence:.2f}", _said(m.label), _said(m.predicted), _shortened(m.text, m.pair))
             for m in wrong[:_SHOWN_MISTAKES]
         ]
-        first = "distance" if summary.task == "regression" else "confidence"
         print_table(f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)", shown, header=(first, "label", "said", "text"))
     chosen = f"epoch {best.best_epoch} of {best.epochs}" + (f" of seed {best.seed}" if len(seeds) > 1 else "")
     rows = {

@@ -1,6 +1,6 @@
 """Labelled text: reading examples, their classes, a dev split, rows of token ids, and scores. Never imports JAX."""
 
-from tpulm.labelled.examples import Columns, Examples, TextRow, examples_of, read_examples, read_texts
+from tpulm.labelled.examples import Columns, Examples, TextRow, examples_of, label_fault, read_examples, read_texts
 from tpulm.labelled.labels import LabelSet, label_name, numbers
 from tpulm.labelled.records import Record, read_records
 from tpulm.labelled.scores import ClassScores, RegressionScores, Summary, class_scores, regression_scores, summarize
@@ -19,6 +19,7 @@ __all__ = [
     "class_scores",
     "examples_of",
     "hold_out",
+    "label_fault",
     "label_name",
     "numbers",
     "read_examples",

@@ -1,4 +1,4 @@
-"""What a classifier says of rows: compiled once for each of a few lengths."""
+"""The outputs of a fine-tuned model for rows: compiled once for each of a few lengths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IN_FLIGHT = 4  # batches the host may be ahead of the devices
 
 
 class Forward:
-    """Logits [N, C] of rows, in their order, batch by batch on all devices of the mesh."""
+    """Outputs of rows, in their order, batch by batch on all devices of the mesh."""
 
     def __init__(self, objective: Classification, mesh: Mesh, lengths: Sequence[int]):
         shards = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -36,13 +36,13 @@ class Forward:
         )
 
     def __call__(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
-        """float32 [N, C]; `params` lie on the mesh."""
-        found = np.zeros((len(rows), self._objective.num_classes or 1), np.float32)
+        """float32 [N, *output_shape]; `params` lie on the mesh."""
+        found = np.zeros((len(rows), *self._objective.output_shape), np.float32)
         waiting: collections.deque[tuple[np.ndarray, jax.Array]] = collections.deque()
 
         def collect() -> None:
             indices, outputs = waiting.popleft()
-            found[indices] = np.asarray(outputs)[: len(indices)]
+            found[indices, : outputs.shape[1]] = np.asarray(outputs)[: len(indices)]
             advance(len(indices))
 
         for batch in ordered_batches(rows.lengths, self._lengths, batch_size=self._batch_size):
