@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import typer
 
+from command_line import invoke, run_process
 from tpulm.cli.app import app
 
 RUN_FILE = """
@@ -42,11 +43,6 @@ log_every_steps = 2
 """
 
 
-def tpulm(*arguments: object, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("commands")
@@ -60,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, str]) -> None:
     def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return tpulm(*arguments, cwd=folder, environment=user_environment)
+        return run_process(*arguments, cwd=folder, environment=user_environment)
 
     prepared = command("dataset", "prepare", "run.toml", "--workdir", "w", "--json")
     assert prepared.returncode == 0, prepared.stderr
@@ -108,12 +104,18 @@ def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, s
     ],
 )
 def test_mistakes_have_their_code_and_their_hint(
-    folder: Path, user_environment: dict[str, str], arguments: tuple[str, ...], code: int, said: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    result = tpulm(*arguments, cwd=folder, environment=user_environment)
+    monkeypatch.chdir(folder)
+    result = invoke(*arguments)
     assert (result.returncode, result.stdout) == (code, ""), result.stderr
     assert said in result.stderr
-    assert "Traceback" not in result.stderr
+
+
+def test_an_error_is_a_line_and_an_exit_code(folder: Path, user_environment: dict[str, str]) -> None:
+    result = run_process("evaluate", "corpus", cwd=folder, environment=user_environment)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ") and "Traceback" not in result.stderr
 
 
 LONG_WORK = """

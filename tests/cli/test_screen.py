@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tpulm import tokenization
-from tpulm.cli import app, dataset, recipes, run, settings, terminal
+from tpulm.cli import app, dataset, reference, run, terminal
 from tpulm.config import TokenizerConfig, list_recipes
 from tpulm.errors import ConfigError
 from tpulm.train.metrics import MetricsLog
@@ -24,7 +24,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """The lines on a terminal of 80 columns without colour, none of which is too long."""
     text = io.StringIO()
     console = Console(file=text, width=80, highlight=False, no_color=True)
-    for module in (recipes, run, settings, dataset, terminal):
+    for module in (reference, run, dataset, terminal):
         if hasattr(module, "console"):
             monkeypatch.setattr(module, "console", console)
 
@@ -37,7 +37,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
 
 
 def test_a_line_for_each_recipe(shown: Callable[[], list[str]]):
-    recipes.recipes()
+    reference.recipes()
     rows = {line.split()[0]: line for line in shown()[2:] if line and line.split()[0] in list_recipes()}
     assert set(rows) == set(list_recipes())
     assert not [row for row in rows.values() if "?" in row]
@@ -45,18 +45,18 @@ def test_a_line_for_each_recipe(shown: Callable[[], list[str]]):
 
 
 def test_settings_are_found_by_name_and_by_meaning(shown: Callable[[], list[str]], capsys: pytest.CaptureFixture[str]):
-    settings.settings("warmup_steps", as_json=True)
+    reference.settings("warmup_steps", as_json=True)
     lines = shown()
     place = lines.index("train.optimizer.warmup_steps")
     assert lines[place + 1] == "    whole number ≥ 0 or none; default none"
     (found,) = json.loads(capsys.readouterr().out)["settings"]
     assert (found["name"], found["default"]) == ("train.optimizer.warmup_steps", "none")
-    settings.settings("jaccard")
+    reference.settings("jaccard")
     assert "corpus.near_duplicates" in shown()
 
 
 def test_all_settings_fit(shown: Callable[[], list[str]]):
-    settings.settings()
+    reference.settings()
     lines = shown()
     assert {"name", "corpus.sources.path", "train.steps", "layer_decay", "budget"} <= set(lines)
     assert not any("|" in line or "Annotated" in line or "\\" in line for line in lines)
@@ -64,7 +64,7 @@ def test_all_settings_fit(shown: Callable[[], list[str]]):
 
 def test_a_near_miss_is_suggested():
     with pytest.raises(ConfigError, match=r"no setting has 'warmpu' in its name or meaning\. Did you mean 'warmup'"):
-        settings.settings("warmpu")
+        reference.settings("warmpu")
 
 
 @pytest.mark.parametrize("losses", [[7.6, 5.83, 5.79, 5.1], [3.0, 3.0], [2.0]])
