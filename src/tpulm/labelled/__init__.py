@@ -1,21 +1,16 @@
 """Labelled text: reading examples, their classes, a dev split, rows of token ids, and scores. Never imports JAX."""
 
-from tpulm.labelled.examples import Columns, Examples, TextRow, examples_of, label_fault, read_examples, read_texts
+from tpulm.labelled.examples import Columns, Examples, examples_of, label_fault, read_examples, read_texts
 from tpulm.labelled.labels import LabelSet, label_name, numbers
-from tpulm.labelled.records import Record, read_records
-from tpulm.labelled.scores import ClassScores, RegressionScores, Summary, class_scores, regression_scores, summarize
+from tpulm.labelled.records import read_records
+from tpulm.labelled.scores import class_scores, regression_scores, summarize
 from tpulm.labelled.split import Split, hold_out
 
 __all__ = [
-    "ClassScores",
     "Columns",
     "Examples",
     "LabelSet",
-    "Record",
-    "RegressionScores",
     "Split",
-    "Summary",
-    "TextRow",
     "class_scores",
     "examples_of",
     "hold_out",
