@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import typer
 
+from command_line import invoke, run_process
 from tpulm.cli.app import app
 
 RUN_FILE = """
@@ -42,11 +43,6 @@ log_every_steps = 2
 """
 
 
-def tpulm(*arguments: object, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("commands")
@@ -58,19 +54,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, str]) -> None:
-    def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return tpulm(*arguments, cwd=folder, environment=user_environment)
-
-    prepared = command("dataset", "prepare", "run.toml", "--workdir", "w", "--json")
+def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    prepared = invoke("dataset", "prepare", "run.toml", "--workdir", "w", "--json")
     assert prepared.returncode == 0, prepared.stderr
     assert json.loads(prepared.stdout)["train"]["rows"] > 0
 
-    inspected = command("dataset", "inspect", "w", "--rows", 2)
+    inspected = invoke("dataset", "inspect", "w", "--rows", 2)
     assert inspected.returncode == 0, inspected.stderr
     assert inspected.stderr.count("train row") == 2
 
-    done = command("run", "run.toml", "--workdir", "w", "--json")
+    done = run_process("run", "run.toml", "--workdir", "w", "--json", environment=user_environment)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["steps"] == 4
@@ -79,15 +73,15 @@ def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, s
         summary
     )
 
-    again = command("run", "run.toml", "--workdir", "w", "--json")
+    again = run_process("run", "run.toml", "--workdir", "w", "--json", environment=user_environment)
     assert "Nothing to do" in again.stderr
     assert json.loads(again.stdout)["eval_loss"] == summary["eval_loss"]
 
-    filled = command("fill-mask", "w", "red [MASK] blue", "--top", 2, "--json")
+    filled = invoke("fill-mask", "w", "red [MASK] blue", "--top", 2, "--json")
     assert filled.returncode == 0, filled.stderr
     assert len(json.loads(filled.stdout)["red [MASK] blue"]) == 2
 
-    report = command("tokenizer", "report", "w", "corpus/a.txt", "--json")
+    report = invoke("tokenizer", "report", "w", "corpus/a.txt", "--json")
     assert report.returncode == 0, report.stderr
     assert json.loads(report.stdout)["unknown_rate"] < 0.5
 
@@ -108,12 +102,18 @@ def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, s
     ],
 )
 def test_mistakes_have_their_code_and_their_hint(
-    folder: Path, user_environment: dict[str, str], arguments: tuple[str, ...], code: int, said: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    result = tpulm(*arguments, cwd=folder, environment=user_environment)
+    monkeypatch.chdir(folder)
+    result = invoke(*arguments)
     assert (result.returncode, result.stdout) == (code, ""), result.stderr
     assert said in result.stderr
-    assert "Traceback" not in result.stderr
+
+
+def test_an_error_is_a_line_and_an_exit_code(folder: Path, user_environment: dict[str, str]) -> None:
+    result = run_process("evaluate", "corpus", cwd=folder, environment=user_environment)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ") and "Traceback" not in result.stderr
 
 
 LONG_WORK = """

@@ -8,18 +8,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from command_line import Done, invoke
 from encoders import build_encoder, reviews, write_tsv
+from tpulm.labelled import read_records
 
 STRICT = ("XLA_FLAGS", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
 SETTINGS = ["--epochs", "3", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "16"]
+FILES = ["--train", "train.tsv", "--test", "test.tsv", "--text-column", "document"]
+COMMAND = [sys.executable, "-m", "tpulm", "finetune", "bert", *FILES, *SETTINGS]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an encoder and files."""
     folder = tmp_path_factory.mktemp("place")
     build_encoder("bert", folder)
@@ -29,30 +34,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tpulm(place: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tpulm", *arguments], cwd=place, env=environment, capture_output=True, text=True, check=False
-    )
+@pytest.fixture
+def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, as the current folder."""
+    monkeypatch.chdir(folder)
+    return folder
 
 
-def finetune(
-    place: Path, environment: dict[str, str], *arguments: str, model: str = "bert"
-) -> subprocess.CompletedProcess[str]:
+def finetune(*arguments: str, model: str = "bert") -> Done:
     columns = () if "--text-column" in arguments else ("--text-column", "document")
     options = zip(SETTINGS[::2], SETTINGS[1::2], strict=True)
     settings = (part for option in options if option[0] not in arguments for part in option)
-    return tpulm(place, environment, "finetune", model, *columns, *settings, *arguments)
+    return invoke("finetune", model, *columns, *settings, *arguments)
 
 
 @pytest.fixture(scope="module")
-def classifier(place: Path, module_environment: dict[str, str]) -> Path:
-    done = finetune(place, module_environment, "--train", "train.tsv", "--test", "test.tsv", "--output", "clf", "--json")
+def classifier(folder: Path, module_environment: dict[str, str]) -> Path:
+    """Trained by a process of its own, on one device."""
+    command = [*COMMAND, "--output", "clf", "--json"]
+    done = subprocess.run(command, cwd=folder, env=module_environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     values = json.loads(done.stdout)
     assert values["test_accuracy"] > 0.9 and values["examples"] == {"train": 540, "dev": 60, "test": 64}
     for said in ("Scores", "never on test", "Confusion", "accuracy"):
         assert said in done.stderr
-    return place / "clf"
+    return folder / "clf"
 
 
 @pytest.fixture(scope="module")
@@ -60,45 +66,40 @@ def module_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in STRICT}
 
 
-def test_texts_are_classified(classifier: Path, place: Path, module_environment: dict[str, str]) -> None:
-    done = tpulm(place, module_environment, "classify", "clf", "a very good film", "a very bad film", "--json")
+def test_texts_are_classified(classifier: Path, place: Path) -> None:
+    done = invoke("classify", "clf", "a very good film", "a very bad film", "--json")
     assert [one["label"] for one in json.loads(done.stdout)] == ["pos", "neg"]
     assert "pos" in done.stderr and "a very good film" in done.stderr
 
 
 @pytest.mark.parametrize("output", ["out.tsv", "out.jsonl.gz", None])
-def test_a_file_is_classified(classifier: Path, place: Path, module_environment: dict[str, str], output: str | None) -> None:
+def test_a_file_is_classified(classifier: Path, place: Path, output: str | None) -> None:
     arguments = ["classify", "clf", "--input", "test.tsv", "--text-column", "document"]
-    done = tpulm(place, module_environment, *arguments, *([] if output is None else ["--output", output]))
+    done = invoke(*arguments, *([] if output is None else ["--output", output]))
     assert done.returncode == 0, done.stderr
     if output is None:
         rows = [json.loads(line) for line in done.stdout.splitlines()]
     else:
-        from collections import Counter
-
-        from tpulm.labelled import read_records
-
         rows = [record.values for record in read_records(place / output, skipped=Counter())]
     assert [row["document"] for row in rows] == [text for text, _ in reviews(64, seed=2)]
     assert sum(row["predicted"] == row["label"] for row in rows) > 58
     assert "64 texts" in done.stderr
 
 
-def test_a_file_without_a_header_is_classified(classifier: Path, module_environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_file_without_a_header_is_classified(classifier: Path, tmp_path: Path) -> None:
     lines = [f"{number}\t{text}" for number, (text, _) in enumerate(reviews(8, seed=2))]
     (tmp_path / "in.tsv").write_text("\n".join(lines))
     columns = ["--no-header", "--text-column", "2"]
-    done = tpulm(tmp_path, module_environment, "classify", str(classifier), "--input", "in.tsv", *columns, "-o", "out.tsv")
+    done = invoke("classify", classifier, "--input", tmp_path / "in.tsv", *columns, "-o", tmp_path / "out.tsv")
     assert done.returncode == 0, done.stderr
     found = (tmp_path / "out.tsv").read_text().splitlines()
     assert [line.rsplit("\t", 2)[0] for line in found] == lines
     assert {line.split("\t")[2] for line in found} == {"pos", "neg"}
 
 
-def test_the_file_that_is_read_is_never_written(
-    classifier: Path, place: Path, module_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by its own name, by another way to it, through links from either side, or as one of a folder."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     read = write_tsv(tmp_path / "in" / "some.tsv", reviews(4))
     before = read.read_bytes()
@@ -111,22 +112,20 @@ def test_the_file_that_is_read_is_never_written(
         ("in", "in/some.tsv"),
     ):
         arguments = ["--input", source, "--text-column", "document", "--output", target]
-        done = tpulm(tmp_path, module_environment, "classify", str(classifier), *arguments)
+        done = invoke("classify", classifier, *arguments)
         assert done.returncode == 2 and "would be overwritten" in done.stderr, done.stderr
         assert read.read_bytes() == before
 
 
 def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, module_environment: dict[str, str]) -> None:
-    arguments = ["--train", "train.tsv", "--test", "test.tsv", "--output", "killed"]
-    command = [sys.executable, "-m", "tpulm", "finetune", "bert", "--text-column", "document", *SETTINGS, *arguments]
+    command = [*COMMAND, "--output", "killed"]
     for waited_for in ("killed/finetuning/seed-0/checkpoints/34", "killed/finetuning/seed-0/checkpoints/68"):
         process = subprocess.Popen(command, cwd=place, env=module_environment, stderr=subprocess.DEVNULL)
         while process.poll() is None and not (place / waited_for).exists():
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    done = finetune(place, module_environment, *arguments)
-    assert done.returncode == 0, done.stderr
+    subprocess.run(command, cwd=place, env=module_environment, capture_output=True, check=True)
     for name in ("model.safetensors", "config.json", "mistakes.jsonl"):
         assert (place / "killed" / name).read_bytes() == (classifier / name).read_bytes(), name
 
@@ -147,7 +146,7 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (["--train", "train.tsv", "--dev", "train.tsv", "--dev-column", "txt=x"], 2, "Did you mean 'text'?"),
         (["--train", "train.tsv", "--test", "train.tsv", "--test-column", "label=lable"], 3, "Did you mean 'label'?"),
         (["--train", "train.tsv", "--regression"], 3, "no finite number"),
-        (["--train", "train.tsv", "--set", "metric=f1"], 2, "metric: Input should be 'accuracy', 'macro_f1', 'matthews',"),
+        (["--train", "train.tsv", "--set", "metric=f1"], 2, "metric: 'f1' is not one of accuracy, macro_f1, matthews, pearson"),
         (["--train", "train.tsv", "--set", "epoch=2"], 2, "Did you mean 'epochs'?"),
         (["--train", "train.tsv", "--epochs", "0"], 2, "epochs"),
         (["--train", "train.tsv", "--max-length", "999"], 2, "exceeds the 32 positions"),
@@ -156,35 +155,33 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (["--train", "train.tsv", "--set", "seed=1", "--set", "max_length=24", "--set", "seed=2"], 2, "seed is set twice"),
     ],
 )
-def test_wrong_input(place: Path, module_environment: dict[str, str], arguments: list[str], code: int, message: str) -> None:
+def test_wrong_input(place: Path, arguments: list[str], code: int, message: str) -> None:
     header = "id\tdocument\tlabel\n"
     (place / "one_class.tsv").write_text(header + "1\ta film\tpos\n2\tanother\tpos\n")
     (place / "empty_text.tsv").write_text(header + "1\ta film\tpos\n2\t\tneg\n")
     (place / "wide.tsv").write_text(header + "1\ta film\tpos\n2\tb\tneg\n3\tone\ttoo many\tneg\n")
     (place / "unseen.tsv").write_text(header + "1\ta film\tmeh\n")
     (place / "empty.tsv").write_text("")
-    done = finetune(place, module_environment, *arguments, "--output", "wrong")
+    done = finetune(*arguments, "--output", "wrong")
     assert done.returncode == code, done.stderr
     assert message in " ".join(done.stderr.split()), done.stderr
-    assert "Traceback" not in done.stderr and done.stderr.count("Input should be") <= 1
+    assert done.stderr.count("Input should be") <= 1
     assert not (place / "wrong" / "config.json").exists()
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_once(place: Path, module_environment: dict[str, str]) -> None:
     """As on a full disk; the writes that were under way fail after the save has, each with a traceback of its own."""
-    command = [sys.executable, "-m", "tpulm", "finetune", "bert", "--train", "train.tsv", *SETTINGS]
-    limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *command, "--output", "limited", "--text-column", "document"]
+    limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *COMMAND, "--output", "limited"]
     done = subprocess.run(limited, cwd=place, env=module_environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr and "Event loop" not in done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("error: cannot save a checkpoint")]
 
 
-def test_wrong_models(place: Path, module_environment: dict[str, str], tmp_path: Path) -> None:
-    arguments = ["--train", "train.tsv", "--output", "wrong"]
-    done = finetune(place, module_environment, *arguments, model="decoder")
+def test_wrong_models(place: Path) -> None:
+    done = finetune("--train", "train.tsv", "--output", "wrong", model="decoder")
     assert done.returncode == 2 and "needs an encoder" in done.stderr
-    done = tpulm(place, module_environment, "classify", "bert", "a film")
+    done = invoke("classify", "bert", "a film")
     assert done.returncode == 2 and "no classifier" in done.stderr
-    done = tpulm(place, module_environment, "classify", "clf", "a film", "--input", "test.tsv")
+    done = invoke("classify", "clf", "a film", "--input", "test.tsv")
     assert done.returncode == 2 and "either texts, or a file" in done.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 import safetensors.numpy
 from typer.testing import CliRunner
 
+from command_line import invoke
 from tpulm import storage, tokenization
 from tpulm.cli.app import app
 from tpulm.config import ModelConfig
@@ -122,22 +121,14 @@ def test_transformers_loads_somebody_else_s_gpt2_with_its_tokenizer(torch: Any, 
     assert tokens[0] == tokens[1]
 
 
-def test_the_command_as_a_user_meets_it(real_data: Path, tmp_path: Path, user_environment: dict[str, str]):
-    def tpulm(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
-        return subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=300, check=False)
-
+def test_a_checkpoint_of_tf1(real_data: Path, tmp_path: Path):
     source, out = real_data / "fixtures" / "bert_tf1_checkpoint", tmp_path / "out"
-    imported = tpulm("import", source / "bert_model.ckpt", "--to", out, "--json")
-    assert imported.returncode == 0, imported.stderr
+    imported = invoke("import", source / "bert_model.ckpt", "--to", out, "--json")
     assert json.loads(imported.stdout)["step"] == 20 and "moments in optimizer.safetensors" in imported.stderr
-    filled = tpulm("fill-mask", out, "all work and no [MASK]", "--top", 2, "--json")
-    assert filled.returncode == 0, filled.stderr
+    filled = invoke("fill-mask", out, "all work and no [MASK]", "--top", 2, "--json")
     assert len(json.loads(filled.stdout)["all work and no [MASK]"]) == 2
-    again = tpulm("import", source, "--to", out)
-    assert again.returncode == 2 and "is not empty; name another folder" in again.stderr
-    wrong = tpulm("import", source / "bert_modl.ckpt", "--to", tmp_path / "other")
-    assert wrong.returncode == 2 and "Did you mean 'bert_model.ckpt'?" in wrong.stderr
+    with pytest.raises(ConfigError, match=r"Did you mean 'bert_model\.ckpt'\?"):
+        run(source / "bert_modl.ckpt", "--to", tmp_path / "other")
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------------

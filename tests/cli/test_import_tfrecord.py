@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from command_line import Done, invoke
 from tpulm.dataset.example import serialize
 from tpulm.dataset.tfrecord import frame
 
@@ -35,11 +34,6 @@ every_steps = 2
 """
 
 
-def tpulm(*arguments: object, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
-
-
 def record(number: int, *, bert: bool) -> bytes:
     draw = random.Random(number)
     first, second = (draw.choices(range(5, 5 + len(WORDS)), k=draw.randint(3, 14)) for _ in range(2))
@@ -55,7 +49,8 @@ def record(number: int, *, bert: bool) -> bytes:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
     for name, bert in (("bert", True), ("electra", False)):
         for part in range(3):
@@ -65,14 +60,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_model_is_trained_from_records(folder: Path, user_environment: dict[str, str]) -> None:
-    def command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-        result = tpulm(*arguments, cwd=folder, environment=user_environment)
+def test_a_model_is_trained_from_records(folder: Path) -> None:
+    def command(*arguments: object, code: int = 0) -> Done:
+        result = invoke(*arguments)
         assert result.returncode == code, result.stderr
-        assert "Traceback" not in result.stderr
         return result
 
-    def import_into(workdir: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def import_into(workdir: str, code: int = 0) -> Done:
         names = ("bert.tfrecord-*", "--vocab", "vocab.txt", "--format", "bert", "--to", workdir, "--lowercase", "--json")
         return command("dataset", "import-tfrecord", *names, code=code)
 
@@ -104,10 +98,10 @@ def test_a_model_is_trained_from_records(folder: Path, user_environment: dict[st
     assert "holds corpus, and no imported dataset" in import_into("prepared", code=2).stderr
 
 
-def test_electras_records_and_mistakes(folder: Path, user_environment: dict[str, str]) -> None:
-    def import_tfrecord(pattern: str, kind: str) -> subprocess.CompletedProcess[str]:
+def test_electras_records_and_mistakes(folder: Path) -> None:
+    def import_tfrecord(pattern: str, kind: str) -> Done:
         options = ("--vocab", "vocab.txt", "--format", kind, "--to", f"w-{kind}")
-        return tpulm("dataset", "import-tfrecord", pattern, *options, cwd=folder, environment=user_environment)
+        return invoke("dataset", "import-tfrecord", pattern, *options)
 
     mistaken = import_tfrecord("electra.tfrecord-*", "bert")
     assert mistaken.returncode == 3 and "electra.tfrecord-0-of-3, record 1 (byte 0)" in mistaken.stderr
@@ -116,5 +110,5 @@ def test_electras_records_and_mistakes(folder: Path, user_environment: dict[str,
     missing = import_tfrecord("elektra.tfrecord-*", "electra")
     assert missing.returncode == 2 and "matches no file" in missing.stderr
     (folder / "w-electra" / "dataset" / "manifest.json").unlink()
-    unfinished = tpulm("run", "run.toml", "-w", "w-electra", cwd=folder, environment=user_environment)
+    unfinished = invoke("run", "run.toml", "-w", "w-electra")
     assert unfinished.returncode == 2 and "is not finished; run the same" in unfinished.stderr

@@ -1,4 +1,4 @@
-"""`tpulm plan`: what it prints, and what it refuses before anything is compiled."""
+"""`tpulm plan` and `devices`: what they print, and what is refused before anything is compiled."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from typing import Any
 
 import pytest
+
+from command_line import invoke, run_process
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'"
@@ -34,10 +36,6 @@ main()
 """
 
 
-def tpulm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "tpulm", *arguments], capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -50,21 +48,14 @@ def tpulm(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_what_cannot_be_planned(arguments: tuple[str, ...], message: str):
-    done = tpulm("plan", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr and "Traceback" not in done.stderr
+    done = invoke("plan", *arguments)
+    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (("hardware.fsdp=3",), "fsdp 3"),
-        (("train.batch_size=12",), "batch_size"),
-    ],
-)
-def test_a_run_that_does_not_divide_over_the_slice(changes: tuple[str, ...], message: str):
-    done = tpulm("plan", "bert-tiny", "--accelerator", "v3-8", *(word for change in changes for word in ("--set", change)))
+@pytest.mark.parametrize(("change", "message"), [("hardware.fsdp=3", "fsdp 3"), ("train.batch_size=12", "batch_size")])
+def test_a_run_that_does_not_divide_over_the_slice(change: str, message: str):
+    done = run_process("plan", "bert-tiny", "--accelerator", "v3-8", "--set", change)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and "Traceback" not in done.stderr
 
@@ -101,6 +92,15 @@ def test_a_batch_that_is_too_large_and_what_fits_instead():
 
 
 def values(*arguments: str, code: int = 0) -> dict[str, Any]:
-    done = tpulm(*arguments)
+    done = run_process(*arguments)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
+
+
+def test_what_this_machine_has():
+    done = run_process("devices", "quickstart", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["platform"], found["peak_flops"]) == ("cpu", None)
+    assert found["matmul_flops"]["float32"] > 1e9 and found["memory_bytes"] > 2**28
+    assert not found["advice"]["use_tpu"] and "no TPU is needed" in done.stderr

@@ -1,10 +1,11 @@
-"""Tables and lists at 80 columns, with and without colour."""
+"""What commands show: tables and lists at 80 columns, the summary of a run, texts while they are generated."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tpulm import tokenization
-from tpulm.cli import app, dataset, recipes, run, settings, terminal
+from tpulm.cli import app, dataset, reference, run, terminal, use
 from tpulm.config import TokenizerConfig, list_recipes
 from tpulm.errors import ConfigError
+from tpulm.pipeline import Summary
+from tpulm.predict.generate import Piece
 from tpulm.train.metrics import MetricsLog
 
 
@@ -24,7 +27,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """The lines on a terminal of 80 columns without colour, none of which is too long."""
     text = io.StringIO()
     console = Console(file=text, width=80, highlight=False, no_color=True)
-    for module in (recipes, run, settings, dataset, terminal):
+    for module in (reference, run, dataset, terminal):
         if hasattr(module, "console"):
             monkeypatch.setattr(module, "console", console)
 
@@ -37,7 +40,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
 
 
 def test_a_line_for_each_recipe(shown: Callable[[], list[str]]):
-    recipes.recipes()
+    reference.recipes()
     rows = {line.split()[0]: line for line in shown()[2:] if line and line.split()[0] in list_recipes()}
     assert set(rows) == set(list_recipes())
     assert not [row for row in rows.values() if "?" in row]
@@ -45,18 +48,18 @@ def test_a_line_for_each_recipe(shown: Callable[[], list[str]]):
 
 
 def test_settings_are_found_by_name_and_by_meaning(shown: Callable[[], list[str]], capsys: pytest.CaptureFixture[str]):
-    settings.settings("warmup_steps", as_json=True)
+    reference.settings("warmup_steps", as_json=True)
     lines = shown()
     place = lines.index("train.optimizer.warmup_steps")
     assert lines[place + 1] == "    whole number ≥ 0 or none; default none"
     (found,) = json.loads(capsys.readouterr().out)["settings"]
     assert (found["name"], found["default"]) == ("train.optimizer.warmup_steps", "none")
-    settings.settings("jaccard")
+    reference.settings("jaccard")
     assert "corpus.near_duplicates" in shown()
 
 
 def test_all_settings_fit(shown: Callable[[], list[str]]):
-    settings.settings()
+    reference.settings()
     lines = shown()
     assert {"name", "corpus.sources.path", "train.steps", "layer_decay", "budget"} <= set(lines)
     assert not any("|" in line or "Annotated" in line or "\\" in line for line in lines)
@@ -64,7 +67,7 @@ def test_all_settings_fit(shown: Callable[[], list[str]]):
 
 def test_a_near_miss_is_suggested():
     with pytest.raises(ConfigError, match=r"no setting has 'warmpu' in its name or meaning\. Did you mean 'warmup'"):
-        settings.settings("warmpu")
+        reference.settings("warmpu")
 
 
 @pytest.mark.parametrize("losses", [[7.6, 5.83, 5.79, 5.1], [3.0, 3.0], [2.0]])
@@ -95,3 +98,88 @@ def test_libraries_keep_quiet_unless_told_otherwise(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(app.warnings, "simplefilter", lambda action: None)
     app._quieten_libraries()
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0" and environment["TPU_STDERR_LOG_LEVEL"] == "2"
+
+
+ELECTRA = Summary(
+    name="el",
+    workdir="w",
+    steps=200,
+    parameters=1_528_961,
+    train_loss=32.3340,
+    eval_loss=28.1008,
+    eval_accuracy=0.1918,
+    eval_baseline_accuracy=0.0816,
+    train_scores={"mlm_loss": 6.8085, "detection_loss": 0.5105},
+    eval_scores={
+        "mlm_loss": 6.8840,
+        "detection_loss": 0.4243,
+        "detection_auc": 0.6067,
+        "detection_recall": 0.0,
+        "replaced_fraction": 0.149,
+    },
+    loss_is="generator + 50 x detector",
+    losses_differ="training masks 25% of the tokens, held-out text 15%",
+    bits_per_character=4.7170,
+    tokens_per_second=3403.2,
+    text_fraction=0.978,
+    mfu=0.32,
+    unknown_fraction=0.0006,
+    health="outside after 200 steps",
+    export="w/export",
+    stages={"train": "done"},
+)
+
+
+def rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    run.show_summary(summary)
+    return [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_of_electra_each_figure_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = rows(ELECTRA, capsys)
+    for line in (
+        "training loss 32.3340 (generator 6.8085, detector 0.5105)",
+        "held-out loss 28.1008 (generator 6.8840, detector 0.4243)",
+        "… both are generator + 50 x detector",
+        "generator accuracy 0.1918",
+        "detector AUC 0.6067 (0.5 is chance)",
+        "detector recall 0.0000 of the 14.9% of tokens replaced",
+        "unknown tokens 0.06%",
+        "speed 3,403 tokens/s (98% of slots), MFU 32%",
+    ):
+        assert line in shown, line
+    assert f"… differ because {ELECTRA.losses_differ}" in " ".join(shown)
+
+
+def test_what_does_not_apply_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {"mlm_loss": 6.0, "loss": 6.0}
+    plain = replace(ELECTRA, train_scores=scores, eval_scores=scores, loss_is="", losses_differ="", unknown_fraction=0.0)
+    shown = rows(plain, capsys)
+    assert "training loss 32.3340" in shown and "held-out accuracy 0.1918" in shown
+    assert not any(line.startswith(("… both", "… differ", "detector", "unknown")) for line in shown)
+
+
+PIECES = [
+    Piece(0, " cat", 7, None),
+    Piece(1, " fox", 8, None),
+    Piece(0, " sat", 9, None),
+    Piece(1, "", None, "end of text"),
+    Piece(0, " [bold]:smile:[/] on a very long mat " + "indeed " * 6, 10, "max_tokens"),
+    Piece(2, " dog", 11, "max_tokens"),
+]
+
+
+def test_texts_follow_each_other_and_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    """One after another, though they are made by turns."""
+    written = io.StringIO()
+    monkeypatch.setattr(use, "console", Console(file=written, width=40))
+
+    def pieces() -> Iterator[Piece]:
+        for number, piece in enumerate(PIECES):
+            yield piece
+            if number == 2:
+                assert written.getvalue() == "the cat sat", "each piece is written as it comes"
+
+    assert list(use._shown(["the", "a", "one"], pieces())) == PIECES
+    mat = " [bold]:smile:[/] on a very long mat " + "indeed " * 6
+    assert written.getvalue() == f"the cat sat{mat}  (max_tokens)\n\na fox  (end of text)\n\none dog  (max_tokens)\n\n"

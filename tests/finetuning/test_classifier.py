@@ -55,9 +55,9 @@ def test_the_same_seed_gives_the_same_parameters(encoder: Path) -> None:
 
 
 def test_devices_do_not_matter(encoder: Path) -> None:
-    """Eight devices against one, by tensor parallelism of 2 besides: rounding apart, the same parameters."""
+    """Data parallelism alone against all kinds together and micro-batches: rounding apart, the same parameters."""
     results = []
-    for hardware in ({"data": 8}, {"data": 4, "tensor": 2}, {"data": 2, "fsdp": 4}, {"data": 8, "microbatch_size": 1}):
+    for hardware in ({"data": 8}, {"data": 2, "tensor": 2, "fsdp": 2, "microbatch_size": 4}):
         settings = {**QUICK, "epochs": 1, "dropout": 0.1, "hardware": hardware}
         results.append(tpulm.Classifier(encoder, **settings).fit(reviews(48), reviews(16, seed=1)).params)
     for other in results[1:]:
@@ -153,7 +153,7 @@ def test_regression(encoder: Path, tmp_path: Path) -> None:
     assert isinstance(value, float)
     classifier.save_pretrained(tmp_path / "out")
     again = tpulm.Classifier(tmp_path / "out", max_length=16)
-    assert again.is_regression and again.predict(["very very good"]) == [pytest.approx(value, abs=1e-6)]
+    assert again.config.task == "regression" and again.predict(["very very good"]) == [pytest.approx(value, abs=1e-6)]
 
 
 def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_every_epoch_sees_every_row(encoder: Path) -> None:
     assert rows == 41 and tuned.settings.steps == 3
 
 
-@pytest.mark.parametrize(("hardware", "rows"), [({}, 48), ({"data": 4, "tensor": 2}, 44), ({"microbatch_size": 4}, 64)])
+@pytest.mark.parametrize(("hardware", "rows"), [({"data": 4, "tensor": 2}, 44), ({"microbatch_size": 4}, 64)])
 def test_a_batch_is_no_larger_than_all_rows(
     encoder: Path, monkeypatch: pytest.MonkeyPatch, hardware: dict[str, Any], rows: int
 ) -> None:
@@ -241,6 +241,8 @@ def same(first: Any, second: Any) -> bool:
 
 
 def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier, tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "model.safetensors").write_bytes(b"of an upload that was killed")
     fitted.save_pretrained(tmp_path / "saved")
     fitted.save_pretrained(tmp_path / "saved")
     for name in ("notes/kept.txt", "app.py", ".gitignore"):

@@ -123,11 +123,11 @@ class StopAt(Silent):
                 interrupt.request("SIGTERM")
 
 
-@pytest.mark.parametrize("steps", [1, 9, 13, 30, 53])
+@pytest.mark.parametrize("steps", [9, 13, 30])
 def test_stopped_and_continued_it_is_the_same(
     encoder: Path, files: Path, finished: FinetuneSummary, tmp_path: Path, steps: int
 ) -> None:
-    """In the first epoch, at its end, in the second, and with the second seed; the parameters are equal bit for bit."""
+    """At the end of the first epoch, in the second, and with the second seed; the parameters are equal bit for bit."""
     with pytest.raises(Stopped, match=r"after saving step \d+ of 27"):
         run(encoder, files, tmp_path / "clf", seeds=2, progress=StopAt(steps))
     summary = run(encoder, files, tmp_path / "clf", seeds=2)
@@ -140,34 +140,19 @@ def test_stopped_and_continued_it_is_the_same(
 
 def test_more_seeds_later_keep_the_first(encoder: Path, files: Path, tmp_path: Path) -> None:
     one = run(encoder, files, tmp_path / "clf", epochs=1)
-    with pytest.raises(WorkFolderMismatch, match=r"settings\.epochs: 1 -> 2"):
-        run(encoder, files, tmp_path / "clf", epochs=2)
     two = run(encoder, files, tmp_path / "clf", epochs=1, seeds=2)
     assert two.seeds[0] == one.seeds[0] and len(two.seeds) == 2 and not two.nothing_to_do
     fewer = run(encoder, files, tmp_path / "clf", epochs=1)
     assert fewer.nothing_to_do and len(fewer.seeds) == 2
 
 
-def test_other_examples_are_refused(encoder: Path, files: Path, tmp_path: Path) -> None:
-    run(encoder, files, tmp_path / "clf", epochs=1)
-    write_tsv(tmp_path / "train.tsv", reviews(100, seed=7))
-    write_tsv(tmp_path / "test.tsv", reviews(64, seed=2))
-    with pytest.raises(WorkFolderMismatch, match=r"train examples: \w+… -> \w+…"):
-        run(encoder, tmp_path, tmp_path / "clf", epochs=1)
-
-
 def test_another_model_is_not_overwritten(encoder: Path, files: Path) -> None:
     before = {path.name: path.read_bytes() for path in encoder.iterdir()}
-    with pytest.raises(ConfigError, match=r"is not empty \(config\.json, model\.safetensors, .* and 3 more\)"):
+    with pytest.raises(
+        ConfigError, match=r"is not empty \(config\.json, model\.safetensors, .* and 3 more\), and no fine-tuning was begun"
+    ):
         run(encoder, files, encoder)
     assert before == {path.name: path.read_bytes() for path in encoder.iterdir()}
-
-
-def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(ConfigError, match=r"is not empty \(README\.md\), and no fine-tuning was begun there"):
-        run(encoder, files, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 
 def test_after_a_first_run_that_failed_the_corrected_command_goes_on(encoder: Path, files: Path, tmp_path: Path) -> None:
@@ -213,8 +198,6 @@ def test_a_model_that_learned_nothing_from_texts_that_were_cut_says_so(encoder: 
     assert any(doubt.startswith("training did not help") for doubt in doubts)
     assert "of the texts are longer than 8 tokens and were cut; max_length = " in summary.health
     assert summary.health in (tmp_path / "clf" / "README.md").read_text()
-    again = run(encoder, files, tmp_path / "clf", epochs=1, learning_rate=1e-12, max_length=8)
-    assert again.nothing_to_do and again.health == summary.health
 
 
 def test_rows_left_out_are_counted(encoder: Path, tmp_path: Path) -> None:
@@ -248,12 +231,6 @@ def test_settings_by_name(encoder: Path, files: Path, tmp_path: Path) -> None:
         tpulm.finetune(encoder, files / "train.tsv", tmp_path / "other", epoch=1)
 
 
-def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="batch_size 12 does not divide"):
-        run(encoder, files, tmp_path / "clf", batch_size=12)
-    assert run(encoder, files, tmp_path / "clf", epochs=1).examples["train"] == 144
-
-
 def test_each_file_may_have_columns_of_its_own(encoder: Path, files: Path, tmp_path: Path) -> None:
     rows = [line.split("\t") for line in (files / "test.tsv").read_text().splitlines()]
     (tmp_path / "dev.tsv").write_text("".join(f"{label}\t{text}\n" for _, text, label in rows[1:]))
@@ -274,6 +251,10 @@ def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path,
     work = tmp_path / "clf" / "finetuning"
     with pytest.raises(WorkFolderMismatch, match=r"settings\.epochs: 1 -> 2\nSet them back"):
         run(encoder, files, tmp_path / "clf", epochs=2)
+    write_tsv(tmp_path / "train.tsv", reviews(100, seed=7))
+    write_tsv(tmp_path / "test.tsv", reviews(64, seed=2))
+    with pytest.raises(WorkFolderMismatch, match=r"train examples: \w+… -> \w+…"):
+        run(encoder, tmp_path, tmp_path / "clf", epochs=1)
     (work / "seed-0" / "result.json").unlink()  # as if it had been killed before its first checkpoint
     assert run(encoder, files, tmp_path / "clf", epochs=2).seeds[0].epochs == 2
     metrics = list((work / "seed-0" / "metrics").iterdir())

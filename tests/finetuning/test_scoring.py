@@ -10,8 +10,8 @@ import pytest
 
 from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
-from tpulm.finetuning.card import card_text
-from tpulm.finetuning.scoring import doubts_about_model, doubts_about_texts
+from tpulm.finetuning.summary import card_text
+from tpulm.finetuning.tasks import doubts_about_model, doubts_about_texts
 from tpulm.labelled.rows import encode_rows
 from tpulm.tokenization import load
 

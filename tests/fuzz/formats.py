@@ -40,13 +40,13 @@ from tpulm.labelled import LabelSet, read_examples
 from tpulm.nn.params import ParamSpec, map_specs
 from tpulm.special_tokens import SpecialTokens
 
-LINES = [
+LINES = 3 * [
     "the old cat sees a dog",
     "영화 정말 재미있다",
     "吾輩は猫である。",
     "a and the cat, again.",
     "그 배우 좋다 ㅋㅋ 1 2 3",
-] * 3
+]
 TOKENS = [
     "[PAD]",
     "[UNK]",
@@ -82,9 +82,9 @@ class Seed(NamedTuple):
         return self.file.name + ("" if self.wrapped is bytes else " (inside)")
 
 
-class Format(NamedTuple):
-    seeds: Callable[[Path], Iterator[Seed]]  # written into that folder, which is empty
-    exit_codes: tuple[int, ...] = (2, 3)
+def _write_vocabulary(folder: Path, tokens: list[str] = TOKENS) -> Path:
+    storage.write_atomic(folder / "vocab.txt", "".join(f"{token}\n" for token in tokens))
+    return folder / "vocab.txt"
 
 
 def _seed(file: Path, read: Callable[[], Any], kind: Kind) -> Seed:
@@ -183,9 +183,7 @@ def _gpt2_files(folder: Path) -> Iterator[Seed]:
 def _tokenizer_settings(folder: Path) -> Iterator[Seed]:
     """tokenizer_config.json and special_tokens_map.json, beside a tokenizer.json, and beside a bare vocab.txt."""
     whole, bare = folder / "whole", folder / "bare"
-    bare.mkdir()
-    (bare / "vocab.txt").write_text("".join(f"{token}\n" for token in TOKENS))
-    made = tokenization.load(bare / "vocab.txt")
+    made = tokenization.load(_write_vocabulary(bare))
     tokenization.save(made, whole)
     settings = json.loads((whole / "tokenizer_config.json").read_text())
     settings |= {"unk_token": {"content": "[UNK]", "lstrip": False}, "bos_token": None, "mecab_kwargs": None}
@@ -242,9 +240,7 @@ _ARCHITECTURES: dict[str, dict[str, Any]] = {
 def _models(folder: Path) -> Iterator[tuple[Path, Callable[[], Any]]]:
     for name, settings in _ARCHITECTURES.items():
         place = folder / name
-        place.mkdir()
-        (place / "vocab.txt").write_text("".join(f"{token}\n" for token in TOKENS))
-        tokenization.save(tokenization.load(place / "vocab.txt"), place)
+        tokenization.save(tokenization.load(_write_vocabulary(place)), place)
         (place / "manifest.json").unlink()
         _save_model(place, "model", **settings)
 
@@ -289,7 +285,7 @@ def _checkpoints(folder: Path) -> Iterator[tuple[Path, Callable[[], Any], dict[s
     for name, tensors in {"bert": bert, "electra": electra}.items():
         prefix = bundles.write(folder / name / "model.ckpt", tensors)
         tokens = [*TOKENS, *(f"word{number}" for number in range(60 - len(TOKENS)))] if name == "electra" else TOKENS
-        (prefix.parent / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+        _write_vocabulary(prefix.parent, tokens)
         config = _BERT_CONFIG if name == "bert" else {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 2}
         (prefix.parent / "bert_config.json").write_text(json.dumps(config))
 
@@ -328,11 +324,8 @@ def _bert_configs(folder: Path) -> Iterator[Seed]:
 def _row(number: int) -> dict[str, list[int]]:
     ids = [2, 5 + number % 9, 6, 3, 7, 8, 3]
     padding = [0] * (LENGTH - len(ids))
-    return {
-        "input_ids": ids + padding,
-        "input_mask": [1] * len(ids) + padding,
-        "segment_ids": [0, 0, 0, 0, 1, 1, 1, *padding],
-    }
+    mask, types = [1] * len(ids), [0, 0, 0, 0, 1, 1, 1]
+    return {"input_ids": ids + padding, "input_mask": mask + padding, "segment_ids": types + padding}
 
 
 def _tfrecords(folder: Path) -> Iterator[Seed]:
@@ -367,12 +360,8 @@ def _corpus_reader(path: Path, **settings: Any) -> Callable[[], Any]:
     return read
 
 
-_PACKED: dict[str, Callable[[bytes], bytes]] = {
-    "gz": gzip.compress,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
-    "zst": zstandard.ZstdCompressor().compress,
-}
+_PACKED: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+_PACKED["zst"] = zstandard.ZstdCompressor().compress
 
 
 def _texts(folder: Path) -> Iterator[Seed]:
@@ -507,11 +496,10 @@ def _cloud_files(folder: Path) -> Iterator[Seed]:
 
 
 def _work_folders(folder: Path) -> Iterator[Seed]:
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in TOKENS))
+    vocabulary = tokenization.load(_write_vocabulary(folder))
     (folder / "a.tfrecord").write_bytes(b"".join(frame(serialize(_row(number))) for number in range(9)))
     (folder / "a.txt").write_text("\n".join(f"{line} {number}" for number, line in enumerate(LINES)))
     workdir = folder / "work"
-    vocabulary = tokenization.load(folder / "vocab.txt")
     import_tfrecords([str(folder / "a.tfrecord")], workdir, kind="electra", tokenizer=vocabulary, holdout_fraction=0.3)
     sources = CorpusConfig.model_validate({"sources": [str(folder / "a.txt")], "holdout_fraction": 0.3})
     corpus.scatter(sources, workdir, part_bytes=10_000, workers=1)
@@ -535,24 +523,25 @@ def _work_folders(folder: Path) -> Iterator[Seed]:
         yield _seed(workdir / name, read, "json")
 
 
-FORMATS: dict[str, Format] = {
-    "vocab.txt": Format(_vocabularies),
-    "tokenizer.json": Format(_tokenizer_files),
-    "sentencepiece": Format(_sentencepiece_models),
-    "gpt2-files": Format(_gpt2_files),
-    "tokenizer-config": Format(_tokenizer_settings),
-    "config.json": Format(_configs),
-    "safetensors": Format(_safetensors),
-    "tf1-checkpoint": Format(_tf1_checkpoints),
-    "bert-config": Format(_bert_configs),
-    "tfrecord": Format(_tfrecords),
-    "run-file": Format(_run_files),
-    "cloud-file": Format(_cloud_files),
-    "text": Format(_texts),
-    "jsonl": Format(_jsonl),
-    "csv-tsv": Format(_tables),
-    "parquet": Format(_parquet),
-    "wikipedia": Format(_wikipedia),
-    "labelled": Format(_labelled),
-    "work-folder": Format(_work_folders, exit_codes=(1, 2, 3)),
+# Each writes its seeds into a folder, which is empty.
+FORMATS: dict[str, Callable[[Path], Iterator[Seed]]] = {
+    "vocab.txt": _vocabularies,
+    "tokenizer.json": _tokenizer_files,
+    "sentencepiece": _sentencepiece_models,
+    "gpt2-files": _gpt2_files,
+    "tokenizer-config": _tokenizer_settings,
+    "config.json": _configs,
+    "safetensors": _safetensors,
+    "tf1-checkpoint": _tf1_checkpoints,
+    "bert-config": _bert_configs,
+    "tfrecord": _tfrecords,
+    "run-file": _run_files,
+    "cloud-file": _cloud_files,
+    "text": _texts,
+    "jsonl": _jsonl,
+    "csv-tsv": _tables,
+    "parquet": _parquet,
+    "wikipedia": _wikipedia,
+    "labelled": _labelled,
+    "work-folder": _work_folders,
 }

@@ -4,7 +4,7 @@ A failure names format, number and changes. The number alone repeats it:
 
     .venv/bin/pytest -n0 tests/fuzz -k parquet --fuzz-seed 1234
 
-`make test` tries 200 cases of each format and `make test-fuzz` 5,000; equal numbers are equal cases. Were a library to kill the
+`make test` tries 100 cases of each format and `make test-fuzz` 5,000; equal numbers are equal cases. Were a library to kill the
 process, the format is in pytest's own report, and the case the last one in the file that --fuzz-report names.
 """
 
@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
-from formats import FORMATS, Format, Seed
+from formats import FORMATS, Seed
 from mutations import mutate
 
 from tpulm.errors import TpulmError
@@ -52,7 +52,7 @@ class TookTooLong(BaseException):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path, request: pytest.FixtureRequest):
-    try_all(name, tmp_path, range(200), request.config)
+    try_all(name, tmp_path, range(100), request.config)
 
 
 @pytest.mark.fuzz
@@ -67,17 +67,17 @@ def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_undamaged_files_are_read(tmp_path: Path):
-    for name, form in FORMATS.items():
+    for name, seeds in FORMATS.items():
         folder = tmp_path / name
         folder.mkdir()
-        for seed in form.seeds(folder):
+        for seed in seeds(folder):
             assert seed.wrapped(seed.content)
             seed.read()
 
 
 def try_all(name: str, folder: Path, numbers: range, config: pytest.Config) -> None:
     only, report = config.getoption("--fuzz-seed", None), config.getoption("--fuzz-report", None)
-    seeds = list(FORMATS[name].seeds(folder))
+    seeds = list(FORMATS[name](folder))
     outcomes: list[Outcome] = []
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
@@ -108,19 +108,19 @@ def try_one(name: str, number: int, seeds: list[Seed], stream: Any) -> Outcome:
     seed.file.write_bytes(seed.wrapped(content))
     began = time.perf_counter()
     try:
-        result, message = outcome_of(seed, FORMATS[name])
+        result, message = outcome_of(seed, (1, 2, 3) if name == "work-folder" else (2, 3))
     finally:
         seed.file.write_bytes(original)
     return Outcome(number, seed.origin, changes, result, message, round(time.perf_counter() - began, 3))
 
 
-def outcome_of(seed: Seed, form: Format) -> tuple[str, str]:
+def outcome_of(seed: Seed, exit_codes: tuple[int, ...]) -> tuple[str, str]:
     try:
         with bounded_time():
             seed.read()
     except TpulmError as error:
         message = str(error)
-        if wrong := wrong_with(message, seed.file, error.exit_code, form):
+        if wrong := wrong_with(message, seed.file, error.exit_code, exit_codes):
             return "FAILED", f"{wrong}: {type(error).__name__}: {message[:LONGEST_MESSAGE]}"
         return type(error).__name__, message
     except BaseException as error:
@@ -130,8 +130,8 @@ def outcome_of(seed: Seed, form: Format) -> tuple[str, str]:
     return "accepted", ""
 
 
-def wrong_with(message: str, file: Path, exit_code: int, form: Format) -> str:
-    if exit_code not in form.exit_codes:
+def wrong_with(message: str, file: Path, exit_code: int, exit_codes: tuple[int, ...]) -> str:
+    if exit_code not in exit_codes:
         return f"the exit code is {exit_code}"
     if str(file.parent) not in message and file.name not in message:
         return "the message does not name the file"

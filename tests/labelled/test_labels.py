@@ -51,7 +51,6 @@ def test_every_label_is_its_class_whatever_the_order(labels: list[Any]):
     classes = found.encode(examples)
     assert classes.dtype == np.int32 and classes.shape == (len(labels),)
     assert [found.names[one] for one in classes] == [str(label).lower() for label in labels]
-    assert sum(found.counts(classes).values()) == len(labels) and tuple(found.counts(classes)) == found.names
     assert LabelSet.of(labelled(labels[::-1])).names == found.names
 
 

@@ -16,8 +16,8 @@ from typing import Final
 import typer
 
 from tpulm.accelerators import nvidia_driver, tpu_chips
-from tpulm.cli import cloud, dataset, devices, finetune, importing, plan, recipes, run, settings, stages, tokenizer, use
-from tpulm.cli.commands import Commands
+from tpulm.cli import cloud, dataset, finetune, plan, reference, run, tokenizer, use
+from tpulm.cli.options import Commands
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
 from tpulm.runtime import watchdog
@@ -37,23 +37,19 @@ app = Commands(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(rich_help_panel="The whole path")(run.quickstart)
-app.command(rich_help_panel="The whole path")(run.run)
-app.command(rich_help_panel="The whole path")(recipes.recipes)
-app.command(rich_help_panel="The whole path")(settings.settings)
-app.command(rich_help_panel="The whole path")(plan.plan)
-app.command(rich_help_panel="The whole path")(devices.devices)
-app.add_typer(tokenizer.app, name="tokenizer", rich_help_panel="Single stages")
-app.add_typer(dataset.app, name="dataset", rich_help_panel="Single stages")
-app.command(rich_help_panel="Single stages")(stages.train)
-app.command(rich_help_panel="Single stages")(stages.evaluate)
-app.command(rich_help_panel="Single stages")(stages.export)
+_WHOLE, _STAGES, _USE = "The whole path", "Single stages", "Use a model"
+for _command in (run.quickstart, run.run, reference.recipes, reference.settings, plan.plan, plan.devices):
+    app.command(rich_help_panel=_WHOLE)(_command)
+app.add_typer(tokenizer.app, name="tokenizer", rich_help_panel=_STAGES)
+app.add_typer(dataset.app, name="dataset", rich_help_panel=_STAGES)
+for _command in (run.train, run.evaluate, run.export):
+    app.command(rich_help_panel=_STAGES)(_command)
 app.add_typer(cloud.app, name="cloud", rich_help_panel="The cloud")
-app.command("import", rich_help_panel="Use a model")(importing.import_)
-app.command(rich_help_panel="Use a model")(finetune.finetune)
-app.command(rich_help_panel="Use a model")(finetune.classify)
-app.command("fill-mask", rich_help_panel="Use a model")(use.fill_mask)
-app.command(rich_help_panel="Use a model")(use.generate)
+app.command("import", rich_help_panel=_USE)(use.import_)
+app.command(rich_help_panel=_USE)(finetune.finetune)
+app.command(rich_help_panel=_USE)(finetune.classify)
+app.command("fill-mask", rich_help_panel=_USE)(use.fill_mask)
+app.command(rich_help_panel=_USE)(use.generate)
 
 
 @app.callback(invoke_without_command=True)

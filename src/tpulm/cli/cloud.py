@@ -30,8 +30,7 @@ from tpulm.cli.cloud_options import (
     confirm,
 )
 from tpulm.cli.cloud_runs import check_sources, prepare
-from tpulm.cli.commands import Commands
-from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
+from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration

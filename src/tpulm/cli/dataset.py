@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
-from tpulm.cli.commands import Commands
-from tpulm.cli.options import AsJson, Coordinator, HostIndex, Init, NumHosts, Overrides, RunFile, WorkDir, Workfolder, load_run
+from tpulm.cli.options import (
+    AsJson,
+    Commands,
+    Coordinator,
+    HostIndex,
+    Init,
+    NumHosts,
+    Overrides,
+    RunFile,
+    WorkDir,
+    Workfolder,
+    load_run,
+)
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,19 +18,28 @@ from tpulm.storage import as_path, exists, same_file
 if TYPE_CHECKING:
     from tpulm.finetuning import FinetuneSummary
     from tpulm.labelled import Columns
-    from tpulm.predict.classify import Classified, ClassifierForUse
+    from tpulm.predict.classify import ClassifierForUse
 
 _SHOWN_MISTAKES = 8
 _TEXTS_AT_ONCE = 4_096
 _COLUMNS, _TRAINING = "Columns", "Training"
 _ROLES = ("text", "label", "pair")
 
-File = typer.Option(metavar="F", parser=as_path, show_default=False)
-TextColumn = Annotated[str, typer.Option(metavar="NAME", help="The column of the text.", rich_help_panel=_COLUMNS)]
-PairColumn = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The column of the second text, where examples are pairs.", rich_help_panel=_COLUMNS),
-]
+
+def _column(help: str, metavar: str = "NAME") -> Any:
+    return typer.Option(metavar=metavar, help=help, rich_help_panel=_COLUMNS)
+
+
+def _training(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel=_TRAINING)
+
+
+def _file(help: str, *names: str, metavar: str = "F") -> Any:
+    return typer.Option(*names, metavar=metavar, parser=as_path, help=help)
+
+
+TextColumn = Annotated[str, _column("The column of the text.")]
+PairColumn = Annotated[str | None, _column("The column of the second text, where examples are pairs.")]
 NoHeader = Annotated[
     bool,
     typer.Option(
@@ -39,12 +49,7 @@ NoHeader = Annotated[
     ),
 ]
 ColumnsOfFile = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ROLE=NAME",
-        help="Of this file alone, such as text=review, label=stars or pair=…; repeatable.",
-        rich_help_panel=_COLUMNS,
-    ),
+    list[str] | None, _column("Of this file alone, such as text=review, label=stars or pair=…; repeatable.", "ROLE=NAME")
 ]
 Format = Annotated[
     Literal["auto", "tsv", "csv", "jsonl", "parquet"], typer.Option(help="Of the files; auto goes by their names.")
@@ -59,48 +64,25 @@ def finetune(
     model: Annotated[
         PurePath, typer.Argument(metavar="MODEL", parser=as_path, help="A work folder, an export, or an imported model.")
     ],
-    train: Annotated[
-        PurePath,
-        typer.Option(
-            metavar="F", parser=as_path, help="Labelled texts: tsv, csv, jsonl or parquet, compressed or not; gs:// too."
-        ),
-    ],
-    output: Annotated[
-        PurePath,
-        typer.Option("--output", "-o", metavar="DIR", parser=as_path, help="Where the classifier goes; continued if begun."),
-    ],
-    dev: Annotated[
-        PurePath | None,
-        typer.Option(
-            metavar="F", parser=as_path, help="Chooses the best epoch. By default a part of the training file is kept."
-        ),
-    ] = None,
-    test: Annotated[
-        PurePath | None, typer.Option(metavar="F", parser=as_path, help="Scored at the end; nothing is chosen by it.")
-    ] = None,
+    train: Annotated[PurePath, _file("Labelled texts: tsv, csv, jsonl or parquet, compressed or not; gs:// too.")],
+    output: Annotated[PurePath, _file("Where the classifier goes; continued if begun.", "--output", "-o", metavar="DIR")],
+    dev: Annotated[PurePath | None, _file("Chooses the best epoch. By default a part of the training file is kept.")] = None,
+    test: Annotated[PurePath | None, _file("Scored at the end; nothing is chosen by it.")] = None,
     text_column: TextColumn = "text",
-    label_column: Annotated[
-        str, typer.Option(metavar="NAME", help="The column of the label.", rich_help_panel=_COLUMNS)
-    ] = "label",
+    label_column: Annotated[str, _column("The column of the label.")] = "label",
     pair_column: PairColumn = None,
     dev_column: ColumnsOfFile = None,
     test_column: ColumnsOfFile = None,
     no_header: NoHeader = False,
     regression: Annotated[bool, typer.Option("--regression", help="Labels are numbers to be predicted, not classes.")] = False,
-    epochs: Annotated[int | None, typer.Option(help="At most so many; 3 by default.", rich_help_panel=_TRAINING)] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows of a step; 32 by default.", rich_help_panel=_TRAINING)] = None,
+    epochs: Annotated[int | None, _training("At most so many; 3 by default.")] = None,
+    batch_size: Annotated[int | None, _training("Rows of a step; 32 by default.")] = None,
     learning_rate: Annotated[
-        float | None,
-        typer.Option(help="By default 5e-5 for BERT, 1e-4 for ELECTRA; small models want more.", rich_help_panel=_TRAINING),
+        float | None, _training("By default 5e-5 for BERT, 1e-4 for ELECTRA; small models want more.")
     ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="Tokens of a text, 128 by default; longer ones are cut, and counted.", rich_help_panel=_TRAINING),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="0 by default.", rich_help_panel=_TRAINING)] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Train so many times, and give mean and deviation.", rich_help_panel=_TRAINING)
-    ] = None,
+    max_length: Annotated[int | None, _training("Tokens of a text, 128 by default; longer ones are cut, and counted.")] = None,
+    seed: Annotated[int | None, _training("0 by default.")] = None,
+    seeds: Annotated[int | None, _training("Train so many times, and give mean and deviation.")] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as --set patience=5 (docs/fine-tuning)."),
@@ -176,6 +158,7 @@ def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Colum
 
 def _show(summary: FinetuneSummary) -> None:
     from tpulm.finetuning import read_mistakes
+    from tpulm.finetuning.tasks import find_task
 
     if summary.nothing_to_do:
         console.print("nothing left to do: this was trained before, with the same inputs")
@@ -190,27 +173,27 @@ def _show(summary: FinetuneSummary) -> None:
     _show_confusion(summary, parts[-1])
     wrong = read_mistakes(summary.output)
     if wrong:
-        kind = "Farthest off" if summary.task == "regression" else "Most confident mistakes"
+        kind, first = find_task(summary.settings).mistakes_are
         shown = [
             (f"{m.confidence:.2f}", _said(m.label), _said(m.predicted), _shortened(m.text, m.pair))
             for m in wrong[:_SHOWN_MISTAKES]
         ]
-        first = "distance" if summary.task == "regression" else "confidence"
         print_table(f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)", shown, header=(first, "label", "said", "text"))
     chosen = f"epoch {best.best_epoch} of {best.epochs}" + (f" of seed {best.seed}" if len(seeds) > 1 else "")
     rows = {
         "chosen": f"{chosen}, by {summary.settings.chosen_by.replace('_', ' ')} on dev, never on test",
         "trained on": f"{summary.examples['train']:,} examples",
-        "cut": f"{summary.cut:,} texts longer than {summary.settings.max_length} tokens",
-        "left out": ", ".join(f"{reason} {count:,}" for reason, count in summary.skipped.items()),
+        **_left_out(summary.cut, summary.settings.max_length, summary.skipped),
         "health": summary.health,
         "model": summary.output,
     }
-    if not summary.cut:
-        del rows["cut"]
-    if not summary.skipped:
-        del rows["left out"]
     print_table("Model", rows)
+
+
+def _left_out(cut: int, max_length: int | None, skipped: Mapping[str, int]) -> dict[str, str]:
+    """Rows of a table, where there is something to tell."""
+    rows = {"cut": f"{cut:,} texts longer than {max_length} tokens"} if cut else {}
+    return rows | ({"left out": ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())} if skipped else {})
 
 
 def _show_confusion(summary: FinetuneSummary, part: str) -> None:
@@ -237,21 +220,10 @@ def classify(
         typer.Argument(metavar="MODEL", parser=as_path, help="A classifier: what 'tpulm finetune' made, or an import."),
     ],
     texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to classify.")] = None,
-    input: Annotated[
-        PurePath | None,
-        typer.Option(
-            metavar="F", parser=as_path, help="A file of texts instead: tsv, csv, jsonl or parquet, compressed or not."
-        ),
-    ] = None,
+    input: Annotated[PurePath | None, _file("A file of texts instead: tsv, csv, jsonl or parquet, compressed or not.")] = None,
     output: Annotated[
         PurePath | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="G",
-            parser=as_path,
-            help="Its rows, with label and score, go here (.jsonl, .csv or .tsv; .gz).",
-        ),
+        _file("Its rows, with label and score, go here (.jsonl, .csv or .tsv; .gz).", "--output", "-o", metavar="G"),
     ] = None,
     text_column: TextColumn = "text",
     pair_column: PairColumn = None,
@@ -276,7 +248,7 @@ def classify(
             "--json is for texts given on the command line; a file's answers are JSON lines on stdout, or --output"
         )
     if output is not None:
-        from tpulm.labelled.writing import check_form
+        from tpulm.labelled.records import check_form
 
         check_form(output)
         assert input is not None
@@ -294,7 +266,7 @@ def classify(
         answers = classifier(texts)
         print_table(
             "",
-            [(_label(one), f"{one.score:.4f}", text) for text, one in zip(texts, answers, strict=True)],
+            [(one.label or "", f"{one.score:.4f}", text) for text, one in zip(texts, answers, strict=True)],
             header=("label", "score", "text"),
         )
         if as_json:
@@ -330,7 +302,7 @@ def _classify_file(
     from contextlib import nullcontext
 
     from tpulm.labelled import read_texts
-    from tpulm.labelled.writing import RowWriter, writing_rows
+    from tpulm.labelled.records import RowWriter, writing_rows
 
     skipped: Counter[str] = Counter()
     rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
@@ -344,20 +316,10 @@ def _classify_file(
                 clash = next((name for name in ("predicted", "score") if name in row.record.values), None)
                 if clash is not None:
                     raise ConfigError(f"{input} has a column '{clash}' already, where the answer would go; rename it")
-                score = {"score": round(answer.score, 6)} if answer.label is not None else {}
-                found = answer.label if answer.label is not None else round(answer.score, 6)
-                writer.write({**row.record.values, "predicted": found, **score}, row.record.place)
+                score = round(answer.score, 6)
+                found = {"predicted": score} if answer.label is None else {"predicted": answer.label, "score": score}
+                writer.write({**row.record.values, **found}, row.record.place)
             counted += len(chunk)
             progress.advance(len(chunk))
-    lines = {"classified": f"{counted:,} texts"}
-    if classifier.cut:
-        lines["cut"] = f"{classifier.cut:,} texts longer than {classifier.max_length} tokens"
-    if skipped:
-        lines["left out"] = ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())
-    if output is not None:
-        lines["written to"] = str(output)
-    print_table("", lines)
-
-
-def _label(answer: Classified) -> str:
-    return answer.label if answer.label is not None else ""
+    lines = {"classified": f"{counted:,} texts", **_left_out(classifier.cut, classifier.max_length, skipped)}
+    print_table("", lines | ({} if output is None else {"written to": str(output)}))

@@ -1,11 +1,14 @@
-"""Arguments and options that several commands share, and what they stand for."""
+"""What commands share: arguments and options, and that an option is given once."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from tpulm.storage import as_path
 
@@ -57,6 +60,24 @@ AllowCpu = Annotated[
     typer.Option("--allow-cpu", help="Go on with what JAX finds where a TPU (or GPU) is asked for, or is here, and not found."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
+
+
+class Command(TyperCommand):
+    """Refuses an option that is given twice; the parser would silently take the last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, count in Counter(given).items():
+            if isinstance(option, TyperOption) and count > 1 and not (option.multiple or option.count or option.is_eager):
+                ctx.fail(f"{option.opts[0]} is given {count} times; give it once.")
+        return super().parse_args(ctx, args)
+
+
+class Commands(typer.Typer):
+    """A group of such commands."""
+
+    def command(self, *arguments: Any, **settings: Any) -> Callable[[Any], Any]:
+        return super().command(*arguments, **{"cls": Command, **settings})
 
 
 def load_run(

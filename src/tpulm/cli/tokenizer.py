@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tpulm.cli.commands import Commands
-from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run
+from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tpulm.config.schema import (
     CheckpointConfig,
@@ -17,19 +17,24 @@ from tpulm.config.schema import (
     Settings,
     TrainConfig,
 )
+from tpulm.config.settings import Names
 from tpulm.errors import ConfigError
 
-ClassMetric = Literal["accuracy", "macro_f1", "matthews"]
-RegressionMetric = Literal["pearson", "spearman", "mean_squared_error"]
-Metric = Literal[ClassMetric, RegressionMetric]
+# By task: the metrics that may choose the best epoch, the default first, and which of their values is best.
+# tpulm.finetuning.register_task adds others.
+METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
+    "classification": {"accuracy": "highest", "macro_f1": "highest", "matthews": "highest"},
+    "regression": {"pearson": "highest", "spearman": "highest", "mean_squared_error": "lowest"},
+}
+TASKS: Final = Names(*METRICS)
+METRIC_NAMES: Final = Names(*(name for metrics in METRICS.values() for name in metrics))
 LEAST_LENGTH: Final = 8  # tokens of a row
-LEAST_IS_BEST = ("mean_squared_error",)
 
 
 class FinetuneConfig(Settings):
     """What is not set follows the encoder's architecture (`for_architecture`) and the task."""
 
-    task: Literal["classification", "regression"] = "classification"
+    task: Annotated[str, AfterValidator(TASKS.check), TASKS] = "classification"
     from_scratch: bool = False  # random weights in place of the pretrained ones: what tells how much these are worth
     max_length: Annotated[int, Field(ge=LEAST_LENGTH)] | None = None  # tokens of a row; None: a classifier's own, else 128
     epochs: Positive = 3
@@ -43,7 +48,8 @@ class FinetuneConfig(Settings):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # of layers and attention; None: as the model says
     group_by_length: bool = True  # batches of rows of like length: less padding
     dev_fraction: Annotated[float, Field(gt=0.0, le=0.5)] = 0.1  # of the training file, where no dev file is given
-    metric: Metric | None = None  # chooses the best epoch, on dev; None: accuracy or pearson
+    # chooses the best epoch, on dev; None: accuracy or pearson
+    metric: Annotated[str, AfterValidator(METRIC_NAMES.check), METRIC_NAMES] | None = None
     patience: Positive | None = 3  # epochs without a better dev metric after which training ends; None: never
     seed: Seed = 0  # of the head's first values, the order of rows and dropout; several runs count up from it
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
@@ -54,18 +60,17 @@ class FinetuneConfig(Settings):
 
     @model_validator(mode="after")
     def _metric_fits(self) -> Self:
-        known = ClassMetric if self.task == "classification" else RegressionMetric
-        if self.metric is not None and self.metric not in known.__args__:
-            raise ValueError(f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(known.__args__)}")
+        if self.metric is not None and self.metric not in METRICS[self.task]:
+            raise ValueError(f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(METRICS[self.task])}")
         return self
 
     @property
     def chosen_by(self) -> str:
         """The metric that chooses the best epoch."""
-        return self.metric or ("accuracy" if self.task == "classification" else "pearson")
+        return self.metric or next(iter(METRICS[self.task]))
 
     def is_better(self, value: float, than: float) -> bool:
-        return value < than if self.chosen_by in LEAST_IS_BEST else value > than
+        return value < than if METRICS[self.task][self.chosen_by] == "lowest" else value > than
 
     def for_architecture(self, architecture: str, max_positions: int, classifier_length: int | None = None) -> FinetuneConfig:
         """With what depends on the model filled in. ELECTRA's values are its authors', BERT's from the published range.

@@ -1,7 +1,8 @@
-"""Text classification and regression with a pretrained encoder."""
+"""Fine-tuning a pretrained encoder on labelled texts: tasks under their names, `Classifier` in memory, `finetune` on files."""
 
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.run import finetune, read_mistakes
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
+from tpulm.finetuning.tasks import Mistake, Task, register_task
 
-__all__ = ["Classifier", "FinetuneSummary", "SeedResult", "finetune", "read_mistakes"]
+__all__ = ["Classifier", "FinetuneSummary", "Mistake", "SeedResult", "Task", "finetune", "read_mistakes", "register_task"]

@@ -16,8 +16,8 @@ from tpulm.convert.continuing import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
-from tpulm.finetuning.scoring import scores_of
-from tpulm.labelled import Examples, LabelSet, examples_of, hold_out, numbers
+from tpulm.finetuning.tasks import find_task
+from tpulm.labelled import Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.predict.classify import Outputs, log_probabilities
@@ -42,15 +42,16 @@ class Fitted(NamedTuple):
 
 
 class Classifier:
-    """`model` is a folder (an export, a work folder, an import, a classifier saved before) or what `load_model` gave.
+    """A pretrained encoder, fine-tuned for a task. `model` is a folder (an export, a work folder, an import, a saved
+    classifier) or what `load_model` gave.
 
         classifier = tpulm.Classifier("w/export", labels=("neg", "pos"), epochs=3)
         classifier.fit(train, dev).save_pretrained("out")
 
     `labels` are the classes in the order of the outputs; left out, they are those of the training examples. Examples are a file
     (tsv, csv, jsonl, parquet), a list of (text, label) or (text, pair, label), or columns {"text": …, "label": …}. Settings are
-    the fields of `FinetuneConfig`; with task = "regression" labels are numbers. Raises ConfigError for settings and models that
-    do not fit, DataError for examples that do not.
+    the fields of `FinetuneConfig`; with task = "regression" labels are numbers, and `register_task` adds tasks. Raises
+    ConfigError for settings and models that do not fit, DataError for examples that do not.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class Classifier:
         if config is None and found is not None and found.is_regression:
             settings.setdefault("task", "regression")
         config = finetune_settings(config, settings)
-        if config.task == "regression" and labels is not None:
-            raise ConfigError("a regression has no labels: leave them out")
+        self.task = find_task(config)
+        if not self.task.has_classes and labels is not None:
+            raise ConfigError(f"a {config.task} has no labels: leave them out")
         of_model = self.model.config
         self.config = config.for_architecture(of_model.architecture, of_model.max_positions, self.model.max_length)
         self.labels: LabelSet | None = None
@@ -78,9 +80,9 @@ class Classifier:
         self._tuning: Tuning | None = None
         if labels is not None:
             self._take_labels(LabelSet.given(labels))
-        elif found is not None and found.names and config.task == "classification":
+        elif found is not None and found.names and self.task.has_classes:
             self._take_labels(LabelSet.given(found.names))
-        elif config.task == "regression":
+        elif not self.task.has_classes:
             self._take_labels(None)
 
     # -- training -------------------------------------------------------------------------------------------------------
@@ -96,15 +98,15 @@ class Classifier:
     ) -> Classifier:
         """Train on `train`; the parameters kept are those of the epoch with the best score on `dev`, by default a part of
         `train` that is held out (`config.dev_fraction`). Every call begins with the pretrained weights."""
-        examples = examples_of(train)
-        examples, held_out = self.split(examples) if dev is None else (examples, examples_of(dev))
+        examples = self._examples(train)
+        examples, held_out = self.split(examples) if dev is None else (examples, self._examples(dev))
         data, dev_data = self.encode(examples, learn=True), self.encode(held_out)
         return self.fit_encoded(data, dev_data, seed=seed, folder=folder, progress=progress)
 
     def split(self, examples: Examples) -> tuple[Examples, Examples]:
         """What is trained on, and the part that is held out as dev where no other is given; the labels are those of both."""
-        classes = None if self.is_regression else self.learn_labels(examples).encode(examples)
-        split = hold_out(examples, classes, fraction=self.config.dev_fraction)
+        strata = self.task.strata(examples, self._classes(examples))
+        split = hold_out(examples, strata, fraction=self.config.dev_fraction)
         return examples.take(split.train), examples.take(split.held_out)
 
     def fit_encoded(
@@ -123,7 +125,7 @@ class Classifier:
         outputs = self._of()
 
         def score(params: Any) -> dict[str, float]:
-            return scores_of(outputs.of(params, dev.rows), dev.labels, self.config)
+            return self.task.scores(outputs.of(params, dev.rows), dev.labels)
 
         tuning, config = self.tuning_of(data).beginning(seed, self.first_params(seed)), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
@@ -146,7 +148,7 @@ class Classifier:
 
     def steps(self, train: Any) -> Iterator[Step]:
         """What `fit` does, step by step, for a loop of one's own: `tpulm.training_steps`."""
-        data, seed = self.encode(examples_of(train), learn=True), self.config.seed
+        data, seed = self.encode(train, learn=True), self.config.seed
         tuning = self.tuning_of(data).beginning(seed, self.first_params(seed))
         yield from steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps)
 
@@ -155,23 +157,11 @@ class Classifier:
 
         Raises DataError for a label that is not among the known ones, or if there is only one class or number to learn.
         """
-        examples = examples_of(examples)
-        if self.is_regression:
-            labels = numbers(examples)
-            if learn and np.all(labels == labels[0]):
-                raise DataError(
-                    f"all {len(examples):,} examples are labelled {labels[0]:g}; to learn numbers takes at least two of them"
-                )
-        else:
-            known = self.learn_labels(examples) if learn else self._known_labels()
-            labels = known.encode(examples)
-            if learn and len(np.unique(labels)) < 2:
-                only = known.names[int(labels[0])]
-                raise DataError(
-                    f"all {len(examples):,} examples are labelled '{only}'; to tell classes apart, examples of at least two "
-                    "are needed"
-                )
-        return Labelled(self._of().rows(examples.texts, examples.pairs), labels)
+        examples = self._examples(examples)
+        classes = self._classes(examples if learn else None)
+        max_length = self.config.max_length
+        assert max_length is not None
+        return self.task.encode(examples, classes, self.model.tokenization, max_length=max_length, learn=learn)
 
     # -- use ------------------------------------------------------------------------------------------------------------
 
@@ -192,29 +182,28 @@ class Classifier:
         `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; the second texts may be `pairs` too.
         Raises DataError for a single string, and for texts that are blank or no strings.
         """
-        outputs = self._outputs_of(self._unlabelled(texts, pairs))
-        if self.is_regression:
-            return outputs[:, 0].tolist()
-        return [self._known_labels().values[index] for index in outputs.argmax(axis=1)]
+        rows = self._unlabelled(texts, pairs)
+        return self.task.predictions(self._outputs_of(rows), rows, self._classes())
 
     def predict_proba(self, texts: Any, pairs: Sequence[str] | None = None) -> np.ndarray:
         """float64 [N, C]: the probability of each label, in the order of `labels.names`. Texts as in `predict`."""
-        if self.is_regression:
-            raise ConfigError("a regression has no probabilities; use predict")
+        if not self.task.has_classes:
+            raise ConfigError(f"a {self.config.task} has no probabilities; use predict")
         return np.exp(log_probabilities(self._outputs_of(self._unlabelled(texts, pairs))))
 
     def evaluate(self, examples: Any, *, params: Any = None) -> dict[str, float]:
-        """accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: others than its own."""
+        """The task's scores: accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: to be
+        scored instead of its own."""
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
-        return scores_of(self._outputs_of(data.rows, params), data.labels, self.config)
+        return self.task.scores(self._outputs_of(data.rows, params), data.labels)
 
     def scores_before(self, data: Labelled, seed: int) -> dict[str, float]:
         """Of the parameters that training with this seed begins with."""
         outputs = self._of()
-        return scores_of(outputs.of(outputs.place(self.first_params(seed)), data.rows), data.labels, self.config)
+        return self.task.scores(outputs.of(outputs.place(self.first_params(seed)), data.rows), data.labels)
 
     def outputs(self, data: Labelled) -> np.ndarray:
-        """float32 [N, C]: logits, or of a regression the number."""
+        """float32 [N, C]: logits, or of a regression the number; of other tasks as their objective has them."""
         return self._outputs_of(data.rows)
 
     def save_pretrained(self, folder: str | PurePath) -> None:
@@ -229,17 +218,15 @@ class Classifier:
 
     # -- what they share ------------------------------------------------------------------------------------------------
 
-    @property
-    def is_regression(self) -> bool:
-        return self.config.task == "regression"
+    def _examples(self, data: Any) -> Examples:
+        return examples_of(data, label_fault=self.task.label_fault)
 
-    def learn_labels(self, examples: Examples) -> LabelSet:
-        """Those of the examples, unless they are known already."""
-        if self.labels is None:
-            self._take_labels(LabelSet.of(examples))
-        return self._known_labels()
-
-    def _known_labels(self) -> LabelSet:
+    def _classes(self, learn_from: Examples | None = None) -> LabelSet | None:
+        """The known labels, or those of `learn_from` where none are known yet; None of a task without classes."""
+        if not self.task.has_classes:
+            return None
+        if self.labels is None and learn_from is not None:
+            self._take_labels(self.task.learn(learn_from))
         if self.labels is None:
             raise ConfigError("the labels are not known yet: fit the classifier, or give it labels=(…)")
         return self.labels
@@ -254,11 +241,14 @@ class Classifier:
     @property
     def answers(self) -> Answers:
         """What the outputs mean. Raises ConfigError while the labels are not known."""
-        return Answers(()) if self.is_regression else Answers(self._known_labels().names)
+        classes = self._classes()
+        return Answers(() if classes is None else classes.names)
 
     def _of(self) -> Outputs:
         if self._outputs is None:
-            self._outputs = Outputs(self.model, self.config, num_classes=self.answers.num_classes)
+            self._outputs = Outputs(
+                self.model, self.config, num_classes=self.answers.num_classes, objective=self.task.objective
+            )
         return self._outputs
 
     def _unlabelled(self, texts: Any, pairs: Sequence[str] | None) -> Rows:
@@ -294,6 +284,7 @@ class Classifier:
                 num_classes=self.answers.num_classes,
                 vocab_size=self.model.vocab_size,
                 special=self.model.tokenization.special,
+                objective=self.task.objective,
             )
         return self._tuning
 

@@ -9,6 +9,7 @@ DIR/finetuning/           inputs.json; seed-N/ with result, metrics and, until i
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,17 +20,15 @@ from typing import Any, Literal
 import numpy as np
 
 from tpulm import storage
-from tpulm.config import FinetuneConfig, finetune_settings
-from tpulm.convert.huggingface import CONFIG, READS, load_model
-from tpulm.errors import ConfigError, some_of
-from tpulm.finetuning.card import card_text
+from tpulm.config import FinetuneConfig, changes, finetune_settings, listed
+from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
+from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
-from tpulm.finetuning.inputs import agree, describe_inputs
-from tpulm.finetuning.mistakes import Mistake, mistakes
-from tpulm.finetuning.scoring import doubts_about_model, doubts_about_texts, scores_of
-from tpulm.finetuning.summary import FinetuneSummary, SeedResult
-from tpulm.labelled import Columns, Examples, class_scores, read_examples
+from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
+from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_texts, find_task
+from tpulm.labelled import Columns, Examples, read_examples
 from tpulm.labelled.records import OnError, RowFormat
+from tpulm.nn.params import named_leaves
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
 from tpulm.runtime.failures import record_failure
@@ -37,7 +36,9 @@ from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.compile_cache import keep_compiled
 from tpulm.train.tuning import Labelled
 
-SUMMARY, MISTAKES, WORK = "finetune.json", "mistakes.jsonl", "finetuning"
+SUMMARY, MISTAKES, WORK, INPUTS = "finetune.json", "mistakes.jsonl", "finetuning", "inputs.json"
+# How the work is carried out, not what it is: these may differ between attempts.
+_OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds"}
 _UNTRAINED = "nothing was trained yet"
 
 
@@ -100,15 +101,16 @@ class _Finetuning:
         keep_compiled()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
         self._config = self._classifier.config
+        self._task = find_task(self._config)
 
     def run(self) -> FinetuneSummary:
         with self._held():
             data = self._read()
             names = self._classifier.answers.names
-            inputs = describe_inputs(
+            inputs = _describe_inputs(
                 self._classifier.model, {name: data.examples.get(name) for name in self._paths}, self._config, names
             )
-            agree(self._work, inputs, output=self._output)
+            _check_inputs(self._work, inputs, output=self._output)
             seeds = self._seeds()
             done = {seed: found for seed in seeds if (found := self._result(seed)) is not None}
             complete = len(done) == len(seeds) and self._summarized() == seeds
@@ -144,7 +146,7 @@ class _Finetuning:
         for name, path in self._paths.items():
             if path is not None:
                 columns = self._columns.get(name) or self._columns.get("train") or Columns()
-                examples[name] = read_examples(path, columns, **self._reading)
+                examples[name] = read_examples(path, columns, label_fault=self._task.label_fault, **self._reading)
                 interrupt.check(_UNTRAINED)
                 skipped += examples[name].skipped
         if "dev" not in examples:
@@ -186,7 +188,7 @@ class _Finetuning:
         fitted = self._classifier.fitted
         assert fitted is not None
         outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
-        scores = {name: scores_of(found, data.rows[name].labels, config) for name, found in outputs.items()}
+        scores = {name: self._task.scores(found, data.rows[name].labels) for name, found in outputs.items()}
         last = "test" if "test" in outputs else "dev"
         doubts = doubts_about_model(
             outputs["dev"],
@@ -202,7 +204,7 @@ class _Finetuning:
             epochs=len(fitted.history),
             dev=scores["dev"],
             test=scores.get("test"),
-            confusion=self._confusion(data.rows[last].labels, outputs[last]),
+            confusion=self._task.confusion(outputs[last], data.rows[last].labels),
             history=[dict(epoch) for epoch in fitted.history],
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
             doubts=doubts,
@@ -210,17 +212,12 @@ class _Finetuning:
         if self._best({**done, seed: result}) == seed:
             self._classifier.save_pretrained(self._work / "best")
             names = self._classifier.answers.names
-            wrong = mistakes(data.examples["dev"], data.rows["dev"].labels, outputs["dev"], names)
+            wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"].labels, outputs["dev"], names)
             lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
             storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))
         storage.write_json(folder / "result.json", dataclasses.asdict(result))
         storage.remove(folder / "checkpoints")
         return result
-
-    def _confusion(self, labels: np.ndarray, outputs: np.ndarray) -> list[list[int]] | None:
-        if self._classifier.is_regression:
-            return None
-        return class_scores(labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
 
     def _seeds(self) -> list[int]:
         """Those asked for, and others after them that were trained here before: they count, too."""
@@ -286,3 +283,51 @@ def read_mistakes(output: str | PurePath) -> list[Mistake]:
     """What `finetune` left in DIR/mistakes.jsonl."""
     text = storage.read_bytes(storage.as_path(output) / MISTAKES).decode()
     return [Mistake(**json.loads(line)) for line in text.splitlines()]
+
+
+# -- what a fine-tuning is of, so that other inputs never continue it -----------------------------------------------------
+
+
+def _describe_inputs(
+    model: LoadedModel, parts: dict[str, Examples | None], config: FinetuneConfig, labels: tuple[str, ...]
+) -> dict[str, Any]:
+    """JSON: the settings, and SHA-256 of the weights, the tokenizer and each part's examples."""
+    examples = {name: None if part is None else _fingerprint(part) for name, part in parts.items()}
+    return {
+        "model": _weights(model),
+        "tokenizer": model.tokenization.fingerprint,
+        **{f"{name} examples": value for name, value in examples.items()},
+        "labels": list(labels),
+        "settings": config.model_dump(mode="json", exclude=_OPERATIONAL),
+    }
+
+
+def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath) -> None:
+    """Record the inputs beside the results. Raises WorkFolderMismatch, naming what differs, where others have left a checkpoint
+    or a result; anything less than that is removed."""
+    path = folder / INPUTS
+    seeds = [item for item in storage.list_folder(folder) if item.name.startswith("seed-")]
+    found = changes(storage.read_json(path), inputs) if storage.exists(path) else []
+    if found and any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in seeds):
+        raise WorkFolderMismatch(
+            f"{output} was begun with other inputs (there -> now):\n{listed(found)}\n"
+            "Set them back, use another --output, or delete this one to begin again."
+        )
+    for one in seeds if found else []:
+        storage.remove(one)
+    storage.write_json(path, inputs)
+
+
+def _weights(model: LoadedModel) -> str:
+    digest = hashlib.sha256()
+    for name, leaf in named_leaves(model.params).items():
+        digest.update(f"{name} {leaf.shape}\n".encode())
+        digest.update(np.ascontiguousarray(leaf, np.float32).data)
+    return digest.hexdigest()
+
+
+def _fingerprint(examples: Examples) -> str:
+    digest = hashlib.sha256()
+    for column in (examples.texts, examples.pairs, examples.labels):
+        digest.update(json.dumps(column, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

@@ -1,27 +1,33 @@
-"""Labelled examples: texts, perhaps in pairs, and what each is said to be."""
+"""Labelled examples: texts, perhaps in pairs, and their labels, read from files or taken from Python objects."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Reason, find_fault
-from tpulm.corpus.readers.jsonl import show
-from tpulm.errors import DataError
-from tpulm.labelled.records import OnError, new_faults
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Faults, Reason, find_fault
+from tpulm.corpus.readers.jsonl import UnusableRecord, find_value, show
+from tpulm.corpus.readers.tables import separator_advice
+from tpulm.errors import ConfigError, DataError, shorten, suggest
+from tpulm.labelled.records import WORDING, OnError, Record, RecordFile, RowFormat, find_record_files, new_faults, read_file
+
+_LONG: Final = 40  # characters; few names of columns are longer
+_FORMS: Final = "examples are a path, a list of (text, label) or of texts, or a mapping {'text': […], 'label': […]}"
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Lists of one length. Nothing in them is missing, and no text is blank."""
+    """Lists of equal length. Nothing in them is missing, and no text is blank."""
 
     texts: list[str]
     pairs: list[str] | None  # the second text of each; None: examples are single texts
-    labels: list[Any] | None  # str (without blanks around it), int, float or bool; None: read without labels
+    labels: list[Any] | None  # stripped strings, int, float or bool, or what the task takes; None: read without labels
     places: list[str]  # "reviews.tsv.gz, line 7", for messages
     skipped: Counter[str] = field(default_factory=Counter)  # rows left out, by reason
 
@@ -36,57 +42,51 @@ class Examples:
         return Examples([self.texts[index] for index in chosen], pairs, labels, [self.places[index] for index in chosen])
 
 
-class Gathering:
-    """Examples in the making, one at a time."""
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns, or keys of JSON objects and Parquet structs; dots descend. ConfigError where two are the same.
 
-    def __init__(self, *, paired: bool, labelled: bool, on_error: OnError):
-        self.faults = new_faults(on_error)
-        self._texts: list[str] = []
-        self._pairs: list[str] | None = [] if paired else None
-        self._labels: list[Any] | None = [] if labelled else None
-        self._places: list[str] = []
+    A tsv or csv without a header has columns "1", "2", "3".
+    """
 
-    def add(self, text: Any, pair: Any, label: Any, place: str) -> None:
-        """Takes an example whose parts are all there. `pair` and `label` do not matter where none are gathered."""
-        label = label.item() if isinstance(label, np.generic) else label
-        fault = text_fault(text, "text")
-        if fault is None and self._pairs is not None:
-            fault = text_fault(pair, "second text")
-        if fault is None and self._labels is not None:
-            fault = _label_fault(label)
-        if fault is not None:
-            self.faults.add(*fault, place)
-            return
-        self._texts.append(text)
-        self._places.append(place)
-        if self._pairs is not None:
-            self._pairs.append(pair)
-        if self._labels is not None:
-            self._labels.append(label.strip() if isinstance(label, str) else label)
+    text: str = "text"
+    label: str = "label"
+    pair: str | None = None  # the second text, where examples are pairs: a hypothesis, an answer
+    header: bool = True  # whether the first row of a tsv or csv names the columns
 
-    def finish(self, name: str) -> Examples:
-        """The examples. Raises DataError where there are none; `name` says of what."""
-        if not self._texts:
-            reasons = ", ".join(f"{reason} {count}" for reason, count in self.faults.skipped.most_common())
-            message = "it has no examples: the file is empty, or a header without rows."
-            if reasons:
-                message = (
-                    f"no example is left; left out were: {reasons}. Read it with --on-error stop "
-                    '(on_error="stop" in Python) to see the first.'
-                )
-            raise DataError(message, location=name)
-        return Examples(self._texts, self._pairs, self._labels, self._places, self.faults.skipped)
+    def __post_init__(self) -> None:
+        role_of: dict[str, str] = {}
+        for role, name in (("label", self.label), ("pair", self.pair), ("text", self.text)):
+            if name and (other := role_of.setdefault(name, role)) != role:
+                raise ConfigError(f"the columns of {other} and {role} are both '{name}'; each needs its own")
+
+    def needed(self, *, labelled: bool) -> dict[str, str]:
+        """The names to read, by role. Raises ConfigError for a name where there is no header."""
+        names = {"text": self.text} | ({"pair": self.pair} if self.pair else {})
+        names |= {"label": self.label} if labelled else {}
+        wrong = [role for role, name in names.items() if not self.header and not (name.isdecimal() and int(name) > 0)]
+        if wrong:
+            given = ", ".join(f"--{role}-column is '{names[role]}'" for role in wrong)
+            raise ConfigError(f"without a header columns are numbers from 1, such as --text-column 2, and {given}")
+        return names
 
 
-def is_missing(value: Any) -> bool:
-    """None, NaN, and strings of blanks."""
-    if isinstance(value, str):
-        return not value or value.isspace()
-    return value is None or (isinstance(value, float) and value != value)
+def label_fault(label: Any) -> tuple[Reason, str] | None:
+    """Why a value is no label of a text: one string or number."""
+    if isinstance(label, float) and label != label:
+        return "no_label", "the label is NaN: missing, or not a number."
+    if _is_missing(label):
+        return "no_label", "the label is missing."
+    if not isinstance(label, (str, int, float)):
+        return "no_label", f"the label is {show(label)}; an example has one label, a string or a number."
+    return find_fault(label) if isinstance(label, str) else None
+
+
+LabelFault = Callable[[Any], "tuple[Reason, str] | None"]
 
 
 def text_fault(text: Any, role: str) -> tuple[Reason, str] | None:
-    if is_missing(text):
+    if _is_missing(text):
         return "empty", f"the {role} is empty."
     if not isinstance(text, str):
         return "not_text", f"the {role} is {show(text)}, not a string; correct it, or name another column."
@@ -95,11 +95,210 @@ def text_fault(text: Any, role: str) -> tuple[Reason, str] | None:
     return find_fault(text)
 
 
-def _label_fault(label: Any) -> tuple[Reason, str] | None:
-    if isinstance(label, float) and label != label:
-        return "no_label", "the label is NaN: missing, or not a number."
-    if is_missing(label):
-        return "no_label", "the label is missing."
-    if not isinstance(label, (str, int, float)):
-        return "no_label", f"the label is {show(label)}; an example has one label, a string or a number."
-    return find_fault(label) if isinstance(label, str) else None
+def _is_missing(value: Any) -> bool:
+    """None, NaN and blank strings."""
+    if isinstance(value, str):
+        return not value or value.isspace()
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def read_examples(
+    path: str | os.PathLike[str],
+    columns: Columns = Columns(),
+    *,
+    labelled: bool = True,
+    on_error: OnError = "stop",
+    format: RowFormat | Literal["auto"] = "auto",
+    label_fault: LabelFault = label_fault,
+) -> Examples:
+    """The examples of a file, a folder or a glob, in order.
+
+    Raises DataError, with its place, for a row that cannot be used; with on_error "skip" such rows are counted in `skipped`
+    instead: "empty" without text, "no_label", "not_text", and the corpus' own reasons. A column that a tsv, csv or Parquet
+    file does not have is an error either way, and so is a file of which nothing is left.
+    """
+    faults = new_faults(on_error)
+    return _gather(_read_cells(path, columns, format, faults, labelled=labelled), faults, label_fault, os.fspath(path))
+
+
+class TextRow(NamedTuple):
+    """A row to classify: the whole row, and the text (or two) in it."""
+
+    record: Record
+    text: str
+    pair: str | None
+
+
+def read_texts(
+    path: str | os.PathLike[str],
+    columns: Columns = Columns(),
+    *,
+    on_error: OnError = "stop",
+    format: RowFormat | Literal["auto"] = "auto",
+    skipped: Counter[str],
+) -> Iterator[TextRow]:
+    """The rows of a file one at a time, in their order. Raises, or counts in `skipped`, as `read_examples`."""
+    faults = new_faults(on_error)
+    faults.skipped = skipped
+    for record, found in _read_cells(path, columns, format, faults, labelled=False):
+        fault = next((fault for role in found if (fault := text_fault(found[role], role)) is not None), None)
+        if fault is None:
+            yield TextRow(record, found["text"], found.get("pair"))
+        else:
+            faults.add(*fault, record.place)
+
+
+def examples_of(
+    data: Any,
+    *,
+    labelled: bool = True,
+    columns: Columns | None = None,
+    on_error: OnError = "stop",
+    label_fault: LabelFault = label_fault,
+) -> Examples:
+    """Examples of whatever `data` is: examples already, or
+
+    a path, as `read_examples`; a list of (text, label) or (text, pair, label) or, without labels, of strings or (text, pair);
+    or columns by name, {"text": […], "label": […]}, with a "pair" if there is one, unless `columns` says otherwise. Places
+    are "example 3", counted from 0. Raises as `read_examples`; DataError too for lists of different shapes.
+    """
+    if isinstance(data, Examples):
+        return data
+    if isinstance(data, (str, os.PathLike)):
+        return read_examples(data, columns or Columns(), labelled=labelled, on_error=on_error, label_fault=label_fault)
+    if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns")):  # a pandas DataFrame is no Mapping
+        rows = _rows_of_columns(data, columns, labelled=labelled)
+    elif columns is not None:
+        raise ConfigError("columns are named for files and mappings; a list has its parts in order: (text, label)")
+    elif not isinstance(data, Iterable):
+        raise DataError(f"{_FORMS}, not {type(data).__name__}.")
+    else:
+        rows = _rows_of_tuples(list(data), labelled=labelled)
+    records = ((Record(row, f"example {index}"), row) for index, row in enumerate(rows))
+    return _gather(records, new_faults(on_error), label_fault, "the examples")
+
+
+def _gather(rows: Iterable[tuple[Record, dict[str, Any]]], faults: Faults, label_fault: LabelFault, name: str) -> Examples:
+    """Examples of values by role, all of the same roles. Raises DataError where none is left; `name` says of what."""
+    kept: dict[str, list[Any]] = {"text": []}
+    places: list[str] = []
+    for record, row in rows:
+        found = {role: value.item() if isinstance(value, np.generic) else value for role, value in row.items()}
+        fault = text_fault(found["text"], "text")
+        if fault is None and "pair" in found:
+            fault = text_fault(found["pair"], "second text")
+        if fault is None and "label" in found:
+            fault = label_fault(found["label"])
+            found["label"] = found["label"].strip() if isinstance(found["label"], str) else found["label"]
+        if fault is not None:
+            faults.add(*fault, record.place)
+            continue
+        places.append(record.place)
+        for role, value in found.items():
+            kept.setdefault(role, []).append(value)
+    if not places:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in faults.skipped.most_common())
+        message = "it has no examples: the file is empty, or a header without rows."
+        if reasons:
+            message = (
+                f"no example is left; left out were: {reasons}. Read it with --on-error stop "
+                '(on_error="stop" in Python) to see the first.'
+            )
+        raise DataError(message, location=name)
+    return Examples(kept["text"], kept.get("pair"), kept.get("label"), places, faults.skipped)
+
+
+def _rows_of_columns(data: Any, columns: Columns | None, *, labelled: bool) -> Iterable[dict[str, Any]]:
+    known = list(data.keys())
+    columns = columns or Columns(pair="pair" if "pair" in known else None)
+    lists: dict[str, list[Any]] = {}
+    for role, name in columns.needed(labelled=labelled).items():
+        if name not in known:
+            raise DataError(_missing_column([str(key) for key in known], name, role))
+        if isinstance(data[name], str):
+            raise DataError(f"column '{name}' is one string, {show(data[name])}; a list of them is expected.")
+        lists[role] = list(data[name])
+    if len({len(values) for values in lists.values()}) > 1:
+        lengths = ", ".join(f"{role} {len(values)}" for role, values in lists.items())
+        raise DataError(f"the columns are not of one length: {lengths}.")
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+
+
+def _rows_of_tuples(data: Sequence[Any], *, labelled: bool) -> Iterable[dict[str, Any]]:
+    rows = [(row,) if isinstance(row, str) or not isinstance(row, Sequence) else tuple(row) for row in data]
+    label = ("label",) if labelled else ()
+    roles = {len(names): names for names in (("text", *label), ("text", "pair", *label))}
+    wanted = "(text, label) or (text, pair, label)" if labelled else "a text or (text, pair)"
+    for index, row in enumerate(rows):
+        if len(row) not in roles:
+            raise DataError(f"it is {show(data[index])}; expected is {wanted}.", location=f"example {index}")
+        if len(row) != len(rows[0]):
+            raise DataError(
+                f"it has {len(row)} parts and example 0 has {len(rows[0])}; all are pairs or none.", location=f"example {index}"
+            )
+    return [dict(zip(roles[len(row)], row, strict=True)) for row in rows]
+
+
+# -- columns of files -----------------------------------------------------------------------------------------------------
+
+
+def _read_cells(
+    path: str | os.PathLike[str], columns: Columns, format: RowFormat | Literal["auto"], faults: Faults, *, labelled: bool
+) -> Iterator[tuple[Record, dict[str, Any]]]:
+    """Each record with its values in the named columns, by role."""
+    names = columns.needed(labelled=labelled)
+    for file in find_record_files(path, format):
+        checked = file.format == "jsonl"  # whose records may differ
+        for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, header=columns.header):
+            if not checked:
+                _check_columns(record, file, names, header=columns.header)
+                checked = True
+            values = record.values
+            try:
+                found = {
+                    role: values[name] if name in values else find_value(values, name, _advice(role))
+                    for role, name in names.items()
+                }
+            except UnusableRecord as fault:
+                faults.add(fault.reason, fault.message, record.place)
+            else:
+                yield record, found
+
+
+def _check_columns(record: Record, file: RecordFile, names: dict[str, str], *, header: bool) -> None:
+    """Raises DataError where the first record of a file whose records are all alike lacks one of the columns."""
+    known = list(record.values)
+    for role, name in names.items():
+        if name in known or (header and name.split(".")[0] in known):
+            continue
+        if not header:
+            cells = ", ".join(f"{number} {shorten(text, 20)}" for number, text in record.values.items())
+            raise DataError(f"there is no column {name} for the {role}. The first row: {cells}.", location=file.path)
+        message = _missing_column(known, name, role)
+        if file.format in ("csv", "tsv"):
+            message += separator_advice(known, file.format, WORDING)
+            if any(map(_looks_like_data, known)):
+                message += (
+                    " The first row must be the header, and this one looks like data: put a line with the names in front, or "
+                    "give --no-header (Columns(header=False) in Python) and columns by number, from 1."
+                )
+        raise DataError(message, location=file.path)
+
+
+def _missing_column(columns: Sequence[str], name: str, role: str) -> str:
+    listed = shorten(", ".join(repr(column) for column in columns), 200, quoted=False)
+    return f"there is no column '{name}'.{suggest(name, columns)} The columns: {listed}. {_advice(role)}"
+
+
+def _advice(role: str) -> str:
+    return (
+        f"Name the column of the {role} with --{role}-column (Columns({role}=…) in Python), that of dev or test alone with "
+        f"--dev-column {role}=… or --test-column."
+    )
+
+
+def _looks_like_data(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return len(name) > _LONG

@@ -91,10 +91,6 @@ class LabelSet:
             raise DataError(self._unknown([names[index] for index in unknown]), location=examples.places[unknown[0]])
         return np.fromiter((ids[name] for name in names), np.int32, len(names))
 
-    def counts(self, classes: np.ndarray) -> dict[str, int]:
-        """How many examples each class has, by name; `classes` is what `encode` gave."""
-        return dict(zip(self.names, np.bincount(classes, minlength=len(self)).tolist(), strict=True))
-
     def _unknown(self, names: list[str]) -> str:
         known = shorten(", ".join(f"'{name}'" for name in self.names), 200, quoted=False)
         more = ""

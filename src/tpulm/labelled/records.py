@@ -1,17 +1,23 @@
-"""Files of rows as records: every column of each row, and the place it came from.
+"""Files of rows as records, with every column and the place they came from; and rows written back with predictions.
 
 The formats, compressions and refusals are the corpus', and so is the reading; text is UTF-8, with or without its mark.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_args
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, cast, get_args
 
+from tpulm import storage
 from tpulm.corpus.documents import UNDECODABLE, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import parse_lines, show
@@ -33,6 +39,7 @@ WORDING: Final = Wording(
     encoding="labelled text is UTF-8, so convert the file (iconv -f {} -t UTF-8)",
     some_encoding="labelled text is UTF-8, so convert the file (iconv -f … -t UTF-8)",
 )
+_WRITTEN: Final = (".jsonl", ".csv", ".tsv")
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
 
 
@@ -178,3 +185,68 @@ def _check_names(names: list[str], location: str) -> None:
             "header in front of it, or give --no-header.",
             location=location,
         )
+
+
+class RowWriter:
+    """Writes rows of one set of columns as jsonl, csv or tsv."""
+
+    def __init__(self, stream: TextIO, form: str, *, header: bool = True):
+        self._stream, self._form, self._header = stream, form, header
+        self._columns: list[str] | None = None
+
+    def write(self, values: Mapping[str, Any], place: str) -> None:
+        """Raises DataError for a value that a tsv cannot hold, and for other columns than the first row's."""
+        if self._form == ".jsonl":
+            self._stream.write(json.dumps(values, ensure_ascii=False, default=str) + "\n")
+            return
+        if self._columns is None:
+            self._columns = list(values)
+            if self._header:
+                self._row(self._columns, place)
+        if list(values) != self._columns:
+            raise DataError(
+                f"its keys are {', '.join(values)}, and those of the first row {', '.join(self._columns)}; write to a .jsonl, "
+                "whose rows may differ",
+                location=place,
+            )
+        self._row([_text(value) for value in values.values()], place)
+
+    def _row(self, cells: list[str], place: str) -> None:
+        if self._form == ".csv":
+            line = io.StringIO()
+            csv.writer(line, lineterminator="\n").writerow(cells)
+            self._stream.write(line.getvalue())
+            return
+        bad = next((cell for cell in cells if "\t" in cell or "\n" in cell or "\r" in cell), None)
+        if bad is not None:
+            raise DataError(
+                f"{bad[:60]!r} holds a tab or a line end, which no tsv can; write to a .csv or .jsonl", location=place
+            )
+        self._stream.write("\t".join(cells) + "\n")
+
+
+def check_form(path: PurePath) -> str:
+    """The format that a name says. Raises ConfigError for another than jsonl, csv or tsv (.gz may follow)."""
+    name = path.name.removesuffix(".gz")
+    form = next((suffix for suffix in _WRITTEN if name.endswith(suffix)), None)
+    if form is None:
+        raise ConfigError(
+            f"{path}: results are written as {', '.join(_WRITTEN)}, and .gz may follow; give the file such a name"
+        )
+    return form
+
+
+@contextmanager
+def writing_rows(path: PurePath, *, header: bool = True) -> Iterator[RowWriter]:
+    """The file takes its place when the block ends well; until then, and after an error, there is none."""
+    form = check_form(path)
+    with storage.built_aside(path) as temporary, storage.explain("write", path):
+        open_text = gzip.open if path.name.endswith(".gz") else open
+        with open_text(temporary, "wt", encoding="utf-8", newline="") as stream:
+            yield RowWriter(cast("TextIO", stream), form, header=header)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -13,22 +13,17 @@ _ROUNDING: Final = 1e-13  # a spread below this part of the values is rounding, 
 
 
 class ClassScores(NamedTuple):
-    """Of N examples and C classes. What divides by nothing is 0."""
+    """Of N examples and C classes."""
 
-    examples: int
     accuracy: float
     macro_f1: float  # mean of f1 over the classes that occur, as label or as prediction
     matthews: float  # in [-1, 1]; 0 as well where labels or predictions are all of one class
     confusion: np.ndarray  # int64 [C, C]; rows are labels, columns predictions
-    precision: np.ndarray  # float64 [C]: of what was predicted to be of the class, the part that is
-    recall: np.ndarray  # float64 [C]: of what is of the class, the part that was found
-    f1: np.ndarray  # float64 [C]: harmonic mean of the two
 
 
 class RegressionScores(NamedTuple):
     """Of N examples. A correlation is 0 where labels or predictions do not vary: there it is not defined."""
 
-    examples: int
     pearson: float
     spearman: float
     mean_squared_error: float
@@ -52,16 +47,12 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, num_classes: int) -> C
     confusion = np.bincount(flat, minlength=num_classes**2).reshape(num_classes, num_classes).astype(np.int64)
     right = np.diagonal(confusion).astype(np.float64)
     is_class, said_class = confusion.sum(axis=1).astype(np.float64), confusion.sum(axis=0).astype(np.float64)
-    f1 = _divide(2 * right, is_class + said_class)
+    occurs = is_class + said_class > 0
     return ClassScores(
-        examples=len(gold),
         accuracy=float(right.sum() / len(gold)),
-        macro_f1=float(f1[is_class + said_class > 0].mean()),
+        macro_f1=float((2 * right[occurs] / (is_class + said_class)[occurs]).mean()),
         matthews=_matthews(right.sum(), is_class, said_class),
         confusion=confusion,
-        precision=_divide(right, said_class),
-        recall=_divide(right, is_class),
-        f1=f1,
     )
 
 
@@ -76,7 +67,6 @@ def regression_scores(gold: np.ndarray, predicted: np.ndarray) -> RegressionScor
             "learning rate."
         )
     return RegressionScores(
-        examples=len(gold),
         pearson=_correlation(gold, predicted),
         spearman=_correlation(_ranks(gold), _ranks(predicted)),
         mean_squared_error=float(np.mean((gold - predicted) ** 2)),
@@ -95,10 +85,6 @@ def _check(gold: np.ndarray, predicted: np.ndarray) -> None:
         raise ValueError(f"labels {gold.shape} and predictions {predicted.shape} must be [N] both")
     if not len(gold):
         raise DataError("there are no examples to score.")
-
-
-def _divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 def _matthews(right: float, is_class: np.ndarray, said_class: np.ndarray) -> float:

@@ -24,7 +24,7 @@ from tpulm.special_tokens import SpecialTokens
 
 class LabelledInputs(NamedTuple):
     tokens: bert.Tokens
-    labels: Int[Array, " B"] | Float[Array, " B"]
+    labels: Int[Array, "B ..."] | Float[Array, "B ..."]
     weights: Float[Array, " B"]  # 0 for a row that only fills the batch
     row_seeds: Array  # uint32 [B, 2], for dropout
 
@@ -35,6 +35,9 @@ class Classification:
 
     The loss is the mean over the real rows of the global batch: cross-entropy in nats, or with `num_classes` None, a
     regression, the squared error.
+
+    Another fine-tuning task overrides what differs: `label_shape`, `output_shape`, `spec`, `apply`, `sums` and, where the
+    loss is not a mean over rows, `totals` and `metrics`.
     """
 
     model: ModelConfig
@@ -45,8 +48,19 @@ class Classification:
     num_classes: int | None
 
     @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Of one row."""
+        return ()
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of one row of `sequence_length`; outputs of shorter rows may be shorter along the first axis."""
+        return (self.num_classes or 1,)
+
+    @property
     def columns(self) -> dict[str, Column]:
-        return {"labels": Column((), jnp.int32 if self.num_classes else jnp.float32), "weights": Column((), jnp.float32)}
+        dtype = jnp.int32 if self.num_classes else jnp.float32
+        return {"labels": Column(self.label_shape, dtype), "weights": Column((), jnp.float32)}
 
     @cached_property
     def spec(self) -> classifier.SequenceClassifier:
@@ -69,10 +83,23 @@ class Classification:
     def totals(self, inputs: LabelledInputs) -> dict[str, Array]:
         return {"rows": jnp.sum(inputs.weights)}
 
-    def outputs(self, params: classifier.SequenceClassifier, tokens: Int[Array, "B L"]) -> Float[Array, "B C"]:
+    def outputs(self, params: classifier.SequenceClassifier, tokens: Int[Array, "B L"]) -> Float[Array, "B ..."]:
         """Logits, or numbers, of rows without dropout."""
-        described = describe(tokens.astype(jnp.int32), row_kind="segments", special=self.special)
-        return classifier.logits(params, described, config=self.model, execution=self.execution, randomness=None)
+        return self.apply(params, describe(tokens.astype(jnp.int32), row_kind="segments", special=self.special), None)
+
+    def apply(
+        self, params: classifier.SequenceClassifier, tokens: bert.Tokens, randomness: Randomness | None
+    ) -> Float[Array, "B ..."]:
+        """The model's outputs: float32 [B, *output_shape]."""
+        return classifier.logits(params, tokens, config=self.model, execution=self.execution, randomness=randomness)
+
+    def sums(self, outputs: Float[Array, "B ..."], inputs: LabelledInputs) -> dict[str, Array]:
+        """Sums over rows: the "loss", the weight of the "rows", and what else `metrics` reports."""
+        if self.num_classes is None:
+            loss = jnp.sum(jnp.square(outputs[:, 0] - inputs.labels) * inputs.weights)
+            return {"loss": loss, "rows": jnp.sum(inputs.weights)}
+        found = cross_entropy(outputs, inputs.labels, inputs.weights)
+        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
 
     def loss(
         self,
@@ -83,15 +110,10 @@ class Classification:
         dropout_key: Array | None,
     ) -> LossAndSums:
         randomness = None if dropout_key is None else Randomness(dropout_key, inputs.row_seeds)
-        out = classifier.logits(params, inputs.tokens, config=self.model, execution=self.execution, randomness=randomness)
+        outputs = self.apply(params, inputs.tokens, randomness)
         with jax.named_scope("loss"):
-            if self.num_classes is None:
-                loss = jnp.sum(jnp.square(out[:, 0] - inputs.labels) * inputs.weights)
-                sums = {"loss": loss, "rows": jnp.sum(inputs.weights)}
-            else:
-                found = cross_entropy(out, inputs.labels, inputs.weights)
-                loss, sums = found.loss, {"loss": found.loss, "correct": found.correct, "rows": found.weight}
-        return LossAndSums(loss / jnp.maximum(totals["rows"], 1.0), sums)
+            sums = self.sums(outputs, inputs)
+        return LossAndSums(sums["loss"] / jnp.maximum(totals["rows"], 1.0), sums)
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Means over rows: "loss", and of classes "accuracy"."""

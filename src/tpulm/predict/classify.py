@@ -12,21 +12,29 @@ import numpy as np
 from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled.batches import fixed_lengths
 from tpulm.labelled.examples import text_fault
-from tpulm.labelled.rows import Rows, encode_rows
+from tpulm.labelled.rows import Rows, encode_rows, fixed_lengths
+from tpulm.objectives.classification import Classification
 from tpulm.train.forward import Forward
 from tpulm.train.mesh import make_mesh, parameter_shardings, place
-from tpulm.train.tuning import classification
+from tpulm.train.tuning import make_objective
 
 
 class Outputs:
     """`config` is filled in (`FinetuneConfig.for_architecture`)."""
 
-    def __init__(self, model: LoadedModel, config: FinetuneConfig, *, num_classes: int | None):
+    def __init__(
+        self,
+        model: LoadedModel,
+        config: FinetuneConfig,
+        *,
+        num_classes: int | None,
+        objective: type[Classification] = Classification,
+    ):
         assert config.max_length is not None
         devices = jax.devices()
-        self.objective = classification(
+        self.objective = make_objective(
+            objective,
             model.config,
             config,
             num_classes=num_classes,
@@ -46,14 +54,14 @@ class Outputs:
         return jax.tree.map(place, params, parameter_shardings(self.objective.spec, self._mesh))
 
     def of(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
-        """float32 [N, C]: logits, or of a regression the number."""
+        """float32 [N, *output_shape]: logits [N, C], or of a regression the number [N, 1]."""
         return self._forward(params, rows, advance=advance)
 
 
 def log_probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Log-softmax over C, in float64."""
-    shifted = outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    """Log-softmax over C, the last axis, in float64."""
+    shifted = outputs.astype(np.float64) - outputs.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 class Classified(NamedTuple):

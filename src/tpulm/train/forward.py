@@ -1,4 +1,4 @@
-"""What a classifier says of rows: compiled once for each of a few lengths."""
+"""The outputs of a fine-tuned model for rows: compiled once for each of a few lengths."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from tpulm.labelled.batches import ordered_batches
-from tpulm.labelled.rows import Rows
+from tpulm.labelled.rows import Rows, ordered_batches
 from tpulm.nn.params import is_spec
 from tpulm.objectives.classification import Classification
 from tpulm.train.mesh import batch_sharding, parameter_shardings, replicated
@@ -22,7 +21,7 @@ _IN_FLIGHT = 4  # batches the host may be ahead of the devices
 
 
 class Forward:
-    """Logits [N, C] of rows, in their order, batch by batch on all devices of the mesh."""
+    """Outputs of rows, in their order, batch by batch on all devices of the mesh."""
 
     def __init__(self, objective: Classification, mesh: Mesh, lengths: Sequence[int]):
         shards = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -37,13 +36,13 @@ class Forward:
         )
 
     def __call__(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
-        """float32 [N, C]; `params` lie on the mesh."""
-        found = np.zeros((len(rows), self._objective.num_classes or 1), np.float32)
+        """float32 [N, *output_shape]; `params` lie on the mesh."""
+        found = np.zeros((len(rows), *self._objective.output_shape), np.float32)
         waiting: collections.deque[tuple[np.ndarray, jax.Array]] = collections.deque()
 
         def collect() -> None:
             indices, outputs = waiting.popleft()
-            found[indices] = np.asarray(outputs)[: len(indices)]
+            found[indices, : outputs.shape[1]] = np.asarray(outputs)[: len(indices)]
             advance(len(indices))
 
         for batch in ordered_batches(rows.lengths, self._lengths, batch_size=self._batch_size):

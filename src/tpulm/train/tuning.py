@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpulm.config import FinetuneConfig, ModelConfig
-from tpulm.labelled.batches import Batch, epoch_batches, fixed_lengths
-from tpulm.labelled.rows import Rows
+from tpulm.labelled.rows import Batch, Rows, epoch_batches, fixed_lengths
 from tpulm.objectives.classification import Classification
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.compiled import Compiled, execution_on
@@ -20,7 +19,7 @@ from tpulm.train.mesh import make_mesh
 
 
 class Labelled(NamedTuple):
-    """Rows and what they are labelled with: class numbers (int32 [N]) or numbers (float32 [N])."""
+    """Rows and what they are labelled with: class numbers (int32 [N]), numbers (float32 [N]), or as the task encodes them."""
 
     rows: Rows
     labels: np.ndarray
@@ -42,6 +41,7 @@ class Tuning(Compiled):
         num_classes: int | None,
         vocab_size: int,
         special: SpecialTokens,
+        objective: type[Classification] = Classification,
         devices: Sequence[Any] | None = None,
     ):
         assert config.max_length is not None
@@ -52,7 +52,15 @@ class Tuning(Compiled):
         steps = self.steps_per_epoch * config.epochs
         self.settings = config.training(steps, batch_size=batch_size, steps_per_epoch=self.steps_per_epoch)
         super().__init__(
-            classification(model, config, num_classes=num_classes, vocab_size=vocab_size, special=special, devices=devices),
+            make_objective(
+                objective,
+                model,
+                config,
+                num_classes=num_classes,
+                vocab_size=vocab_size,
+                special=special,
+                devices=devices,
+            ),
             self.settings.optimizer,
             config.hardware,
             sequence_length=config.max_length,
@@ -110,7 +118,7 @@ class Epochs:
 
     def _columns(self, batch: Batch) -> dict[str, np.ndarray]:
         size, real = self._size, len(batch.indices)
-        labels = np.zeros(size, self._data.labels.dtype)
+        labels = np.zeros((size, *self._data.labels.shape[1:]), self._data.labels.dtype)
         labels[:real] = self._data.labels[batch.indices]
         weights = (np.arange(size) < real).astype(np.float32)
         tokens = self._data.rows.padded(batch.indices, rows=size, length=batch.length, pad=self._pad)
@@ -127,7 +135,8 @@ def _batch_size(config: FinetuneConfig, num_rows: int, devices: Sequence[Any]) -
     return min(config.batch_size, -(-num_rows // unit) * unit)
 
 
-def classification(
+def make_objective(
+    kind: type[Classification],
     model: ModelConfig,
     config: FinetuneConfig,
     *,
@@ -140,7 +149,7 @@ def classification(
     assert config.max_length is not None
     if config.dropout is not None:
         model = model.model_copy(update={"dropout": config.dropout, "attention_dropout": config.dropout})
-    return Classification(
+    return kind(
         model=model,
         execution=execution_on(devices, config.hardware, config.compute_dtype),
         sequence_length=config.max_length,

@@ -1,0 +1,293 @@
+"""Fine-tuning tasks under their names: what labels are, how the model is scored, and what is wrong with it, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tpulm.config import FinetuneConfig
+from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
+from tpulm.corpus.documents import Reason
+from tpulm.errors import DataError
+from tpulm.labelled import Examples, LabelSet, class_scores, label_fault, numbers, regression_scores
+from tpulm.labelled.rows import Rows, encode_rows
+from tpulm.objectives.classification import Classification
+from tpulm.predict.classify import log_probabilities
+from tpulm.tokenization import UNKNOWN_WARNING, SpecialTokens, Tokenization
+from tpulm.train.tuning import Labelled
+
+_NEARLY_ALL = 0.99  # of the answers, when they count as one
+_HARDLY_ANY = 0.05  # of the labels' deviation, when a regression's answers count as one
+_MANY_CUT = 0.1  # of the texts
+
+
+class Mistake(NamedTuple):
+    """`confidence` is the probability given to the wrong label, or of a regression the distance from the true number."""
+
+    text: str
+    pair: str | None
+    label: Any
+    predicted: Any
+    confidence: float
+    place: str  # where the example stands
+
+
+class Task:
+    """What a task must say; all but `scores` and `predictions` has defaults for one label for a text, or a pair of texts.
+
+    `outputs` are float32 [N, *output_shape] of the objective, `labels` what `encode` gave, `names` the classes (of a task
+    without classes none).
+    """
+
+    kind = "A model"  # begins a sentence of the model card
+    mistakes_are = ("Most confident mistakes", "confidence")  # a title, and what `Mistake.confidence` is
+    has_classes = True  # whether outputs are classes with names
+    objective: type[Classification] = Classification  # the head and the loss
+
+    def label_fault(self, label: Any) -> tuple[Reason, str] | None:
+        """Why a value of the data is no label; rows with such values are refused, or left out."""
+        return label_fault(label)
+
+    def learn(self, examples: Examples) -> LabelSet:
+        """The classes of training examples. Raises DataError for labels that are no classes."""
+        return LabelSet.of(examples)
+
+    def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray | None:
+        """int [N]: of each of these a share is held out as dev; None: of all examples together."""
+        return None
+
+    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+        """[N, *label_shape] of the objective. Raises DataError for unknown labels and, with `learn`, nothing to learn."""
+        raise NotImplementedError
+
+    def encode(
+        self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
+    ) -> Labelled:
+        """Rows of token ids with their labels. A task with labels per token overrides this, since they depend on the tokens."""
+        rows = encode_rows(tokenization, examples.texts, examples.pairs, max_length=max_length)
+        return Labelled(rows, self.labels(examples, classes, learn=learn))
+
+    def scores(self, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """Every metric that the task was registered with, and others."""
+        raise NotImplementedError
+
+    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
+        """An answer for each text, as the training examples have their labels."""
+        raise NotImplementedError
+
+    def confusion(self, outputs: np.ndarray, labels: np.ndarray) -> list[list[int]] | None:
+        """Examples by true and predicted class."""
+        return None
+
+    def mistakes(self, examples: Examples, labels: np.ndarray, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+        """What the model gets wrong, the most confident first."""
+        return []
+
+    def doubts(
+        self,
+        outputs: np.ndarray,
+        labels: np.ndarray,
+        *,
+        training_labels: np.ndarray,
+        config: FinetuneConfig,
+        names: tuple[str, ...],
+    ) -> list[str]:
+        """What its outputs on dev say against a model, in words."""
+        return []
+
+
+class TextClassification(Task):
+    kind = "A classifier"
+
+    def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray:
+        assert classes is not None
+        return classes.encode(examples)
+
+    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+        assert classes is not None
+        labels = classes.encode(examples)
+        if learn and len(np.unique(labels)) < 2:
+            only = classes.names[int(labels[0])]
+            raise DataError(
+                f"all {len(examples):,} examples are labelled '{only}'; to tell classes apart, examples of at least two are "
+                "needed"
+            )
+        return labels
+
+    def scores(self, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """The loss is in nats."""
+        scores = class_scores(labels, outputs.argmax(axis=1), outputs.shape[1])
+        chosen = log_probabilities(outputs)[np.arange(len(labels)), labels]
+        return {
+            "accuracy": scores.accuracy,
+            "macro_f1": scores.macro_f1,
+            "matthews": scores.matthews,
+            "loss": float(-chosen.mean()),
+        }
+
+    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
+        assert classes is not None
+        return [classes.values[index] for index in outputs.argmax(axis=1)]
+
+    def confusion(self, outputs: np.ndarray, labels: np.ndarray) -> list[list[int]]:
+        return class_scores(labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
+
+    def mistakes(self, examples: Examples, labels: np.ndarray, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+        predicted = outputs.argmax(axis=1)
+        confidence = np.exp(log_probabilities(outputs).max(axis=1))
+        wrong = np.flatnonzero(predicted != labels)
+        said = [names[label] for label in labels], [names[label] for label in predicted]
+        return _ordered_mistakes(examples, wrong, *said, confidence)
+
+    def doubts(
+        self,
+        outputs: np.ndarray,
+        labels: np.ndarray,
+        *,
+        training_labels: np.ndarray,
+        config: FinetuneConfig,
+        names: tuple[str, ...],
+    ) -> list[str]:
+        if len(np.unique(labels)) < 2:
+            return []
+        found, scores = list[str](), self.scores(outputs, labels)
+        name, counts = config.chosen_by, np.bincount(outputs.argmax(axis=1))
+        only, commonest = int(counts.argmax()), int(np.bincount(training_labels).argmax())
+        if counts[only] >= _NEARLY_ALL * len(labels):
+            found.append(
+                f"it answers {names[only]} to {counts[only] / len(labels):.0%} of dev, where {np.mean(labels == only):.0%} are "
+                f"labelled so (macro F1 {scores['macro_f1']:.3f})"
+            )
+        of_constant = getattr(class_scores(labels, np.full_like(labels, commonest), outputs.shape[1]), name)
+        if not config.is_better(scores[name], of_constant):
+            found.append(
+                f"its {_shown(name, scores[name])} is no better than that of always answering {names[commonest]} "
+                f"({of_constant:.4f})"
+            )
+        return found
+
+
+class TextRegression(Task):
+    kind = "A regression"
+    mistakes_are = ("Farthest off", "distance")
+    has_classes = False
+
+    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+        labels = numbers(examples)
+        if learn and np.all(labels == labels[0]):
+            raise DataError(
+                f"all {len(examples):,} examples are labelled {labels[0]:g}; to learn numbers takes at least two of them"
+            )
+        return labels
+
+    def scores(self, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        found = regression_scores(labels, outputs[:, 0])._asdict()
+        return {name: found[name] for name in METRICS["regression"]}
+
+    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
+        return outputs[:, 0].tolist()
+
+    def mistakes(self, examples: Examples, labels: np.ndarray, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+        """All examples, the farthest off first."""
+        distance = np.abs(outputs[:, 0] - labels)
+        return _ordered_mistakes(examples, np.arange(len(labels)), labels.tolist(), outputs[:, 0].tolist(), distance)
+
+    def doubts(
+        self,
+        outputs: np.ndarray,
+        labels: np.ndarray,
+        *,
+        training_labels: np.ndarray,
+        config: FinetuneConfig,
+        names: tuple[str, ...],
+    ) -> list[str]:
+        found, spread, constant = list[str](), float(labels.std()), float(training_labels.mean())
+        if outputs.std() <= _HARDLY_ANY * spread:
+            found.append(
+                f"it answers {outputs.mean():.3g} to everything: its answers deviate by {outputs.std():.2g}, the labels by "
+                f"{spread:.2g}"
+            )
+        error = self.scores(outputs, labels)["mean_squared_error"]
+        of_constant = float(np.mean((labels - constant) ** 2))
+        if error >= of_constant:
+            found.append(
+                f"its mean squared error on dev, {error:.4f}, is no better than that of always answering {constant:.3g}, the "
+                f"mean of the training labels ({of_constant:.4f})"
+            )
+        return found
+
+
+_REGISTRY: dict[str, Task] = {"classification": TextClassification(), "regression": TextRegression()}
+
+
+def register_task(name: str, task: Task, *, metrics: Mapping[str, Literal["highest", "lowest"]]) -> None:
+    """From now on `task = name` is a setting of fine-tuning.
+
+    `metrics` are those of its `scores` that may choose the best epoch, the default first, and which of their values is best.
+    """
+    METRICS[name] = dict(metrics)
+    for metric in metrics:
+        METRIC_NAMES.add(metric)
+    _REGISTRY[name] = task
+    TASKS.add(name)
+
+
+def find_task(config: FinetuneConfig) -> Task:
+    return _REGISTRY[config.task]
+
+
+def doubts_about_model(
+    outputs: np.ndarray,
+    labels: np.ndarray,
+    *,
+    training_labels: np.ndarray,
+    before: float,
+    config: FinetuneConfig,
+    names: tuple[str, ...],
+) -> list[str]:
+    """What its outputs on dev say against a model; `before` is the score that it was chosen by, before the first step."""
+    task, name = find_task(config), config.chosen_by
+    found = task.doubts(outputs, labels, training_labels=training_labels, config=config, names=names)
+    value = task.scores(outputs, labels)[name]
+    if not config.is_better(value, before):
+        found.append(f"training did not help: its {_shown(name, value)} is no better than before the first step ({before:.4f})")
+    return found
+
+
+def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, special: SpecialTokens) -> list[str]:
+    """Where many texts were cut, or many of their tokens are unknown."""
+    found, share = list[str](), rows.cut / max(1, len(rows))
+    if share >= _MANY_CUT:
+        holds = int(np.quantile(rows.whole_lengths, 0.95, method="higher"))
+        most = f", and the model reads at most {max_positions}" if holds > max_positions else ""
+        found.append(
+            f"{share:.0%} of the texts are longer than {max_length} tokens and were cut; max_length = {holds} would hold 95% "
+            f"of them{most}"
+        )
+    unknown = np.count_nonzero(rows.ids == special.unknown)
+    unknown_fraction = unknown / max(1, np.count_nonzero((rows.ids != special.cls) & (rows.ids != special.sep)))
+    if unknown_fraction >= UNKNOWN_WARNING:
+        found.append(f"{unknown_fraction:.0%} of the texts' tokens are unknown: the model's vocabulary does not fit them")
+    return found
+
+
+def _shown(metric: str, value: float) -> str:
+    return f"{metric.replace('_', ' ')} on dev, {value:.4f},"
+
+
+def _ordered_mistakes(
+    examples: Examples, wrong: np.ndarray, labels: list[Any], predicted: list[Any], confidence: np.ndarray
+) -> list[Mistake]:
+    return [
+        Mistake(
+            examples.texts[i],
+            None if examples.pairs is None else examples.pairs[i],
+            labels[i],
+            predicted[i],
+            round(float(confidence[i]), 6),
+            examples.places[i],
+        )
+        for i in wrong[np.argsort(-confidence[wrong], kind="stable")]
+    ]

@@ -1,0 +1,36 @@
+"""`tpulm` commands, in this process or in one of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from typer.testing import CliRunner
+
+from tpulm.cli.app import app
+from tpulm.errors import TpulmError
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def invoke(*arguments: object) -> Done:
+    """A command in this process; the message of an error ends `stderr`, as `main` prints it. Other exceptions are raised."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, TpulmError):
+        return Done(result.exception.exit_code, result.stdout, f"{result.stderr}error: {result.exception}\n")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def run_process(
+    *arguments: object, cwd: Path | None = None, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
