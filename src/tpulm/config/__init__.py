@@ -5,9 +5,9 @@ configuration is written down and compared. Importing this package loads pydanti
 """
 
 from tpulm.config.finetune import FinetuneConfig
-from tpulm.config.phases import Phase, phase_at, phases_of
 from tpulm.config.resolve import (
     Change,
+    Start,
     canonical_json,
     changes,
     differences,
@@ -31,13 +31,15 @@ from tpulm.config.schema import (
     ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
+    Phase,
     PhaseConfig,
     RunConfig,
     SourceConfig,
     TokenizerConfig,
     TrainConfig,
+    phase_at,
+    phases_of,
 )
-from tpulm.config.starting import Start
 
 __all__ = [
     "OBJECTIVES",

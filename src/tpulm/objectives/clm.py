@@ -8,6 +8,8 @@ predicted from [SEP] alone, and a text's end, [SEP], from the text. As rows begi
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
