@@ -61,9 +61,6 @@ class TestExtends:
         a, b = tmp_path.resolve() / "a.toml", tmp_path.resolve() / "b.toml"
         assert f"circle: {a} -> {b} -> {a}" in found
 
-    def test_a_file_that_extends_itself(self, tmp_path: Path):
-        assert "circle" in message_of(write(tmp_path, "self.toml", 'extends = "self.toml"\n'))
-
     def test_a_missing_base_names_both_files(self, tmp_path: Path):
         path = write(tmp_path, "run.toml", 'extends = "nowhere.toml"\n')
         found = message_of(path)
@@ -72,9 +69,6 @@ class TestExtends:
 
     def test_a_misspelt_recipe_is_suggested(self):
         assert "Did you mean 'bert-base'?" in message_of("bert-bse")
-
-    def test_extends_of_the_wrong_type(self, tmp_path: Path):
-        assert "extends must be the name" in message_of(write(tmp_path, "run.toml", "extends = 3\n"))
 
 
 class TestPaths:

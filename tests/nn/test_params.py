@@ -12,7 +12,6 @@ from tpulm.nn.params import (
     decays,
     initialize,
     named_leaves,
-    ones,
     param,
     parameters,
     shapes,
@@ -76,12 +75,6 @@ def test_truncated_normal_is_cut_at_two_deviations():
     assert np.abs(values).max() <= 0.04
     assert values.std() == pytest.approx(0.02 * 0.87962566, rel=0.02)  # of a normal cut at two deviations
     assert values.mean() == pytest.approx(0.0, abs=3e-4)
-
-
-def test_ones_and_zeros():
-    key = jax.random.key(0)
-    assert ones(key, (3,)).tolist() == [1.0] * 3
-    assert zeros(key, (2,)).tolist() == [0.0] * 2
 
 
 def test_axes_must_name_every_dimension():

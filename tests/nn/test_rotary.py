@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpulm.nn.rotary import rotate, rotation
+from tpulm.nn.attention import rotate, rotation
 
 B, H, L, K = 2, 3, 7, 8
 POSITIONS = jnp.asarray([[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 0, 1, 2, 3]], jnp.int32)

@@ -83,20 +83,6 @@ def test_labels_positions_and_weights_belong_together():
         np.testing.assert_array_equal(after[untouched], before[untouched])
 
 
-def test_a_row_without_candidates_has_no_weight():
-    masked = draw(np.stack([row(0), row(2)]))
-    assert not masked.weights.any()
-    np.testing.assert_array_equal(masked.ids, np.stack([row(0), row(2)]))
-
-
-def test_every_candidate_is_equally_likely():
-    ids = np.broadcast_to(row(22), (DRAWS, 40))
-    masked = draw(ids)
-    counts = np.bincount(masked.positions[masked.weights > 0], minlength=40)
-    assert counts[[0, 21]].sum() == counts[22:].sum() == 0
-    assert_shares(counts[1:21], np.full(20, DRAWS * 3 / 20))
-
-
 def test_every_pair_of_candidates_is_equally_likely():
     """Without replacement: 2 of 5 candidates, 10 pairs."""
     masked = draw(np.broadcast_to(row(7), (DRAWS, 40)), law=LAW._replace(mask_fraction=0.3))
@@ -144,11 +130,6 @@ def test_a_rows_mask_depends_on_its_key_alone():
     part = mask(jnp.asarray(ids[3:7]), keys[3:7], LAW)
     for a, b in zip(whole, part, strict=True):
         np.testing.assert_array_equal(a[3:7], b)
-
-
-def test_masks_are_drawn_anew_for_another_key():
-    ids = np.stack([row(40)] * 8)
-    assert not np.array_equal(draw(ids, seed=0).positions, draw(ids, seed=1).positions)
 
 
 def test_budget_larger_than_the_row():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.objectives.sampling import sample_tokens
+from tpulm.objectives.rtd import sample_tokens
 
 V = 384
 DRAWS = 20_000

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from test_masking import CLS, DRAWS, LAW, MASK, PAD, SEP, assert_shares, row
 
 from tpulm.config import ObjectiveConfig, RunConfig
-from tpulm.objectives.masking import MaskedRows, MaskingLaw, mask_rows, masking_law
-from tpulm.objectives.whole_words import draw_words, most_rounds
+from tpulm.objectives.masking import MaskedRows, MaskingLaw, draw_words, mask_rows, masking_law, most_rounds
 
 L = 40
 WORDS = (1, 2, 3, 1, 2, 4, 1, 2, 1, 3)  # 20 tokens
@@ -103,19 +102,6 @@ def test_the_rounds_are_enough_for_the_worst_row(length: int, room: int, rounds:
     assert int(chosen.sum()) == rounds
 
 
-def test_never_half_a_word():
-    ids, starts = row_of_words()
-    number = number_of(ids, LAW._replace(mask_fraction=0.2))
-    assert number == 4
-    masked = draw(np.stack([ids] * 500), np.stack([starts] * 500), law=LAW._replace(mask_fraction=0.2))
-    words = words_of(ids, starts, number)
-    assert [len(word) for word in words] == list(WORDS)
-    for positions, weights in zip(masked.positions, masked.weights, strict=True):
-        chosen = set(positions[weights > 0].tolist())
-        assert len(chosen) == int(weights.sum()) == number, "a word of one token is always left"
-        assert all(set(word) <= chosen or not set(word) & chosen for word in words)
-
-
 def test_every_word_is_drawn_as_often_as_in_googles_walk():
     """Against their loop over shuffled words, by how often each word of ten is taken; 22 tokens, 3 predictions."""
     ids, starts = row_of_words()
@@ -134,24 +120,6 @@ def test_every_word_is_drawn_as_often_as_in_googles_walk():
     share = simulated / rounds
     deviation = (counts - DRAWS * share) / np.sqrt(2 * DRAWS * share * (1 - share))  # both are samples of DRAWS walks
     assert np.abs(deviation).max() < 4.5, deviation
-
-
-def test_words_of_one_length_are_equally_likely():
-    ids, starts = row_of_words((2,) * 10)
-    masked = draw(np.broadcast_to(ids, (DRAWS, L)), np.broadcast_to(starts, (DRAWS, L)), law=LAW._replace(mask_fraction=0.19))
-    assert (masked.weights.sum(axis=1) == 4).all()
-    counts = np.bincount(masked.positions[masked.weights > 0], minlength=L)[1:21:2]
-    # 2 of 10 without replacement: the counts' covariance makes chi-square smaller by (1 - 2/10) * 10/9
-    assert_shares(counts, np.full(10, DRAWS / 5))
-
-
-def test_the_share_of_masked_tokens_is_that_of_single_tokens():
-    rng = np.random.default_rng(0)
-    ids = np.stack([row(40)] * 2000)
-    starts = rng.random(ids.shape) < 0.6
-    words, tokens = draw(ids, starts), draw(ids, np.ones_like(starts))
-    assert (tokens.weights.sum(axis=1) == 6).all()
-    assert 0.995 < words.weights.sum() / tokens.weights.sum() <= 1.0
 
 
 def test_each_token_of_a_word_is_replaced_by_itself():
@@ -177,33 +145,6 @@ def test_labels_and_what_stays():
         untouched[chosen] = False
         np.testing.assert_array_equal(after[untouched], before[untouched])
     assert (masked.weights.sum(axis=1) > 0).reshape(20, 5).all(axis=0).tolist() == [True, True, True, False, False]
-
-
-def test_rows_of_padding_stay():
-    ids = np.zeros((3, L), np.int32)
-    masked = draw(ids, np.ones((3, L), np.int8))
-    assert not masked.weights.any()
-    np.testing.assert_array_equal(masked.ids, ids)
-
-
-def test_a_row_that_is_one_word_is_masked_in_pieces():
-    ids, starts = row_of_words((30,))
-    masked = draw(np.stack([ids] * 300), np.stack([starts] * 300))
-    number = number_of(ids, LAW)
-    assert number == 5 and (masked.weights.sum(axis=1) == 5).all()
-    first = masked.positions.min(axis=1, where=masked.weights > 0, initial=L)
-    assert set(first.tolist()) == set(range(1, 31, 5)), "each piece is drawn now and then"
-
-
-def test_words_end_at_marks():
-    """In a packed row and before a second segment a word begins after each mark, whatever is said of it."""
-    ids = np.full(L, 20, np.int32)
-    ids[[0, 11, 24]], ids[[10, 23, 39]] = CLS, SEP
-    ids[12:14] = 21
-    masked = draw(np.stack([ids] * 500), np.zeros((500, L), np.int8), law=LAW._replace(max_predictions=9, mask_fraction=0.225))
-    for positions, weights in zip(masked.positions, masked.weights, strict=True):
-        assert set(positions[weights > 0].tolist()) in (set(range(1, 10)), set(range(12, 21)), set(range(25, 34)),
-                                                        {21, 22, *range(34, 39)})  # fmt: skip
 
 
 def test_a_rows_mask_depends_on_its_key_alone():

@@ -21,7 +21,7 @@ class Compiler:
     """Needs so many bytes for each row that is computed at once, by how much is kept; and the state."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, per_row: dict[str, float], state: float = 0.0, parameters: int = 0):
-        from tpulm.plan import fitting as module
+        from tpulm.plan import estimate as module
 
         self.per_row, self.state, self.tried = per_row, state, []
         monkeypatch.setattr(module, "plan", self.plan)

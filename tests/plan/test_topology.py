@@ -9,7 +9,7 @@ import pytest
 
 from tpulm import accelerators
 from tpulm.errors import MissingExtra
-from tpulm.plan import topology
+from tpulm.plan import analysis
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'"
@@ -42,7 +42,7 @@ def test_the_shape_of_a_slice(name: str, shape: str):
 @pytest.mark.parametrize("name", ["v2-8", "v3-32", "v4-8", "v4-16", "v5litepod-1", "v5litepod-8", "v5p-8", "v6e-8", "tpu7x-8"])
 def test_the_devices_are_those_of_the_catalogue(name: str):
     accelerator = accelerators.find(name)
-    devices = topology.devices_of(accelerator)
+    devices = analysis.devices_of(accelerator)
     assert len(devices) == accelerator.devices
     assert len({device.process_index for device in devices}) == accelerator.hosts
     assert accelerators.from_device_kind(devices[0].device_kind) == pytest.approx(accelerator.peak_flops_per_device)
@@ -54,4 +54,4 @@ def test_without_the_compiler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(MissingExtra, match=r"pip install -e '\.\[tpu\]'"):
-        topology.devices_of(accelerators.find("v3-8"))
+        analysis.devices_of(accelerators.find("v3-8"))

@@ -151,13 +151,13 @@ def test_a_damaged_one_is_set_aside_aloud_and_the_one_before_is_taken(folder: Pu
 
 
 def test_one_of_another_format_is_refused_and_left_alone(folder: PurePath):
-    """Such as an older tpulm wrote, which did not number its format."""
+    """One that another version of tpulm wrote."""
     save(folder, 1, 2)
     sealed = storage.read_json(folder / "2" / "objects.json")
     del sealed["format_version"]
     storage.write_json(folder / "2" / "objects.json", sealed)
     with pytest.raises(
-        CheckpointError, match=r"2 is of an older tpulm, which counted batches .* \(format 1, .* reads 2\).*--init"
+        CheckpointError, match=r"2 was written by another version of tpulm \(format None, this one reads 2\).*--init"
     ):
         restored_step(folder)
     assert storage.walk(folder / "2") and not storage.exists(folder.parent / "damaged")

@@ -11,24 +11,24 @@ import pytest
 
 from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.train import compile_cache
+from tpulm.train import program
 
 WORKDIR = "gs://runs/my run [1]"
 PROGRAM = f"""
 import json
 import jax, jax.numpy as jnp
 from tpulm import storage
-from tpulm.train import compile_cache
+from tpulm.train import program
 
 def long(x):
     for number in range(500):
         x = jnp.sin(x) * number + jnp.where(x > number, x, -x)
     return x
 
-compile_cache._LEAST_SECONDS = 0.2  # a machine may be fast
-compile_cache.keep_compiled(storage.as_path({WORKDIR!r}))
+program._LEAST_SECONDS = 0.2  # a machine may be fast
+program.keep_compiled(storage.as_path({WORKDIR!r}))
 value = float(jax.jit(long)(jnp.float32(1.0)))
-print(json.dumps([value, *compile_cache.compiling(), jax.config.values["jax_compilation_cache_dir"]]))
+print(json.dumps([value, *program.compiling(), jax.config.values["jax_compilation_cache_dir"]]))
 """
 
 
@@ -36,14 +36,14 @@ print(json.dumps([value, *compile_cache.compiling(), jax.config.values["jax_comp
 def compile_it(gcs: Emulator, user_environment: dict[str, str]) -> Any:
     """Compiles something in a process of its own: (value, what it compiled, where programs are kept)."""
 
-    def run(**variables: str) -> tuple[float, compile_cache.Compiling, str]:
+    def run(**variables: str) -> tuple[float, program.Compiling, str]:
         environment = {**user_environment, **gcs.environment, **variables}
         if not variables:
             del environment["JAX_COMPILATION_CACHE_DIR"]
         done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         value, *compiled, folder = json.loads(done.stdout)
-        return value, compile_cache.Compiling(*compiled), folder
+        return value, program.Compiling(*compiled), folder
 
     return run
 
@@ -74,6 +74,6 @@ def test_old_programs_make_room(gcs: Emulator):
     folder = storage.as_path(f"{WORKDIR}/compiled")
     for number in range(4):
         storage.write_atomic(folder / f"{number}-cache", b"x" * 100)
-    compile_cache.make_room(folder, 250)
+    program.make_room(folder, 250)
     assert sorted(storage.walk(folder)) == ["2-cache", "3-cache"]
-    compile_cache.make_room(storage.as_path("gs://nobody-has-this/w/compiled"))
+    program.make_room(storage.as_path("gs://nobody-has-this/w/compiled"))

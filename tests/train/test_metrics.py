@@ -9,15 +9,6 @@ from tpulm.train.metrics import MetricsLog, read_metrics
 from tpulm.train.throughput import Meter, Rate
 
 
-def test_union_of_attempts_takes_the_latest(tmp_path: Path) -> None:
-    for first, losses in ((0, {1: 3.0, 2: 2.0, 3: 1.5}), (2, {3: 1.25, 4: 1.0})):
-        log = MetricsLog(tmp_path, first_step=first)
-        for step, loss in losses.items():
-            log.write("train", step, {"loss": loss})
-        log.close()
-    assert [(r.step, r.values["loss"]) for r in read_metrics(tmp_path)] == [(1, 3.0), (2, 2.0), (3, 1.25), (4, 1.0)]
-
-
 def test_a_torn_last_line_is_left_out_and_another_is_an_error(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path, first_step=0)
     log.write("train", 1, {"loss": 1.0})
@@ -28,15 +19,6 @@ def test_a_torn_last_line_is_left_out_and_another_is_an_error(tmp_path: Path) ->
     path.write_bytes(path.read_bytes() + b"\n")
     with pytest.raises(StorageError, match=r"0001.jsonl, line 2: not valid JSON"):
         read_metrics(tmp_path)
-
-
-def test_each_attempt_has_a_file(tmp_path: Path) -> None:
-    attempts = []
-    for _ in range(3):
-        log = MetricsLog(tmp_path, first_step=0)
-        attempts.append(log.attempt)
-        log.close()
-    assert attempts == [1, 2, 3]
 
 
 def test_the_meter_leaves_pauses_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path, PurePath
 
@@ -9,7 +10,8 @@ import pytest
 
 from tpulm import storage
 from tpulm.errors import StorageError
-from tpulm.train import sealing
+from tpulm.train import checkpoint
+from tpulm.train.checkpoint import SEAL
 
 ARRAYS = {"['params']['w']": 7, "['step']": 2**32 - 1}
 
@@ -22,20 +24,18 @@ def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> PurePath:
         folder = storage.as_path("gs://runs/w/checkpoints/12")
     for name, size in (("state/d/0", 1000), ("state/manifest.ocdbt", 10), ("metadata/x", 0), ("_CHECKPOINT_METADATA", 5)):
         storage.write_atomic(folder / name, bytes(range(256)) * 4 if size == 1000 else b"x" * size)
-    sealing.seal(folder, ARRAYS)
+    checkpoint.seal(folder, ARRAYS)
     storage.write_atomic(folder / "_CHECKPOINT_METADATA", "written again, later")
     storage.write_atomic(folder / "commit_success.txt", "")
     return folder
 
 
 def test_a_checkpoint_that_is_whole(sealed: PurePath):
-    assert sealing.damage(sealed) is None
-    assert sealing.array_checksums(sealed) == ARRAYS
-    assert list(storage.read_json(sealed / sealing.SEAL)["objects"]) == ["metadata/x", "state/d/0", "state/manifest.ocdbt"]
-
-
-def test_the_seal_is_the_same_everywhere(sealed: PurePath):
-    assert storage.read_json(sealed / sealing.SEAL)["objects"]["state/manifest.ocdbt"] == {"bytes": 10, "crc32c": "IHuXmg=="}
+    assert checkpoint.damage(sealed) is None
+    assert checkpoint.array_checksums(sealed) == ARRAYS
+    objects = storage.read_json(sealed / SEAL)["objects"]
+    assert list(objects) == ["metadata/x", "state/d/0", "state/manifest.ocdbt"]
+    assert objects["state/manifest.ocdbt"] == {"bytes": 10, "crc32c": "IHuXmg=="}, "on disk as in Cloud Storage"
 
 
 def flip(path: PurePath) -> None:
@@ -45,29 +45,13 @@ def flip(path: PurePath) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
-    "missing": (lambda folder: storage.remove(folder / "state" / "d" / "0"), r"^state/d/0 is missing$"),
-    "empty one missing": (lambda folder: storage.remove(folder / "metadata" / "x"), r"^metadata/x is missing$"),
+    "missing": (lambda folder: storage.remove(folder / "metadata/x"), r"^metadata/x is missing$"),
     "cut": (lambda folder: storage.write_atomic(folder / "state/d/0", b"123"), r"^state/d/0 has 3 bytes, not 1024$"),
-    "flipped": (
-        lambda folder: flip(folder / "state" / "d" / "0"),
-        r"^state/d/0 has another checksum than when it was written$",
-    ),
-    "no seal": (lambda folder: storage.remove(folder / sealing.SEAL), r"^objects\.json is missing$"),
-    "torn seal": (
-        lambda folder: storage.write_atomic(folder / sealing.SEAL, '{"objects": {'),
-        r"^objects\.json is not .* JSON",
-    ),
-    "other seal": (lambda folder: storage.write_json(folder / sealing.SEAL, []), r"^objects\.json is not a list of objects"),
-    "odd seal": (
-        lambda folder: storage.write_json(folder / sealing.SEAL, {"objects": ["x"]}),
-        r"^objects\.json is not a list of objects",
-    ),
-    "bare seal": (
-        lambda folder: storage.write_json(folder / sealing.SEAL, {"objects": {"state/d/0": {}}}),
-        r"^objects\.json is not a list of objects",
-    ),
-    "binary seal": (lambda folder: storage.write_atomic(folder / sealing.SEAL, b"\xff\x00"), r"^objects\.json is not .* JSON"),
-    "nothing": (lambda folder: storage.remove(folder), r"^objects\.json is missing$"),
+    "flipped": (lambda folder: flip(folder / "state/d/0"), r"^state/d/0 has another checksum than when it was written$"),
+    "no seal": (lambda folder: storage.remove(folder / SEAL), r"^objects\.json is missing$"),
+    "torn seal": (lambda folder: storage.write_atomic(folder / SEAL, b"{\xff"), r"^objects\.json is not .* JSON"),
+    "other seal": (lambda folder: storage.write_json(folder / SEAL, {"objects": ["x"]}), r"is not a list of objects"),
+    "bare seal": (lambda folder: storage.write_json(folder / SEAL, {"objects": {"metadata/x": {}}}), r"not a list of objects"),
 }
 
 
@@ -75,22 +59,19 @@ DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
 def test_damage_is_named(sealed: PurePath, kind: str):
     damaging, message = DAMAGES[kind]
     damaging(sealed)
-    found = sealing.damage(sealed)
-    assert found is not None
-    with pytest.raises(StorageError, match=message):
-        raise StorageError(found)
+    assert re.search(message, checkpoint.damage(sealed) or "")
 
 
 def test_a_name_more_is_no_damage(sealed: PurePath):
     storage.write_atomic(sealed / "state" / "descriptor", "x")
-    assert sealing.damage(sealed) is None
+    assert checkpoint.damage(sealed) is None
 
 
 def test_an_outage_is_no_damage(gcs, monkeypatch: pytest.MonkeyPatch):
     folder = storage.as_path("gs://runs/12")
     storage.write_atomic(folder / "x", "x")
-    sealing.seal(folder, {})
+    checkpoint.seal(folder, {})
     monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.1)
     gcs.faults.set(error_rate=1, match=r"objects\.json")
     with pytest.raises(StorageError, match="did not answer"):
-        sealing.damage(folder)
+        checkpoint.damage(folder)

@@ -232,7 +232,7 @@ def _agree(
 def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
     """Raises ConfigError for a corpus that is not there, before anything that takes long."""
     from tpulm import storage
-    from tpulm.config.source import DATASETS
+    from tpulm.config.schema import DATASETS
     from tpulm.corpus import find_files
 
     datasets = [source.path for source in config.corpus.sources if source.format in DATASETS]
@@ -299,7 +299,7 @@ def _follow(folder: PurePath, project: str) -> Job | None:
 
 def _detach(folder: PurePath, as_json: bool) -> None:
     """A process of its own that outlives this one and its terminal."""
-    from tpulm.train.compile_cache import cache_folder
+    from tpulm.train.program import cache_folder
 
     log = cache_folder("supervisors") / f"{folder.name}-{int(time.time())}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

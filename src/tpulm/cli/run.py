@@ -244,7 +244,7 @@ def evaluate(
 def _sources(config: RunConfig, paths: list[str], settings: dict[str, str | None]) -> list[SourceConfig]:
     """Files of text; what is not set is as in the run's first source of files."""
     from tpulm.config import SourceConfig
-    from tpulm.config.source import DATASETS
+    from tpulm.config.schema import DATASETS
     from tpulm.config.validation import validated
 
     given = {name: value for name, value in settings.items() if value is not None}

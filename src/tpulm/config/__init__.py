@@ -5,9 +5,9 @@ configuration is written down and compared. Importing this package loads pydanti
 """
 
 from tpulm.config.finetune import FinetuneConfig
-from tpulm.config.phases import Phase, phase_at, phases_of
 from tpulm.config.resolve import (
     Change,
+    Start,
     canonical_json,
     changes,
     differences,
@@ -20,6 +20,7 @@ from tpulm.config.resolve import (
     recipe_text,
 )
 from tpulm.config.schema import (
+    CORPUS_FORMATS,
     OBJECTIVES,
     SCHEDULES,
     CheckpointConfig,
@@ -31,14 +32,15 @@ from tpulm.config.schema import (
     ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
+    Phase,
     PhaseConfig,
     RunConfig,
     SourceConfig,
     TokenizerConfig,
     TrainConfig,
+    phase_at,
+    phases_of,
 )
-from tpulm.config.source import CORPUS_FORMATS
-from tpulm.config.starting import Start
 
 __all__ = [
     "CORPUS_FORMATS",

@@ -10,6 +10,7 @@ from tpulm.config.schema import (
     CheckpointConfig,
     Fraction,
     HardwareConfig,
+    Names,
     OptimizerConfig,
     Positive,
     PositiveFloat,
@@ -17,7 +18,6 @@ from tpulm.config.schema import (
     Settings,
     TrainConfig,
 )
-from tpulm.config.settings import Names
 from tpulm.errors import ConfigError
 
 # By task: the metrics that may choose the best epoch, the default first, and which of their values is best.

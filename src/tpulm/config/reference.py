@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tpulm.config.settings import Names
+from tpulm.config.schema import Names, settings_class
 
 _WORDS: Final = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "none"}
 _BOUNDS: Final = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -41,9 +41,9 @@ class Group(NamedTuple):
 def groups_of(model: type[BaseModel], name: str = "", *, many: bool = False) -> Iterator[Group]:
     """The model's own settings, then those of each group below it."""
     meanings, hints = _meanings(model), get_type_hints(model, include_extras=True)
-    settings, below = [], []
+    settings, below = list[Setting](), list[Group]()
     for field, info in model.model_fields.items():
-        group, repeated = _group(hints[field]), get_origin(hints[field]) is tuple
+        group, repeated = settings_class(hints[field]), get_origin(hints[field]) is tuple
         if group is not None:
             below += groups_of(group, f"{name}.{field}".lstrip("."), many=repeated)
         if group is None or repeated:
@@ -62,7 +62,7 @@ def type_words(kind: Any) -> str:
         return type_words(arguments[0]) + _bounds(arguments[1:])
     if origin is Literal:
         return _or([json.dumps(choice) for choice in arguments])
-    if origin is tuple and _group(kind):
+    if origin is tuple and settings_class(kind):
         return "list of tables"
     if origin is tuple:
         return f"list of {type_words(arguments[0])}"
@@ -81,12 +81,6 @@ def _bounds(metadata: tuple[Any, ...]) -> str:
     return f" {', '.join(signs)}" if signs else ""
 
 
-def _group(kind: Any) -> type[BaseModel] | None:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    return next((group for item in get_args(kind) if (group := _group(item))), None)
-
-
 def _default(info: FieldInfo) -> str:
     if info.is_required():
         return "required"
@@ -96,7 +90,7 @@ def _default(info: FieldInfo) -> str:
 
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
     """The comment at the end of each field's line, or on the lines above it."""
-    found, above = {}, []
+    found, above = dict[str, str](), list[str]()
     for line in inspect.getsource(model).splitlines():
         if comment := re.match(r"    # (.+)$", line):
             above.append(comment.group(1))

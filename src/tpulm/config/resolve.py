@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from pydantic import BaseModel
 
 from tpulm import storage
 from tpulm.config.finetune import FinetuneConfig
-from tpulm.config.schema import RunConfig
-from tpulm.config.starting import Start, apply
+from tpulm.config.schema import RunConfig, TokenizerConfig, is_table
 from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
 
+# Of [model], what has no part in which weights there are and what they compute: a run may set these otherwise.
+FREE = frozenset({"dropout", "attention_dropout", "initializer_range"})
+_FREE_OF_TOKENIZER = "allow_unknown"
+OPTIMIZER_FILE = "optimizer.safetensors"  # of a model's folder: the optimiser's moments
 _SHA256 = re.compile("[0-9a-f]{64}")
 _OF_ONE_RUN = ("description", "language")  # true of the run that states them, not of one that extends it
 _RECIPES = resources.files("tpulm") / "recipes"
@@ -44,13 +48,13 @@ def load(
     or a mapping of dotted names to values. `start` is a model to go on from. Raises ConfigError, naming the file and the key.
     """
     reference = str(reference)
-    values, stated = _values(reference, seen=()), _stated(reference)
+    values, stated = _values(reference, seen=())
     for key, value in _parse_overrides(overrides).items():
         _assign(values, key, value)
         _assign(stated, key, value)
     if start is None:
         return validated(RunConfig, values, reference)
-    values = apply(values, stated, start, reference)
+    values = _apply_start(values, stated, start, reference)
     try:
         return validated(RunConfig, values, reference)
     except ConfigError as error:
@@ -138,13 +142,13 @@ def changes(before: Any, now: Any, name: str = "") -> list[Change]:
     """Every value of nested JSON objects, and of lists of them, that differs."""
     if before == now:
         return []
-    if isinstance(before, dict) and isinstance(now, dict):
-        pairs = [(f"{name}.{key}" if name else key, before.get(key), now.get(key)) for key in sorted(before | now)]
-    elif _are_tables(before) and _are_tables(now):
-        pairs = [(f"{name}[{index}]", *pair) for index, pair in enumerate(itertools.zip_longest(before, now))]
-    else:
-        return [Change(name, before, now)]
-    return [change for key, old, new in pairs for change in changes(old, new, key)]
+    if is_table(before) and is_table(now):
+        names = {key: f"{name}.{key}" if name else key for key in sorted(before | now)}
+        return [change for key, full in names.items() for change in changes(before.get(key), now.get(key), full)]
+    if _are_tables(before) and _are_tables(now):
+        pairs = enumerate(itertools.zip_longest(before, now))
+        return [change for index, (old, new) in pairs for change in changes(old, new, f"{name}[{index}]")]
+    return [Change(name, before, now)]
 
 
 def listed(lines: Sequence[object]) -> str:
@@ -153,8 +157,8 @@ def listed(lines: Sequence[object]) -> str:
     return "\n".join(f"  {line}" for line in [*lines[:_MOST_LISTED], *more])
 
 
-def _are_tables(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(map(is_table, cast("list[Any]", value)))
 
 
 def _show(value: Any) -> str:
@@ -162,12 +166,18 @@ def _show(value: Any) -> str:
         return "(none)"
     if isinstance(value, str) and _SHA256.fullmatch(value):
         return f"{value[:12]}…"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    """The nested mapping of a recipe or file with what it extends merged below it. `seen`: who extended it, outermost first."""
-    if reference in list_recipes():
+class _Values(NamedTuple):
+    all: dict[str, Any]  # with what a recipe or file extends merged below it
+    stated: dict[str, Any]  # what a file says itself; of a recipe nothing
+
+
+def _values(reference: str, seen: tuple[str, ...]) -> _Values:
+    """The nested mappings of a recipe or file. `seen`: who extended it, outermost first."""
+    is_recipe = reference in list_recipes()
+    if is_recipe:
         text, folder = recipe_text(reference), None
     else:
         path = storage.as_path(reference)
@@ -184,37 +194,25 @@ def _values(reference: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"'extends' goes in a circle: {' -> '.join((*seen, reference))}; remove one of them")
     values = _parse(text, reference, folder)
     base = values.pop("extends", None)
+    stated: dict[str, Any] = {} if is_recipe else copy.deepcopy(values)
     if base is None:
-        return values
+        return _Values(values, stated)
     if not isinstance(base, str) or "\0" in base:
         raise ConfigError(f"{reference}: extends must be the name of a recipe or a file, not {base!r}")
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
-    inherited = _values(base, (*seen, reference))
-    for name in _OF_ONE_RUN:
-        inherited.pop(name, None)
-    return _merge(inherited, values)
-
-
-def _stated(reference: str) -> dict[str, Any]:
-    """What a run file says itself, without what it extends; of a recipe nothing."""
-    if reference in list_recipes():
-        return {}
-    path = storage.as_path(reference)
-    path = path.resolve() if isinstance(path, Path) else path
-    values = _parse(storage.read_bytes(path), str(path), path.parent)
-    values.pop("extends", None)
-    return values
+    inherited = {name: value for name, value in _values(base, (*seen, reference)).all.items() if name not in _OF_ONE_RUN}
+    return _Values(_merge(inherited, values), stated)
 
 
 def _parse(text: str | bytes, origin: str, folder: PurePath | None) -> dict[str, Any]:
     """What a run file holds, its paths made absolute."""
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")  # some editors begin a file with a mark
-        values = storage.parse_json(decoded) if origin.endswith(".json") else storage.parse_toml(decoded)
+        values: Any = storage.parse_json(decoded) if origin.endswith(".json") else storage.parse_toml(decoded)
     except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from error
-    if not isinstance(values, dict):
+    if not is_table(values):
         raise ConfigError(f"{origin}: a run is an object of settings, not {type(values).__name__}")
     try:
         _absolute_paths(values, folder)
@@ -234,30 +232,25 @@ def _absolute_paths(values: dict[str, Any], folder: PurePath | None) -> None:
             return f"hub:{absolute(name)}" if name.startswith((".", "/", "~")) else path
         return str((folder or Path.cwd()) / storage.as_path(path))
 
+    def of_table(table: Any, *names: str) -> Any:
+        return {**table, **{name: absolute(table[name]) for name in names if name in table}} if is_table(table) else table
+
+    for group, name in (("tokenizer", "path"), ("train", "start_from")):
+        if group in values:
+            values[group] = of_table(values[group], name)
     corpus = values.get("corpus")
-    if isinstance(corpus, dict) and "sources" in corpus:
-        sources = corpus["sources"]
-        sources = [sources] if isinstance(sources, str) else sources
+    if is_table(corpus) and "sources" in corpus:
+        sources = [corpus["sources"]] if isinstance(corpus["sources"], str) else corpus["sources"]
         if isinstance(sources, list):
-            corpus["sources"] = [
-                {**item, **{name: absolute(item[name]) for name in ("path", "data_dir") if name in item}}
-                if isinstance(item, dict)
-                else absolute(item)
-                for item in sources
-            ]  # fmt: skip
-    tokenizer = values.get("tokenizer")
-    if isinstance(tokenizer, dict) and "path" in tokenizer:
-        tokenizer["path"] = absolute(tokenizer["path"])
-    train = values.get("train")
-    if isinstance(train, dict) and "start_from" in train:
-        train["start_from"] = absolute(train["start_from"])
+            items = cast("list[Any]", sources)
+            corpus["sources"] = [of_table(item, "path", "data_dir") if is_table(item) else absolute(item) for item in items]
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = _merge(old, value) if is_table(old) and is_table(value) else value
     return merged
 
 
@@ -285,10 +278,93 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
     for name in reversed(parents):
         wrapped = {name: wrapped}
     _absolute_paths(wrapped, None)
-    place = values
+    table = values
     for name in parents:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
+        inner = table.setdefault(name, {})
+        if not is_table(inner):
             raise ConfigError(f"--set {key}: '{name}' is a value, not a group of settings")
-        wrapped = wrapped[name]
-    place[last] = wrapped[last]
+        table, wrapped = inner, wrapped[name]
+    table[last] = wrapped[last]
+
+
+class Start(NamedTuple):
+    """A finished model in the words of a run file."""
+
+    folder: str  # as train.start_from names it
+    model: Mapping[str, Any]  # all of [model]
+    tokenizer: Mapping[str, Any]  # all of [tokenizer] that matters beside its path
+    next_sentence: bool  # whether it has the head for data.next_sentence
+    moments: bool  # whether the optimiser's lie there too
+
+
+def _apply_start(values: Mapping[str, Any], stated: Mapping[str, Any], start: Start, reference: str) -> dict[str, Any]:
+    """`values`, the settings of a run, with those of the model in their place.
+
+    `stated` are those among them that the run file or an override says itself: they must not contradict the model, whereas what
+    a run file extends gives way. Raises ConfigError naming every setting that does not fit.
+    """
+    model, train, data = (_group(stated, name) for name in ("model", "train", "data"))
+    wrong = _contradictions("model", model, start.model)
+    tokenizer = {**_group(stated, "tokenizer")}
+    allowed = {name: tokenizer.pop(name) for name in (_FREE_OF_TOKENIZER,) if name in tokenizer}
+    wrong += _contradictions("tokenizer", tokenizer, start.tokenizer)
+    wrong += _contradictions("train", {k: v for k, v in train.items() if k == "start_from"}, {"start_from": start.folder})
+    architecture = _group(values, "model").get("architecture", start.model["architecture"])
+    if architecture != start.model["architecture"] and "architecture" not in model:
+        wrong.append(
+            f"{reference} is for model.architecture = {_show(architecture)}, not for {_show(start.model['architecture'])}, "
+            "which is there: take a recipe for it"
+        )
+    if train.get("start_optimizer") is True and not start.moments:
+        wrong.append(f"train.start_optimizer is true, but there is no {OPTIMIZER_FILE}: leave it out")
+    if wrong:
+        lines = "\n".join(f"  {line}" for line in wrong)
+        raise ConfigError(
+            f"{reference} does not go with the model of {start.folder}:\n{lines}\nLeave these settings out, or start from "
+            "another model. What a run file extends gives way by itself."
+        )
+    if _group(values, "data").get("next_sentence") is True and not start.next_sentence:
+        says = "data.next_sentence is true" if "next_sentence" in data else f"{reference} has data.next_sentence = true"
+        raise ConfigError(
+            f"{says}, but the model of {start.folder} has no next-sentence head: set data.next_sentence=false (in the run "
+            "file, or with --set)"
+        )
+    free = {name: value for name, value in model.items() if name in FREE}
+    beginning = {"start_from": start.folder, "start_optimizer": train.get("start_optimizer", start.moments)}
+    return {
+        **values,
+        "model": {**start.model, **free},
+        "tokenizer": {**start.tokenizer, **allowed},
+        "train": {**_group(values, "train"), **beginning},
+    }
+
+
+def _group(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    group = values.get(name, {})
+    return group if is_table(group) else {}  # what else it is, validation will say
+
+
+def _contradictions(prefix: str, stated: Mapping[str, Any], start: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    for name, value in stated.items():
+        if prefix == "model" and name in FREE:
+            continue
+        full, there = f"{prefix}.{name}", start.get(name)
+        value = _unset(value)
+        if is_table(value) and is_table(there):
+            found += _contradictions(full, value, there)
+        elif name not in start:
+            if prefix == "tokenizer" and value != _unset(getattr(TokenizerConfig(), name, None)):
+                found.append(f"{full} would not be read, as the tokenizer is taken from there")
+            elif prefix != "tokenizer":
+                found.append(f"{full} is no setting.{suggest(name, start)}")
+        elif name == "embedding_size":
+            if (value or start["hidden_size"]) != (there or start["hidden_size"]):
+                found.append(f"{full} is {_show(value)}, and {_show(there)} there")
+        elif value != there:
+            found.append(f"{full} is {_show(value)}, and {_show(there)} there")
+    return found
+
+
+def _unset(value: Any) -> Any:
+    return None if value == "none" else value

@@ -6,14 +6,136 @@ Counts are whole numbers, fractions lie in [0, 1], and units are in the names. "
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeGuard, cast, get_args
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from tpulm.config.layouts import layout_of
-from tpulm.config.settings import Names, Settings
-from tpulm.config.source import SourceConfig
-from tpulm.config.words import check_words
+from tpulm.errors import suggest
+
+
+class Names:
+    """What a setting may be; code that registers another one adds its name."""
+
+    def __init__(self, *names: str):
+        self._names = dict.fromkeys(names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def add(self, name: str) -> None:
+        self._names[name] = None
+
+    def discard(self, name: str) -> None:
+        self._names.pop(name, None)
+
+    def check(self, name: str) -> str:
+        if name not in self._names:
+            raise ValueError(f"'{name}' is not one of {', '.join(self._names)}.{suggest(name, self._names)}")
+        return name
+
+
+def is_table(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a value of a run file is a table of settings by name."""
+    return isinstance(value, dict)
+
+
+def settings_class(annotation: Any) -> type[BaseModel] | None:
+    """The settings that a field's annotation names, itself or within a list or a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := settings_class(item))), None)
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, validate_default=True, protected_namespaces=(), allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_by_name(cls, values: Any) -> Any:
+        """TOML has no null: "none" unsets a setting that may be unset."""
+        if not is_table(values):
+            return values
+        may_be_unset = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
+        return {name: None if value == "none" and name in may_be_unset else value for name, value in values.items()}
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic takes true for 1."""
+        if isinstance(value, bool):
+            kinds = str(cls.model_fields[info.field_name or ""].annotation)
+            if "bool" not in kinds and ("int" in kinds or "float" in kinds):
+                raise ValueError("a number is expected, not true or false")
+        return value
+
+
+DATASETS: Final = ("tfds", "hub")  # what the path of a dataset begins with, before a colon
+# tpulm.corpus.readers.register adds others
+CORPUS_FORMATS: Final = Names("auto", "text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", *DATASETS)
+_OF_DATASETS: Final[dict[str, tuple[str, ...]]] = {
+    "split": DATASETS,
+    "data_dir": ("tfds",),
+    "config": ("hub",),
+    "revision": ("hub",),
+    "streaming": ("hub",),
+}
+
+
+class SourceConfig(Settings):
+    """One place text comes from: a file, a folder, a glob (`**` descends), or a dataset, "tfds:NAME" or "hub:NAME"."""
+
+    path: str = ""  # relative to the run file; may stay empty only for format "python"
+    # auto: by the file's name, or by what the path of a dataset begins with
+    format: Annotated[str, AfterValidator(CORPUS_FORMATS.check), CORPUS_FORMATS] = "auto"
+    documents: Literal["line", "paragraph", "file"] = "line"  # text only: a document a line, between blank lines, or a file
+    text_field: str = "text"  # jsonl key (dots descend), csv/tsv/parquet column, or feature of a dataset
+    encoding: str = "utf-8"
+    on_error: Literal["stop", "skip"] = "stop"  # bad bytes or records: an error, or left out and counted
+    weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # copies of each training document; 0.5 keeps half of them
+    split: str | None = None  # datasets only; None: "train". Of tfds also slices and sums: "train[:10%]", "train+test"
+    data_dir: str | None = None  # tfds only: where it is, or will be, prepared; None: ~/tensorflow_datasets
+    config: str | None = None  # hub only: the subset; None: the default one
+    revision: str | None = None  # hub only: branch, tag or commit; None: main
+    streaming: bool = True  # hub only; false: into the cache of the library `datasets` first
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_of_dataset(cls, values: Any) -> Any:
+        """The format of a dataset follows from its path, and its split is written out: equal sources are then equal."""
+        if not is_table(values) or not isinstance(path := values.get("path"), str):
+            return values
+        kind, colon, _ = path.partition(":")
+        if kind not in DATASETS or not colon:
+            return values
+        if values.get("format", "auto") not in ("auto", kind):
+            raise ValueError(f"path '{path}' is a dataset, which has no format '{values['format']}'; leave format out")
+        split = values.get("split")
+        return {**values, "format": kind, "split": "train" if split in (None, "none") else split}
+
+    @model_validator(mode="after")
+    def _path_given(self) -> Self:
+        if not self.path and self.format != "python":
+            raise ValueError("path is missing: name a file, a folder or a glob such as 'reviews/*.txt.gz'")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_of_its_kind(self) -> Self:
+        wrong = [name for name, kinds in _OF_DATASETS.items() if self.format not in kinds and self._is_set(name)]
+        if wrong:
+            owners = " and ".join(f"{kind}:NAME" for kind in _OF_DATASETS[wrong[0]])
+            raise ValueError(f"{wrong[0]} is for datasets ({owners}), and '{self.path or self.format}' is none; leave it out")
+        wrong = [name for name in ("documents", "encoding") if self.format in DATASETS and self._is_set(name)]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is for files, and '{self.path}' is a dataset; leave it out")
+        return self
+
+    def _is_set(self, name: str) -> bool:
+        return getattr(self, name) != type(self).model_fields[name].default
+
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -72,7 +194,8 @@ class CorpusConfig(Settings):
         if isinstance(value, str):
             value = [value]
         if isinstance(value, (list, tuple)):
-            return tuple({"path": item} if isinstance(item, str) else item for item in value)
+            items = cast("list[Any] | tuple[Any, ...]", value)
+            return tuple({"path": item} if isinstance(item, str) else item for item in items)
         return value
 
 
@@ -161,7 +284,7 @@ class ModelConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _electra_has_a_generator(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("architecture") == "electra" and values.get("generator") in (None, "none"):
+        if is_table(values) and values.get("architecture") == "electra" and values.get("generator") in (None, "none"):
             return {**values, "generator": {}}
         return values
 
@@ -353,15 +476,82 @@ class RunConfig(Settings):
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
             )
-        check_words(
-            architecture=self.model.architecture,
-            rows=self.data.rows,
-            whole_words=self.train.objective.whole_words,
-            word_boundaries=self.data.word_boundaries,
-            morphemes=self.tokenizer.morphemes,
-        )
         layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # or it could never be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
             raise ValueError(f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}")
         return self
+
+    @model_validator(mode="after")
+    def _words(self) -> Self:
+        """What whole-word masking needs, and who says where words begin."""
+        decoder, morphemes = self.model.architecture == "decoder", self.tokenizer.morphemes != "none"
+        if self.train.objective.whole_words and decoder:
+            raise ValueError("train.objective.whole_words is for masked models; a decoder predicts every token: leave it out")
+        if self.data.word_boundaries != "none":
+            if self.data.rows == "causal":
+                raise ValueError("data.word_boundaries are for masking whole words, which causal rows do not; leave it out")
+            if not self.train.objective.whole_words:
+                raise ValueError(
+                    f"data.word_boundaries = '{self.data.word_boundaries}' is read only where whole words are masked: set "
+                    "train.objective.whole_words = true, or leave it out"
+                )
+            if morphemes:
+                raise ValueError(
+                    "with tokenizer.morphemes the tokenizer's words are morphemes already; leave data.word_boundaries out"
+                )
+        if morphemes and decoder:
+            raise ValueError("tokenizer.morphemes is for encoders: a decoder would write a space between morphemes")
+        return self
+
+
+class Phase(NamedTuple):
+    """Steps `first_step` + 1 to `last_step`; `config` is the run's with the phase's own data and batch.
+
+    `config.train.steps` stays the whole run's: learning-rate schedules go over all phases. `folder` is where its dataset lies
+    under the work folder; phases with the same data settings share one, and each goes on where the one before it ended.
+    """
+
+    number: int  # from 1
+    first_step: int
+    last_step: int
+    config: RunConfig
+    folder: str
+    first_cursor: int  # rows of other datasets that the run has visited before; the rest of the cursor counts this one's
+
+
+def phases_of(config: RunConfig) -> tuple[Phase, ...]:
+    """Those that have a step at least, in order: one in a run that names none."""
+    steps = config.train.steps
+    phases: list[Phase] = []
+    rows: dict[str, int] = {}  # visited, by dataset
+    reached, share = 0, 0.0
+    for settings in config.phases or (PhaseConfig(share=1.0),):
+        share += settings.share
+        begins, reached = reached, min(steps, round(share * steps))
+        if reached > begins:
+            own = _with(config, settings)
+            number = len(phases) + 1
+            same = next((phase.folder for phase in phases if phase.config.data == own.data), None)
+            folder = same or ("." if number == 1 else f"phase-{number}")
+            others = sum(count for name, count in rows.items() if name != folder)
+            phases.append(Phase(number, begins, reached, own, folder, others))
+            rows[folder] = rows.get(folder, 0) + (reached - begins) * own.train.batch_size
+    return tuple(phases)
+
+
+def phase_at(phases: Sequence[Phase], step: int) -> Phase:
+    """The one that goes on after `step` steps, or the last one when all are done."""
+    return next((phase for phase in phases if step < phase.last_step), phases[-1])
+
+
+def _with(config: RunConfig, settings: PhaseConfig) -> RunConfig:
+    data, train = config.data, config.train
+    if settings.sequence_length is not None:
+        data = data.model_copy(update={"sequence_length": settings.sequence_length})
+    if settings.batch_size is not None:
+        train = train.model_copy(update={"batch_size": settings.batch_size})
+    if settings.max_predictions is not None:
+        objective = train.objective.model_copy(update={"max_predictions": settings.max_predictions})
+        train = train.model_copy(update={"objective": objective})
+    return config.model_copy(update={"data": data, "train": train, "phases": ()})

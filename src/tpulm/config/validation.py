@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tpulm.config.schema import settings_class
 from tpulm.errors import ConfigError, DataError, StorageError, brief, some_of, suggest
 
 _Config = TypeVar("_Config", bound=BaseModel)
@@ -79,11 +80,5 @@ def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None
         if name.isdigit():
             continue
         field = group.model_fields.get(name)
-        group = None if field is None else _settings_class(field.annotation)
+        group = None if field is None else settings_class(field.annotation)
     return group
-
-
-def _settings_class(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for item in get_args(annotation) if (found := _settings_class(item))), None)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import ModelConfig
-from tpulm.config.starting import FREE, OPTIMIZER_FILE, Start
+from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head, Model
 from tpulm.convert.huggingface import CONFIG, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings

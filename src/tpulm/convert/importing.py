@@ -17,7 +17,7 @@ import safetensors.numpy
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.config.layouts import LAYOUTS
-from tpulm.config.starting import OPTIMIZER_FILE
+from tpulm.config.resolve import OPTIMIZER_FILE
 from tpulm.convert.config_json import FOREIGN_TYPES
 from tpulm.convert.heads import Model, head_of
 from tpulm.convert.huggingface import (

@@ -16,7 +16,7 @@ from typing import Final
 
 from tpulm import storage
 from tpulm.config import CleaningConfig, SourceConfig
-from tpulm.config.source import DATASETS
+from tpulm.config.schema import DATASETS
 from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.documents import Faults
 from tpulm.corpus.paths import find_paths, name_within

@@ -24,10 +24,9 @@ from tpulm.predict.classify import Outputs, log_probabilities
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train import loop
-from tpulm.train.loop import History, Selection
+from tpulm.train.loop import History, Selection, Step, steps_of
 from tpulm.train.throughput import Meter
 from tpulm.train.tuning import Labelled, Tuning
-from tpulm.train.window import Step, steps_of
 
 _FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, "special_tokens_map.json"}  # of a saved classifier
 

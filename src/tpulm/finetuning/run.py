@@ -33,7 +33,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
 from tpulm.runtime.failures import record_failure
 from tpulm.runtime.memory import keep_between_steps
-from tpulm.train.compile_cache import keep_compiled
+from tpulm.train.program import keep_compiled
 from tpulm.train.tuning import Labelled
 
 SUMMARY, MISTAKES, WORK, INPUTS = "finetune.json", "mistakes.jsonl", "finetuning", "inputs.json"

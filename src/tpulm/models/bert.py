@@ -16,10 +16,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
+from tpulm.nn.attention import Rotation, rotation
 from tpulm.nn.dropout import dropout, site_seeds, token_seeds, words_at
 from tpulm.nn.layers import Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize, project
 from tpulm.nn.params import TruncatedNormal, param, parameters, zeros
-from tpulm.nn.rotary import Rotation, rotation
 from tpulm.nn.transformer import Execution, Layer, Randomness, apply_stack, has_norm_bias, stack_spec
 
 VOCABULARY_MULTIPLE = 128  # the vocabulary's size in the parameters is rounded up to this, for even tiles and shards

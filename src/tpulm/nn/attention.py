@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
@@ -15,7 +19,42 @@ from jaxtyping import Float, Int
 from tpulm.nn.dropout import DropoutWords, dropout
 from tpulm.nn.layers import PRODUCT, affine, multiply
 from tpulm.nn.params import Initializer, param, parameters, zeros
-from tpulm.nn.rotary import Rotation, rotate
+
+
+class Rotation(NamedTuple):
+    """Rotary positions (RoPE): queries and keys rotate by angles that grow with the position (Su et al. 2021, section 3.2).
+
+    One rotation for each token, the same for all heads; float32.
+    """
+
+    cos: Float[Array, "B 1 L K/2"]
+    sin: Float[Array, "B 1 L K/2"]
+
+
+def rotation(positions: Int[Array, "B L"], *, head_size: int, theta: float) -> Rotation:
+    """Pair i of a head turns by position / theta ** (2 i / head_size)."""
+    frequencies = 1.0 / theta ** (np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size))
+    angles = positions[:, None, :, None].astype(jnp.float32) * jnp.asarray(frequencies, jnp.float32)[None, None, None, :]
+    return Rotation(jnp.cos(angles), jnp.sin(angles))
+
+
+@jax.custom_vjp
+def _turn(x: Array, cos: Array, sin: Array) -> Array:
+    wide = x.astype(jnp.float32)
+    first, second = jnp.split(wide, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+_turn.defvjp(
+    lambda x, cos, sin: (_turn(x, cos, sin), (cos, sin)),
+    lambda kept, g: (_turn(g, kept[0], -kept[1]), None, None),
+)
+
+
+def rotate(x: Float[Array, "B H L K"], by: Rotation) -> Float[Array, "B H L K"]:
+    """Element i of a head's first half is paired with element i of its second, as Hugging Face's models do (the paper pairs
+    neighbours). Computed in float32; the gradient is the turn back."""
+    return cast("Array", _turn(x, by.cos, by.sin))
 
 
 @parameters

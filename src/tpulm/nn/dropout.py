@@ -7,6 +7,8 @@ their bits change with the rows that are computed together; docs/experiments.md 
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
 from typing import NamedTuple
 
 import jax

@@ -7,6 +7,9 @@ times slower: it transposes the larger operand of a weight's gradient, and keeps
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 import math
 from collections.abc import Callable
 from functools import partial

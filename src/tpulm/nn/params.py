@@ -6,6 +6,8 @@ the restore target, the decay mask and the parameter count all come from that on
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 import math
 import zlib
 from collections.abc import Callable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from typing import Literal, NamedTuple
 
 import jax
@@ -11,11 +13,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int, UInt32
 
 from tpulm.config import ModelConfig
-from tpulm.nn.attention import Attention, attend, attention_spec
+from tpulm.nn.attention import Attention, Rotation, attend, attention_spec
 from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, token_seeds, words_at
 from tpulm.nn.layers import PRODUCT, Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters, stack
-from tpulm.nn.rotary import Rotation
 
 Remat = Literal["none", "dots", "full"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

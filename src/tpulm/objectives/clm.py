@@ -3,11 +3,13 @@
 The law. In a row of kind "causal" (objectives/rows.py) every token but the row's first is predicted, from the tokens of its own
 text that the row holds before it, back to and with the [SEP] that ended the text before. So the first token of a text is
 predicted from [SEP] alone, and a text's end, [SEP], from the text. As rows begin with the last token of the row before
-(dataset/causal.py), every token of a dataset and every end of a text is predicted exactly once in an epoch.
+(dataset/layouts.py), every token of a dataset and every end of a text is predicted exactly once in an epoch.
 """
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

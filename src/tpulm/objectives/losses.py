@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false
 from typing import NamedTuple
 
 import jax

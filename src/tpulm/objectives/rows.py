@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false
 from typing import Literal
 
 import jax
@@ -22,8 +24,8 @@ def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialToken
     (Devlin et al. 2019, figure 2); positions count from 0.
     packed: documents, each `[CLS] … [SEP]`, one after another. The segment is the count of [CLS] so far less one; positions
     restart at each [CLS]; types are 0.
-    causal: texts, each with a [SEP] before and after it (dataset/causal.py). A [SEP] counts as the first token of the text that
-    follows: the segment is the count of [SEP] so far, positions restart at each [SEP]; there are no types.
+    causal: texts, each with a [SEP] before and after it (dataset/layouts.py). A [SEP] counts as the first token of the text
+    that follows: the segment is the count of [SEP] so far, positions restart at each [SEP]; there are no types.
     Padding is segment -1 in all, type 0.
     """
     padding = ids == special.pad

@@ -12,6 +12,9 @@ The laws, after Clark et al. 2020 and google-research/electra:
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +31,6 @@ from tpulm.nn.transformer import Randomness
 from tpulm.objectives.interface import LossAndSums
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.mlm import MaskedInputs, MaskedLanguageModel
-from tpulm.objectives.sampling import sample_tokens
 
 _BINS, _WIDEST_LOGIT = 256, 16.0  # of the histogram of scores; beyond, and within a sixteenth, scores count as equal
 
@@ -170,3 +172,35 @@ def _area_under_curve(positive: np.ndarray, negative: np.ndarray) -> float:
         return 0.5
     below = np.concatenate([[0.0], np.cumsum(negative, dtype=np.float64)[:-1]])
     return float(np.sum(positive * (below + 0.5 * negative)) / pairs)
+
+
+_BLOCK = 128  # of the vocabulary, whose padded size is a multiple
+
+
+def sample_tokens(logits: Float[Array, "B P V"], keys: Array, *, temperature: float = 1.0) -> Int[Array, "B P"]:
+    """A token for each position, drawn with probability softmax(logits / temperature), from the keys of the rows [B].
+
+    Everything is float32. First a block of 128 tokens is drawn by its probability, then a token within it, each with a uniform
+    of its own: so the rarest tokens are drawn with the resolution of their block. A token of probability 0 is never drawn. V
+    must be a multiple of 128. Gradients do not pass.
+
+    Inverting the distribution function takes one exponential a logit and two uniforms a draw. The Gumbel trick takes a random
+    number and two logarithms a logit, and with it ELECTRA-small's whole step takes 1.18 times as long on a CPU
+    (docs/experiments.md). The distribution is the same.
+    """
+    logits = jax.lax.stop_gradient(logits.astype(jnp.float32)) / jnp.float32(temperature)
+    rows, predictions, size = logits.shape
+    uniforms = jax.vmap(lambda key: jax.random.uniform(key, (predictions, 2), jnp.float32))(keys)
+    weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    blocks = weights.reshape(rows, predictions, size // _BLOCK, _BLOCK)
+    block = _draw(jnp.sum(blocks, axis=-1), uniforms[..., 0])
+    within = jnp.take_along_axis(blocks, block[..., None, None], axis=2)[:, :, 0]
+    return block * _BLOCK + _draw(within, uniforms[..., 1])
+
+
+def _draw(weights: Float[Array, "B P N"], uniform: Float[Array, "B P"]) -> Int[Array, "B P"]:
+    """The first index whose cumulated weight exceeds uniform * total."""
+    cumulated = jnp.cumsum(weights, axis=-1)
+    total = cumulated[..., -1]
+    target = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.float32(0.0)))
+    return jnp.sum((cumulated <= target[..., None]).astype(jnp.int32), axis=-1)

@@ -29,9 +29,8 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.convert.model_card import CardFacts
     from tpulm.train.evaluate import Evaluation
-    from tpulm.train.loop import TrainResult
+    from tpulm.train.loop import Step, TrainResult
     from tpulm.train.program import Program
-    from tpulm.train.window import Step
 
 _COUNTED_TOKENS = 4_000_000  # of the training rows, for the frequencies that scores are compared with
 _ON_THE_CARD = ("name", "description", "language")  # settings that may change, and then only the export is made again
@@ -364,7 +363,7 @@ class _Run:
         return folder
 
     def steps(self) -> Iterator[Step]:
-        from tpulm.train.window import steps_of
+        from tpulm.train.loop import steps_of
 
         state, cursor = None, 0
         for phase in self.phases:

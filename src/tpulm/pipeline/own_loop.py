@@ -11,7 +11,7 @@ from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
 from tpulm.finetuning import Classifier
 from tpulm.progress import SILENT, Progress
-from tpulm.train.window import Step
+from tpulm.train.loop import Step
 
 
 @overload

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import RunConfig, phases_of
-from tpulm.config.starting import OPTIMIZER_FILE
+from tpulm.config.resolve import OPTIMIZER_FILE
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import watchdog

@@ -77,8 +77,7 @@ class Programs:
 def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, looking: bool) -> Program:
     import jax
 
-    from tpulm.train.compile_cache import keep_compiled
-    from tpulm.train.program import Program
+    from tpulm.train.program import Program, keep_compiled
 
     keep_compiled(None if looking else workdir)
     devices = jax.local_devices()[:1] if looking else None

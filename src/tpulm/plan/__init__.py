@@ -1,9 +1,7 @@
 """A run on a TPU that is not here: compiled by its real compiler, and what that tells of memory, time and money."""
 
-from tpulm.plan.analysis import Analysis, DoesNotFit, Memory
-from tpulm.plan.estimate import PhasePlan, Plan, collectives_by_kind, plan
-from tpulm.plan.fitting import Fitting, dominating, fit
-from tpulm.plan.topology import compiler_version
+from tpulm.plan.analysis import Analysis, DoesNotFit, Memory, compiler_version
+from tpulm.plan.estimate import Fitting, PhasePlan, Plan, collectives_by_kind, dominating, fit, plan
 
 __all__ = [
     "Analysis",

@@ -15,9 +15,8 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.rows import Rows, encode_rows, fixed_lengths
 from tpulm.objectives.classification import Classification
-from tpulm.train.forward import Forward
 from tpulm.train.mesh import make_mesh, parameter_shardings, place
-from tpulm.train.tuning import make_objective
+from tpulm.train.tuning import Forward, make_objective
 
 
 class Outputs:

@@ -2,19 +2,26 @@
 
 Orbax writes each step to a temporary folder and renames it when everything is on disk (in Cloud Storage it writes a commit
 marker, last), so a step without its commit does not exist. Beside the state lies a JSON object with the step, the data cursor,
-the skipped windows, the configuration and the fingerprints of tokenizer and dataset; the seal (`sealing`) has checksums of all
-objects and arrays. A checkpoint with an object missing or damaged, one that cannot be read, or reads back as other numbers, is
-set aside under `damaged/` and the one before is taken; with several hosts the first one decides, before any of them reads.
+the skipped windows, the configuration and the fingerprints of tokenizer and dataset. STEP/objects.json, written when all else
+is and before the commit, lists the objects with their sizes and checksums, and the checksums of the arrays; it names nothing
+outside the checkpoint, so that a copy in another bucket or on disk is as good as the original. A checkpoint with an object
+missing or damaged, one that cannot be read, or reads back as other numbers, is set aside under `damaged/` and the one before
+is taken; with several hosts the first one decides, before any of them reads.
 """
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+import base64
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+import google_crc32c
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,8 +33,76 @@ from tpulm.config import CheckpointConfig
 from tpulm.errors import CheckpointError, StorageError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.train import sealing
 from tpulm.train.distributed import agreed
+
+FORMAT_VERSION = 2  # of the state and metadata
+SEAL = "objects.json"
+_WRITTEN_LATER = {SEAL, "_CHECKPOINT_METADATA", storage.COMMIT}
+_READ_BYTES = 8 << 20
+
+
+def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
+    """List the objects of a checkpoint that is about to be committed, and the checksums of its arrays."""
+    objects = {
+        name: {"bytes": found.size, "crc32c": found.crc32c or _crc32c(folder / name)}
+        for name, found in storage.walk(folder).items()
+        if name not in _WRITTEN_LATER
+    }
+    storage.write_json(folder / SEAL, {"format_version": FORMAT_VERSION, "objects": objects, "arrays": dict(arrays)})
+
+
+def damage(folder: PurePath) -> str | None:
+    """What is wrong with a checkpoint, or None. Files of this machine are read; Cloud Storage knows its checksums.
+
+    A Cloud Storage that does not answer raises StorageError: that says nothing of the checkpoint.
+    """
+    there = storage.walk(folder)
+    if SEAL not in there:
+        return f"{SEAL} is missing"
+    try:
+        listed: dict[str, Any] = storage.parse_json(storage.read_bytes(folder / SEAL))["objects"]
+        for name, recorded in listed.items():
+            if name not in there:
+                return f"{name} is missing"
+            if there[name].size != recorded["bytes"]:
+                return f"{name} has {there[name].size} bytes, not {recorded['bytes']}"
+            if (there[name].crc32c or _crc32c(folder / name)) != recorded["crc32c"]:
+                return f"{name} has another checksum than when it was written"
+    except (KeyError, TypeError, AttributeError) as error:
+        return f"{SEAL} is not a list of objects ({error})"
+    except ValueError as error:
+        return f"{SEAL} is not valid JSON ({error})"
+    except StorageError as error:
+        if storage.is_remote(folder):
+            raise
+        return str(error)
+    return None
+
+
+def check_format(folder: PurePath) -> None:
+    """Raise CheckpointError for a checkpoint that another version of tpulm wrote."""
+    found = storage.read_json(folder / SEAL).get("format_version")
+    if found != FORMAT_VERSION:
+        raise CheckpointError(
+            f"checkpoint {folder} was written by another version of tpulm (format {found}, this one reads {FORMAT_VERSION}). "
+            "Continue with the version that wrote it, or begin a new work folder; --init DIR takes the weights of an exported "
+            "model along"
+        )
+
+
+def array_checksums(folder: PurePath) -> dict[str, int]:
+    """Of the arrays, as `seal` was given them."""
+    return storage.read_json(folder / SEAL)["arrays"]
+
+
+def _crc32c(path: PurePath) -> str:
+    """Base64 of the big-endian bytes, as Cloud Storage gives it."""
+    checksum = google_crc32c.Checksum()
+    with storage.open_read(path) as stream, storage.explain("read", path):
+        while data := stream.read(_READ_BYTES):
+            checksum.update(data)
+    return base64.b64encode(checksum.digest()).decode()
+
 
 _UNCOMMITTED = ".orbax-checkpoint-tmp"  # what the folder's name ends with on this machine, until the commit
 
@@ -157,7 +232,7 @@ class Checkpoints:
             step,
             args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state), metadata=ocp.args.JsonRestore()),
         )
-        expected, found = sealing.array_checksums(self._folder / str(step)), checksums(items["state"])
+        expected, found = array_checksums(self._folder / str(step)), checksums(items["state"])
         wrong = [name for name in expected if expected[name] != found.get(name)]
         if wrong or len(expected) != len(found):
             raise CheckpointError(f"other numbers than were saved in {', '.join(wrong) or 'the set of arrays'}")
@@ -170,9 +245,9 @@ class Checkpoints:
         """
         steps = storage.committed_steps(self._folder)
         for step in reversed(steps):
-            reason = sealing.damage(self._folder / str(step))
+            reason = damage(self._folder / str(step))
             if reason is None:
-                sealing.check_format(self._folder / str(step))
+                check_format(self._folder / str(step))
                 return
             self._set_aside(step, reason)
         if steps:
@@ -202,7 +277,7 @@ class Checkpoints:
         """Called by Orbax, on the first host, when all of a step is written and nothing committed."""
         for path in storage.list_folder(self._folder):
             if path.name == str(self._saving) or path.name.startswith(f"{self._saving}{_UNCOMMITTED}"):
-                sealing.seal(path, _fetched(self._checksums))
+                seal(path, _fetched(self._checksums))
 
     def _open(self) -> ocp.CheckpointManager:
         keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep)]
@@ -248,7 +323,7 @@ def _read_params(folder: PurePath, abstract_params: Any) -> Any:
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         args = ocp.args.PyTreeRestore(item=item, restore_args=kinds, partial_restore=True)
         params = checkpointer.restore(folder / "state", args=args)["params"]
-    expected = sealing.array_checksums(folder)
+    expected = array_checksums(folder)
     if any(expected.get(f".params{name}") != found for name, found in checksums(params).items()):
         raise CheckpointError("other numbers than were saved")
     return params
@@ -291,7 +366,7 @@ def _check_identity(metadata: dict[str, Any], identity: dict[str, Any], step: in
 
 
 @contextlib.contextmanager
-def _disk_errors(folder: PurePath) -> Iterator[None]:
+def _disk_errors(folder: PurePath) -> Generator[None]:
     """What orbax and tensorstore raise when a write fails, as one StorageError that names the cause."""
     try:
         yield

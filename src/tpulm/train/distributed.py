@@ -10,11 +10,13 @@ and lent back for as long as steps are taken; before and after, SIGTERM is `tpul
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false
 import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -78,7 +80,7 @@ def _explain_abort(hosts: Hosts) -> None:
 
 
 @contextlib.contextmanager
-def stopping_together(hosts: Hosts) -> Iterator[None]:
+def stopping_together(hosts: Hosts) -> Generator[None]:
     """Inside the block SIGTERM is JAX's to tell to all hosts, and `stop_requested` says at which step it comes."""
     if not hosts.are_several:
         yield

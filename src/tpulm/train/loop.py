@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import collections
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
 
@@ -19,12 +22,11 @@ from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.progress import Progress
 from tpulm.runtime import interrupt, watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.train import compile_cache
 from tpulm.train.checkpoint import Checkpoints, NoCheckpoints
-from tpulm.train.compiled import Compiled
 from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.health import plateau_note
 from tpulm.train.metrics import MetricsLog, NoMetrics
+from tpulm.train.program import Compiled, compiling
 from tpulm.train.step import TrainState
 from tpulm.train.throughput import Meter, Rate
 
@@ -295,8 +297,8 @@ def _finite(value: float) -> float | None:
 
 
 def _start_values() -> dict[str, float]:
-    compiling = compile_cache.compiling()
-    return {"compile_seconds": round(compiling.seconds, 2), "compiled": compiling.programs, "found": compiling.found}
+    compiled = compiling()
+    return {"compile_seconds": round(compiled.seconds, 2), "compiled": compiled.programs, "found": compiled.found}
 
 
 class _Bad(NamedTuple):
@@ -382,3 +384,47 @@ def _status(loss: float, rate: Rate, selection: Selection | None, history: Histo
     if selection is not None:
         parts.append(selection.shown(history))
     return "  ".join(parts)
+
+
+class WindowMetrics(Mapping[str, float]):
+    """Means over all devices and the steps since the last multiple of `log_every_steps`, such as "loss" and "grad_norm".
+
+    Computed when first looked at, so that steps which nobody asks about wait for nothing; look before the next step.
+    """
+
+    def __init__(self, read: Callable[[], dict[str, float]]):
+        self._read = read
+        self._values: dict[str, float] | None = None
+
+    def _all(self) -> dict[str, float]:
+        if self._values is None:
+            self._values = self._read()
+        return self._values
+
+    def __getitem__(self, name: str) -> float:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+
+class Step(NamedTuple):
+    """One update, `step` of them done; the state is valid until the next."""
+
+    step: int
+    state: TrainState
+    metrics: WindowMetrics
+
+
+def steps_of(program: Compiled, stream: Stream, state: TrainState, first: int, last: int, *, cursor: int = 0) -> Iterator[Step]:
+    """Updates `first` to `last` from this state on; `cursor` is the number of rows before them."""
+    for step, (place, batch) in zip(range(first, last), stream.iterate(cursor), strict=False):
+        update = program.step_at(batch["tokens"].shape[1])
+        state, _ = update(state, program.to_devices(batch), program.cursor(place))
+        yield Step(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))

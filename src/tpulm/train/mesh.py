@@ -10,6 +10,8 @@ whatever the layout.
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

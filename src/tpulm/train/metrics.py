@@ -5,6 +5,8 @@ A killed attempt leaves steps that the next one computes again, with equal value
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 import json
 import os
 import time
@@ -12,9 +14,40 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboardX.summary import scalar
+
 from tpulm import storage
 from tpulm.errors import StorageError
-from tpulm.train.board import Board
+
+
+class Board:
+    """One TensorBoard event file in a folder, complete when `flush` returns. TensorBoard drops what earlier files have from
+    `purge_step` on.
+
+    tensorboardX's SummaryWriter hands events to a thread which its `flush` does not wait for: the last events before a
+    checkpoint could be missing from the file for two minutes. So its event file is used without its writer.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, purge_step: int, suffix: str):
+        self._file = EventsWriter(os.path.join(folder, "events"), suffix)  # noqa: PTH118
+        self._write(Event(step=purge_step, file_version="brain.Event:2"))
+        self._write(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def add(self, name: str, value: float, step: int) -> None:
+        self._write(Event(step=step, summary=scalar(name, value)))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._file.write_event(event)
+
 
 # Fields that say when or how fast, not what: they differ between attempts.
 VOLATILE = ("time", "tokens_per_second", "texts_per_second", "mfu", "seconds")

@@ -7,6 +7,9 @@ clipped over all devices; the originals clip each replica's own before the mean.
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,30 +1,272 @@
-"""Everything of a pretraining run that can be decided and compiled before its data exists.
+"""A compiled training program: an objective and its optimiser on a mesh of devices, with the cache of what was compiled.
 
-Compiling takes as long as preparing a small dataset, so the pipeline compiles in a thread while the dataset is made.
+Nothing here needs the data: compiling takes as long as preparing a small dataset, so the pipeline compiles in a thread while
+the dataset is made (pipeline/programs.py).
 """
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+import hashlib
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, cast
+from functools import cache, cached_property
+from pathlib import Path, PurePath
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from jax.stages import Lowered
 
-from tpulm import accelerators, objectives
-from tpulm.config import RunConfig
-from tpulm.errors import ConfigError
+from tpulm import accelerators, objectives, storage
+from tpulm.config import HardwareConfig, OptimizerConfig, RunConfig
+from tpulm.errors import ConfigError, StorageError
+from tpulm.nn.params import count
+from tpulm.nn.transformer import Execution
 from tpulm.objectives import Objective
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization
-from tpulm.train.compiled import Compiled, execution_on
-from tpulm.train.mesh import place, replicated
-from tpulm.train.optimizer import Moments, with_moments
-from tpulm.train.step import StepOutput, TrainState, make_evaluation_step
+from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, place, replicated
+from tpulm.train.optimizer import Moments, learning_rate, make_optimizer, with_moments
+from tpulm.train.step import (
+    StepOutput,
+    TrainState,
+    make_evaluation_step,
+    make_initializer,
+    make_step,
+    state_shardings,
+    sum_shapes,
+    with_shardings,
+)
+
+COMPILED = "compiled"  # below a work folder in a bucket
+MOST_BYTES = 4 << 30  # of them; a program takes 1 to 200 MB
+_LEAST_SECONDS = 0.5  # that a program took, to be kept
+_ours = ""  # where this process keeps them, if not where JAX's environment says
+
+
+class Compiling(NamedTuple):
+    """What this process has compiled."""
+
+    seconds: float = 0.0  # in XLA, or reading what it made before
+    programs: int = 0  # that took long, and were compiled here
+    found: int = 0  # that were in the cache
+
+
+_compiling = Compiling()
+
+
+def cache_folder(kind: str) -> Path:
+    """$XDG_CACHE_HOME/tpulm/kind, by default in ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "tpulm" / kind
+
+
+def keep_compiled(workdir: PurePath | None = None) -> None:
+    """In the cache folder, or below a work folder in a bucket, where a machine that takes over finds them.
+
+    JAX names each by its program, compiler, flags and devices; the first of several hosts writes, each file as a whole, and
+    what cannot be read is compiled (docs.jax.dev/en/latest/persistent_compilation_cache.html). Where JAX's environment names
+    a place, that is taken.
+    """
+    global _ours
+    _listen()
+    if (place := jax.config.values["jax_compilation_cache_dir"]) and place != _ours:
+        return
+    folder: PurePath = cache_folder(COMPILED)
+    if workdir is not None and storage.is_remote(workdir):
+        folder = _of_this_processor(workdir / COMPILED)
+        make_room(workdir / COMPILED)
+        storage.orbax_folder(folder)  # JAX goes the same way
+    if str(folder) == _ours:
+        return
+    _ours = str(folder)
+    compilation_cache.reset_cache()
+    jax.config.update("jax_compilation_cache_dir", _ours)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+    if storage.is_remote(folder):  # XLA's own caches, for GPUs, know local files alone
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "")
+
+
+def compiling() -> Compiling:
+    """What was compiled so far."""
+    return _compiling
+
+
+@cache
+def _listen() -> None:
+    def add(event: str, **_: Any) -> None:
+        global _compiling
+        if event == "/jax/compilation_cache/cache_hits":
+            _compiling = _compiling._replace(found=_compiling.found + 1)
+        elif event == "/jax/compilation_cache/cache_misses":  # told when one is kept
+            _compiling = _compiling._replace(programs=_compiling.programs + 1)
+
+    def add_seconds(event: str, duration_secs: float, **_: Any) -> None:
+        global _compiling
+        if event == "/jax/core/compile/backend_compile_duration":
+            _compiling = _compiling._replace(seconds=_compiling.seconds + duration_secs)
+
+    jax.monitoring.register_event_listener(add)
+    jax.monitoring.register_event_duration_secs_listener(add_seconds)
+
+
+def _of_this_processor(folder: PurePath) -> PurePath:
+    """XLA compiles for the very processor, which JAX does not look at: another one may not have its instructions."""
+    if jax.default_backend() != "cpu":
+        return folder
+    described = platform.machine()
+    if (info := Path("/proc/cpuinfo")).exists():
+        described += next((line for line in info.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
+    return folder / f"cpu-{hashlib.sha256(described.encode()).hexdigest()[:8]}"
+
+
+def make_room(folder: PurePath, most_bytes: int = MOST_BYTES) -> None:
+    """Remove the oldest programs beyond so many bytes. Whoever needs one of them compiles it again."""
+    try:
+        files = sorted(storage.walk(folder).items(), key=lambda item: item[1].modified_ns, reverse=True)
+        kept, old = 0, list[str]()
+        for name, info in files:
+            kept += info.size
+            if kept > most_bytes:
+                old.append(name)
+        storage.remove_files(folder, old)
+    except StorageError:  # what matters will fail later, and say why
+        pass
+
+
+BatchShapes = Mapping[str, tuple[tuple[int, ...], Any]]  # column -> (shape, dtype), rows first
+# (state, batch, cursor, seed), the last two from `Compiled.cursor` and `Compiled.scalar`; the state is donated
+Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], StepOutput]
+
+
+class Compiled:
+    """What pretraining and fine-tuning share. Raises ConfigError where the batch or the model does not divide over the devices.
+
+    `sequence_length` is that of the longest rows.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        optimizer: OptimizerConfig,
+        hardware: HardwareConfig,
+        *,
+        sequence_length: int,
+        token_dtype: Any,
+        steps: int,
+        batch_size: int,
+        log_every_steps: int,
+        seed: int,
+        devices: Sequence[Any],
+    ):
+        self.mesh = make_mesh(hardware, devices)
+        check_hosts(self.mesh)
+        self.layout = layout_batch(batch_size, self.mesh, hardware.microbatch_size)
+        self.objective, self._token_dtype = objective, token_dtype
+        self._seed, self._first_params = seed, None
+        self._compiled: dict[int, Step] = {}  # by the length of rows
+        self.num_parameters = count(objective.spec)
+        self._steps, self._log_every_steps = steps, log_every_steps
+        self._optimizer_config = optimizer
+        self._optimizer = make_optimizer(optimizer, steps, objective.spec)
+        self._sum_shapes = sum_shapes(objective, self._shapes(self.batch_shapes(sequence_length)), batch_size)
+        self._initializer = make_initializer(objective, self._optimizer, sums=self._sum_shapes)
+        abstract = jax.eval_shape(self._initializer, self._scalar_shape)
+        self._shardings = state_shardings(objective, self._optimizer, self.mesh, abstract)
+        self.abstract_state: TrainState = with_shardings(abstract, self._shardings)  # the restore target
+
+    def initial_state(self) -> TrainState:
+        """The state at step 0: parameters drawn from the seed, or those to begin with."""
+        state: TrainState = jax.jit(self._initializer, out_shardings=self._shardings)(self.scalar(self._seed))
+        return state if self._first_params is None else replace(state, params=self.placed(self._first_params))
+
+    def placed(self, params: Any) -> Any:
+        """Parameters laid out as the state's."""
+        return jax.tree.map(place, jax.device_get(params), self._shardings.params)
+
+    def step_at(self, length: int) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
+        """(state, batch, cursor) -> StepOutput for rows of this length, compiled when first asked for; the state is donated."""
+        if length not in self._compiled:
+            self._compiled[length] = self.lower_step(length).compile()
+        step, seed = self._compiled[length], self.scalar(self._seed)
+        return lambda state, batch, cursor: step(state, batch, cursor, seed)
+
+    def lower_step(self, length: int) -> Lowered:
+        """What XLA is given. The seed is an argument, so that runs which differ in it alone share a program."""
+
+        def step(state: TrainState, batch: Mapping[str, jax.Array], cursor: jax.Array, seed: jax.Array) -> StepOutput:
+            update = make_step(self.objective, self._optimizer, self.layout, seed=seed, log_every_steps=self._log_every_steps)
+            return update(state, batch, cursor)
+
+        cursor = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=replicated(self.mesh))
+        jitted = jax.jit(step, donate_argnums=0, out_shardings=StepOutput(self._shardings, replicated(self.mesh)))
+        return jitted.lower(self.abstract_state, self._shapes(self.batch_shapes(length)), cursor, self._scalar_shape)
+
+    def window_metrics(self, state: TrainState) -> dict[str, float]:
+        """The objective's, and "grad_norm", over all devices and steps since the last multiple of `log_every_steps`."""
+        window = jax.device_get(state.window)
+        steps = max(float(window["steps"]), 1.0)
+        return {**self.objective.metrics(window), "grad_norm": float(window["grad_norm"]) / steps}
+
+    def learning_rate(self, count: int) -> float:
+        """Of the update after `count` others."""
+        return float(np.asarray(learning_rate(self._optimizer_config, self._steps)(count)))
+
+    def to_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """This host's share of a batch as global arrays, rows split over the devices."""
+        sharding = batch_sharding(self.mesh)
+        return {name: jax.make_array_from_process_local_data(sharding, column) for name, column in batch.items()}
+
+    def scalar(self, value: int) -> jax.Array:
+        """An int32 that every device holds."""
+        return place(np.asarray(value, np.int32), replicated(self.mesh))
+
+    def cursor(self, rows: int) -> jax.Array:
+        """The number of a batch's first row, as the step takes it: two words, since a run may visit more than 2**32 rows."""
+        return place(np.array(divmod(rows, 1 << 32), np.uint32), replicated(self.mesh))
+
+    def gathered(self, params: Any) -> Any:
+        """Parameters as numpy arrays, whole on every host; all hosts must ask."""
+        if jax.process_count() == 1:
+            return jax.device_get(params)
+        whole = jax.jit(lambda leaf: leaf, out_shardings=replicated(self.mesh))
+        return jax.tree.map(lambda leaf: jax.device_get(whole(leaf)), params)
+
+    @property
+    def _scalar_shape(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(self.mesh))
+
+    def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
+        """Of so many rows, a whole batch if it is not said, with what the objective reads."""
+        rows, columns = rows or self.layout.batch_size, (objective or self.objective).columns
+        tokens = ((rows, length), self._token_dtype)
+        return {"tokens": tokens, **{name: ((rows, *column.shape), column.dtype) for name, column in columns.items()}}
+
+    def _shapes(self, batch: BatchShapes) -> dict[str, jax.ShapeDtypeStruct]:
+        sharding = batch_sharding(self.mesh)
+        return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in batch.items()}
+
+
+def execution_on(
+    devices: Sequence[Any], hardware: HardwareConfig, compute_dtype: Literal["auto", "float32", "bfloat16"]
+) -> Execution:
+    """What is "auto" in the settings, decided for these devices: bfloat16 where there are fast units for it, straight code on a
+    CPU, which runs it faster, and on a TPU only products kept, since its memory is slow beside its units (docs/experiments.md).
+    """
+    platform = devices[0].platform
+    dtype = ("float32" if platform == "cpu" else "bfloat16") if compute_dtype == "auto" else compute_dtype
+    remat = ("dots" if platform == "tpu" else "none") if hardware.remat == "auto" else hardware.remat
+    unroll = platform == "cpu" if hardware.unroll == "auto" else hardware.unroll
+    split = hardware.fsdp * hardware.tensor > 1
+    return Execution(jnp.dtype(dtype), remat, unroll, rows=batch_sharding(make_mesh(hardware, devices)) if split else None)
+
 
 EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch
 

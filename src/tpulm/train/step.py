@@ -6,6 +6,9 @@ continues bit for bit, and another layout of devices or another batch size sees 
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple

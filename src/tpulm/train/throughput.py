@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 import time
 from typing import Any, NamedTuple
 
