@@ -1,4 +1,4 @@
-"""A small writer of TF1 checkpoints, and random ones under the names that google's code gives."""
+"""A small writer of TF1 checkpoints, and random ones under the names that Google's code gives."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def write(prefix: Path, tensors: Mapping[str, np.ndarray], *, shards: int = 1, *
     return prefix
 
 
-# -- google's names ---------------------------------------------------------------------------------------------------------
+# -- Google's names ---------------------------------------------------------------------------------------------------------
 
 
 def drawn(shapes: Mapping[str, tuple[int, ...]], *, moments: bool = True) -> dict[str, np.ndarray]:

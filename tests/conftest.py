@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# Little optimisation: programs here compile for longer than they run.
+# Little optimization: programs here compile for longer than they run.
 XLA_FLAGS = [
     "--xla_force_host_platform_device_count=8",
     "--xla_backend_optimization_level=0",

@@ -39,7 +39,7 @@ def open_run(workdir: str | PurePath) -> RunConfig:
 
 
 def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILENT) -> PurePath:
-    """The work folder, made or recognised as this configuration's; run.json then has it. The caller holds the folder.
+    """The work folder, made or recognized as this configuration's; run.json then has it. The caller holds the folder.
 
     A setting may change as long as nothing that depends on it is made, and where it has no part in the result; train.steps
     where the learning rates so far would have been the same. Raises WorkFolderMismatch listing what else differs.

@@ -111,14 +111,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(params=["own", "tpu-env", "google's"])
+@pytest.fixture(params=["own", "tpu-env", "Google's"])
 def identity(request: pytest.FixtureRequest) -> dict[str, str]:
     """How the VM can know whose it is: what was set at creation, tpu-env, and at last the project that it says it is in."""
     own = {f"instance/attributes/{key}": value for key, value in OWN.items()}
     return {
         "own": own,
         "tpu-env": {"instance/attributes/tpu-env": TPU_ENV},
-        "google's": {"project/project-id": "lab", "instance/attributes/tpulm-node": "toy-a1"},
+        "Google's": {"project/project-id": "lab", "instance/attributes/tpulm-node": "toy-a1"},
     }[request.param]
 
 

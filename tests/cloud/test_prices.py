@@ -51,7 +51,7 @@ def cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return tmp_path / "tpulm" / "prices" / f"{COMPUTE_ENGINE}.json"
 
 
-# Captured from the Cloud Billing Catalog API on 2026-06-14, per chip: google's rows, verbatim in recorded/billing.json.
+# Captured from the Cloud Billing Catalog API on 2026-06-14, per chip: Google's rows, verbatim in recorded/billing.json.
 @pytest.mark.parametrize(
     ("accelerator", "zone", "spot", "dollars"),
     [

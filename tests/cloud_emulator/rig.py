@@ -1,4 +1,4 @@
-"""What tests of emulated TPUs share: an emulator, and google's own client of it."""
+"""What tests of emulated TPUs share: an emulator, and Google's own client of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes as google's own client meets them: their life, and every refusal."""
+"""Nodes as Google's own client meets them: their life, and every refusal."""
 
 from __future__ import annotations
 

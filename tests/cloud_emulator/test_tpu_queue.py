@@ -1,4 +1,4 @@
-"""Queued resources as google's own client meets them."""
+"""Queued resources as Google's own client meets them."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ Imported = Callable[..., Path]
 
 
 def tensors_of(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Random ones, with moments as an optimiser has them: the second ones are not negative."""
+    """Random ones, with moments as an optimizer has them: the second ones are not negative."""
     drawn = bundles.drawn(shapes)
     return {name: np.abs(array) if name.endswith("adam_v") else array for name, array in drawn.items()}
 
@@ -159,7 +159,7 @@ def leaves_on_file(folder: Path, role: str) -> dict[str, np.ndarray]:
 
 
 def test_each_moment_lands_in_its_leaf(bert_folder: Path):
-    """Bit for bit, over eight devices, from the checkpoint of google's into the optimiser's state."""
+    """Bit for bit, over eight devices, from the checkpoint of Google's into the optimizer's state."""
     settings = run_of(bert_folder, "bert-tiny", "hardware.fsdp=4", "model.dropout=0.0")
     state = jax.device_get(program_of(settings, bert_folder).initial_state())
     weights = named_leaves(load_model(bert_folder).params)
@@ -226,7 +226,7 @@ def test_a_bias_correction_counts_from_the_step_of_the_moments(bert_folder: Path
     assert (int(adam.count), int(state.optimizer[-1].count)) == (1234, 0)
     report = json.loads((bert_folder / "import.json").read_text())
     (bert_folder / "import.json").write_text(json.dumps(report | {"step": None}))
-    with pytest.raises(ConfigError, match="bias_correction needs the step that the optimiser's moments are of"):
+    with pytest.raises(ConfigError, match="bias_correction needs the step that the optimizer's moments are of"):
         program_of(settings, bert_folder)
     program_of(run_of(bert_folder), bert_folder)  # nothing counts without it
 
@@ -237,7 +237,7 @@ def test_a_head_that_is_not_trained_is_left_out(bert_folder: Path):
     spec = bert.spec(settings.model, vocab_size=60, next_sentence=False)
     begin = beginning_of(bert_folder, settings.model, spec, tokenizer, with_moments=True)
     assert begin.said == (
-        f"starting from {bert_folder}: weights of step 1,234 and the optimiser's moments; its next-sentence head is left out, "
+        f"starting from {bert_folder}: weights of step 1,234 and the optimizer's moments; its next-sentence head is left out, "
         "as data.next_sentence is false"
     )
     assert begin.moments is not None
@@ -275,7 +275,7 @@ def test_moments_that_are_damaged_or_of_another_model_are_refused(bert_folder: P
     with pytest.raises(ConfigError, match="embeddings/types is missing there"):
         starting_moments(bert_folder, spec)
     file.unlink()
-    with pytest.raises(ConfigError, match=r"has no optimizer.safetensors; set it to false for a fresh optimiser"):
+    with pytest.raises(ConfigError, match=r"has no optimizer.safetensors; set it to false for a fresh optimizer"):
         starting_moments(bert_folder, spec)
 
 
@@ -301,7 +301,7 @@ def test_of_an_export_the_weights_alone(tmp_path: Path, make_small: Any):
     assert ModelConfig.model_validate(point.model) == small.config
     spec = bert.spec(small.config, vocab_size=60, next_sentence=False)
     begin = beginning_of(tmp_path / "export", small.config, spec, small.tokenizer, with_moments=False)
-    assert begin.moments is None and begin.said.endswith("export: weights and a fresh optimiser")
+    assert begin.moments is None and begin.said.endswith("export: weights and a fresh optimizer")
 
 
 def test_a_model_in_cloud_storage(gcs: object, bert_folder: Path):

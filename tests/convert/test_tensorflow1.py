@@ -1,4 +1,4 @@
-"""google's BERT and ELECTRA from TF1: each number where transformers' own conversion puts it, and what does not fit refused."""
+"""Google's BERT and ELECTRA from TF1: each number where transformers' own conversion puts it, and what does not fit refused."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_bert_has_the_tensors_that_transformers_makes_of_it(make: Make, tmp_path
     assert imported.parameters == sum(array.size for name, array in tensors.items() if "adam" not in name) - 1
     assert_equal_tensors(stored(tmp_path / "out"), bundles.as_transformers(tensors))
     model = load_model(tmp_path / "out")
-    assert model.config.activation == "gelu_tanh" and model.head == "next_sentence"  # google's gelu
+    assert model.config.activation == "gelu_tanh" and model.head == "next_sentence"  # Google's gelu
     assert len(fill_mask(model, "the old [MASK]", top=3)[0]) == 3
     assert json.loads((tmp_path / "out" / "import.json").read_text())["step"] == 1234
 
@@ -189,7 +189,7 @@ def test_the_moments_are_those_of_the_training_tree(make: Make, name: str):
     generator = {"width": sizes["small"] / 128, "own_layers": sizes.get("own_layers", True)}
     tree = electra.spec(ModelConfig.model_validate(config.model_dump() | {"generator": generator}), vocab_size=60)
     shapes = {f"{role}/{path}": leaf.shape for role in ("adam_m", "adam_v") for path, leaf in named_leaves(tree).items()}
-    if generator["own_layers"]:  # ours is 4 times as wide inside, as google's
+    if generator["own_layers"]:  # ours is 4 times as wide inside, as Google's
         assert {name: array.shape for name, array in found.moments.items()} == shapes
     assert sorted(found.moments) == sorted(shapes)
 
@@ -239,7 +239,7 @@ def test_a_config_of_another_model_is_refused(make: Make, tmp_path: Path, change
 
 def test_checkpoints_of_other_models_are_refused(make: Make, tmp_path: Path):
     weights = np.ones((2, 2), np.float32)
-    with pytest.raises(DataError, match=r"neither google's BERT .* nor its ELECTRA .*: the names begin with model, wte"):
+    with pytest.raises(DataError, match=r"neither Google's BERT .* nor its ELECTRA .*: the names begin with model, wte"):
         import_model(make({"model/h0/w": weights, "wte": weights}, CONFIG), tmp_path / "out")
     with pytest.raises(DataError, match="a checkpoint of TensorFlow 2"):
         import_model(make({"_CHECKPOINTABLE_OBJECT_GRAPH": weights}, CONFIG), tmp_path / "out")

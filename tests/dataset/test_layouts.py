@@ -34,7 +34,7 @@ def samples(draw: st.DrawFn) -> Sample:
 
 
 def tokens_of(documents: list[list[int]]) -> Tokens:
-    """Documents given by the lengths of their sentences; ids count up, so each token is recognisable."""
+    """Documents given by the lengths of their sentences; ids count up, so each token is recognizable."""
     sentence_ends = np.cumsum([length for document in documents for length in document])
     document_ends = np.cumsum([sum(document) for document in documents])
     return Tokens(np.arange(FIRST_ID, FIRST_ID + document_ends[-1], dtype=np.uint32), sentence_ends, document_ends)

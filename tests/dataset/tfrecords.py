@@ -1,4 +1,4 @@
-"""TFRecords as google's scripts write them, for the tests of importing: a small vocabulary, rows, and their records."""
+"""TFRecords as Google's scripts write them, for the tests of importing: a small vocabulary, rows, and their records."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _trained_sentencepiece(**options: Any) -> bytes:
 
 
 def _sentencepiece_rules(folder: Path) -> dict[str, Any]:
-    """A normalisation of two rules: the usual one takes 240 KB of compiled table."""
+    """A normalization of two rules: the usual one takes 240 KB of compiled table."""
     rules = folder / "rules.tsv"
     rules.write_text("FF21\t41\n2460\t31\n")
     return {"normalization_rule_tsv": str(rules)}

@@ -68,7 +68,7 @@ def test_dropout_is_drawn_anew_for_each_key_and_layer():
     assert not np.allclose(one, none, atol=1e-3)
 
 
-def test_post_norm_ends_normalised_and_pre_norm_does_not():
+def test_post_norm_ends_normalized_and_pre_norm_does_not():
     execution = Execution(jnp.float32, "none", False)
     post, _ = run(tiny(), execution, key=None)
     pre, _ = run(tiny(norm_position="pre"), execution, key=None)

@@ -1,4 +1,4 @@
-"""A run that goes on from a model and its optimiser's moments: the same numbers however often it is stopped."""
+"""A run that goes on from a model and its optimizer's moments: the same numbers however often it is stopped."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def outcome(workdir: Path) -> Any:
 def test_stopped_and_resumed_equals_uninterrupted(model: Path, tmp_path: Path):
     watcher, run = Watcher(), settings(model)
     pipeline.run(run, tmp_path / "whole", progress=watcher)
-    said = f"starting from {model / 'model'}: weights of step 100 and the optimiser's moments"
+    said = f"starting from {model / 'model'}: weights of step 100 and the optimizer's moments"
     assert watcher.notes.count(said) == 1
     for stop in (1, 4):
         with pytest.raises(Stopped, match=f"after saving step {stop} of 6"):
@@ -100,7 +100,7 @@ def test_stopped_and_resumed_equals_uninterrupted(model: Path, tmp_path: Path):
     fresh = settings(model, "train.start_optimizer=false")
     notes = Watcher()
     pipeline.run(fresh, tmp_path / "fresh", progress=notes)
-    assert f"starting from {model / 'model'}: weights of step 100 and a fresh optimiser" in notes.notes
+    assert f"starting from {model / 'model'}: weights of step 100 and a fresh optimizer" in notes.notes
     losses = [[r.values["loss"] for r in read_metrics(tmp_path / name) if r.kind == "train"] for name in ("whole", "fresh")]
     assert losses[0][0] == losses[1][0] and losses[0][1:] != losses[1][1:], "the same weights, other updates"
 

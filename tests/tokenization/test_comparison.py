@@ -188,7 +188,7 @@ def test_memory_does_not_grow_with_the_text(trained: dict[str, Tokenization], te
 
 
 def test_published_vocabularies_in_one_command(real_data: Path, tmp_path: Path):
-    """google's uncased English vocabulary beside a Korean one, each with its own settings, on text in Korean."""
+    """Google's uncased English vocabulary beside a Korean one, each with its own settings, on text in Korean."""
     names = ("bert_base_uncased_vocab.txt:uncased", "kcbert_vocab.txt", "koelectra_vocab_32200.txt")
     candidates = tokenization.load_candidates([str(real_data / "vocab" / name) for name in names])
     sample = TextSample([SourceConfig(path=str(real_data / "ko" / "nsmc_reviews.txt.gz"))], 100_000)

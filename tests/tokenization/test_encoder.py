@@ -190,7 +190,7 @@ def test_the_library_has_trainers():
 
 
 def with_pipeline(made: Tokenization, config: TokenizerConfig) -> Tokenization:
-    """The same vocabulary under another normaliser."""
+    """The same vocabulary under another normalizer."""
     tokenizer = getattr(pipelines, config.algorithm)(config)
     tokenizer.model = Tokenizer.from_str(made.canonical_json).model
     pipelines.add_special_tokens(tokenizer, made.special)

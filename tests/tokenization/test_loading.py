@@ -312,7 +312,7 @@ def test_ids_of_real_text_are_those_of_transformers(real_data: Path, name: str, 
 
 @ON_REAL_TEXT
 def test_ids_of_real_text_are_those_of_the_first_bert(real_data: Path, name: str, settings: dict, corpus: str):
-    """google's own steps in Python, which transformers keeps: nothing of the tokenizers library is in them."""
+    """Google's own steps in Python, which transformers keeps: nothing of the tokenizers library is in them."""
     legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy")
     path, lines = real_data / "vocab" / name, lines_of(real_data / corpus, 2_000)
     theirs = legacy.BertTokenizerLegacy(

@@ -22,7 +22,7 @@ def test_names_in_the_text_give_no_special_id(made: Tokenization):
             assert made.decode(ids) == name
 
 
-def test_names_in_one_text_are_recognised_where_that_is_asked_for(made: Tokenization):
+def test_names_in_one_text_are_recognized_where_that_is_asked_for(made: Tokenization):
     special = made.special
     ids = made.encode_one("the [MASK] cat")
     assert ids[0] == special.cls and ids[-1] == special.sep and ids.count(special.mask) == 1

@@ -154,7 +154,7 @@ def test_of_a_vocabulary_alone_the_settings_say_how_it_reads_text(
     assert theirs(texts, add_special_tokens=False)["input_ids"] == [made.encode([text]).ids.tolist() for text in texts]
 
 
-def test_without_berts_normaliser_its_settings_are_not_named(trained: dict[str, Tokenization], tmp_path: Path):
+def test_without_berts_normalizer_its_settings_are_not_named(trained: dict[str, Tokenization], tmp_path: Path):
     for algorithm, made in trained.items():
         save(made, tmp_path / algorithm)
         settings = json.loads((tmp_path / algorithm / "tokenizer_config.json").read_text())

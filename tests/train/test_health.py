@@ -80,7 +80,7 @@ def test_other_models_are_held_to_the_law_alone(architecture: Any):
         (6.68, False),
     ],  # measured of bert-mini on Korean reviews: 45 and 450 steps, and settings that work
 )
-def test_the_plateau_of_word_frequencies_is_recognised(loss: float, at_unigrams: bool):
+def test_the_plateau_of_word_frequencies_is_recognized(loss: float, at_unigrams: bool):
     scores = {"loss": loss, "mlm_loss": loss, "unigram_entropy": 7.462}
     assert is_at_unigrams(scores) is at_unigrams
     (check,) = judge("bert", 450, scores)

@@ -59,7 +59,7 @@ def test_cosine_ends_at_its_fraction() -> None:
 
 
 def test_adamw_is_the_one_of_bert() -> None:
-    """Against google's AdamWeightDecayOptimizer, written out in numpy; the gradient is small enough not to be clipped."""
+    """Against Google's AdamWeightDecayOptimizer, written out in numpy; the gradient is small enough not to be clipped."""
     config = OptimizerConfig(learning_rate=0.1, schedule="constant", warmup_steps=0, weight_decay=0.01, bias_correction=False)
     optimizer = make_optimizer(config, 10, SPEC)
     params: Any = random_tree(0)

@@ -100,7 +100,7 @@ def import_tfrecord(
         typer.Option(metavar="W", parser=as_path, help="The work folder: an empty one, or one with this import begun."),
     ],
     lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="The vocabulary is uncased (google's do_lower_case, which strips accents too).")
+        bool, typer.Option("--lowercase", help="The vocabulary is uncased (Google's do_lower_case, which strips accents too).")
     ] = False,
     strip_accents: Annotated[bool, typer.Option("--strip-accents", help="Its text has no accents.")] = False,
     split_cjk: Annotated[bool, typer.Option(help="Each Chinese character is a word of its own.")] = True,
@@ -115,7 +115,7 @@ def import_tfrecord(
 
     BERT's static masks are undone, since training draws its own at each step; exact duplicate rows are left out and counted.
     Every checksum, length, id, mask and segment is verified; whatever is wrong is named by file, record and byte. Can be killed
-    and run again at any time. google's uncased vocabularies want --lowercase --strip-accents, so that the exported model's
+    and run again at any time. Google's uncased vocabularies want --lowercase --strip-accents, so that the exported model's
     tokenizer treats new text as theirs did.
 
     Then 'tpulm run RECIPE --workdir W' trains from there. Its data.sequence_length and data.next_sentence must be those of the

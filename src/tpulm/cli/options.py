@@ -40,7 +40,7 @@ Init = Annotated[
         metavar="DIR",
         parser=as_path,
         help="Go on from the model in DIR (an import, an export or a work folder): its settings, tokenizer and weights, and "
-        "the optimiser's moments if they are there. Give it to every command of the run.",
+        "the optimizer's moments if they are there. Give it to every command of the run.",
     ),
 ]
 Coordinator = Annotated[

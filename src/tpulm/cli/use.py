@@ -111,7 +111,7 @@ def import_(
         typer.Argument(
             metavar="SOURCE",
             parser=as_path,
-            help="A Hugging Face folder with model.safetensors (BERT, ELECTRA, GPT-2, Llama), or a TF1 checkpoint of google's "
+            help="A Hugging Face folder with model.safetensors (BERT, ELECTRA, GPT-2, Llama), or a TF1 checkpoint of Google's "
             "BERT or ELECTRA: its prefix, as in bert_model.ckpt, its .index file or its folder.",
         ),
     ],
@@ -162,7 +162,7 @@ def _show_imported(imported: Imported) -> None:
     if imported.step is not None:
         rows["step"] = f"{imported.step:,}"
     if imported.source == "tf1":
-        rows["optimiser"] = "moments in optimizer.safetensors" if imported.moments else "no moments"
+        rows["optimizer"] = "moments in optimizer.safetensors" if imported.moments else "no moments"
     if imported.dropped:
         more = f" and {len(imported.dropped) - 4} more" if len(imported.dropped) > 4 else ""
         rows["left out"] = ", ".join(imported.dropped[:4]) + more

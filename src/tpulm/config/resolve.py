@@ -22,7 +22,7 @@ from tpulm.errors import ConfigError, suggest
 # Of [model], what has no part in which weights there are and what they compute: a run may set these otherwise.
 FREE = frozenset({"dropout", "attention_dropout", "initializer_range"})
 _FREE_OF_TOKENIZER = "allow_unknown"
-OPTIMIZER_FILE = "optimizer.safetensors"  # of a model's folder: the optimiser's moments
+OPTIMIZER_FILE = "optimizer.safetensors"  # of a model's folder: the optimizer's moments
 _SHA256 = re.compile("[0-9a-f]{64}")
 _OF_ONE_RUN = ("description", "language")  # true of the run that states them, not of one that extends it
 _RECIPES = resources.files("tpulm") / "recipes"
@@ -294,7 +294,7 @@ class Start(NamedTuple):
     model: Mapping[str, Any]  # all of [model]
     tokenizer: Mapping[str, Any]  # all of [tokenizer] that matters beside its path
     next_sentence: bool  # whether it has the head for data.next_sentence
-    moments: bool  # whether the optimiser's lie there too
+    moments: bool  # whether the optimizer's lie there too
 
 
 def _apply_start(values: Mapping[str, Any], stated: Mapping[str, Any], start: Start, reference: str) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class CleaningConfig(Settings):
     min_characters: NonNegative = 1
     max_characters: Positive | None = None  # longer documents are left out
     max_repeats: Annotated[int, Field(ge=2)] | None = None  # "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ" with 3
-    languages: tuple[str, ...] = ()  # ["ko", "en"]: documents that are recognised as another one are left out; (): all stay
+    languages: tuple[str, ...] = ()  # ["ko", "en"]: documents that are recognized as another one are left out; (): all stay
     replace: tuple[Literal["email", "phone"], ...] = ()  # what looks like one becomes "<email>" or "<phone>"
     remove: tuple[str, ...] = ()  # regular expressions: each match is deleted before all else, as ruby: ["《[^》]*》"]
 
@@ -270,7 +270,7 @@ class ModelConfig(Settings):
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     norm_position: Literal["post", "pre"] = "post"  # post: as published; pre: steadier for deep models
     norm_epsilon: PositiveFloat = 1e-12
-    activation: Literal["gelu_tanh", "gelu", "relu", "silu"] = "gelu_tanh"  # gelu_tanh: google's BERT; gelu: exact erf
+    activation: Literal["gelu_tanh", "gelu", "relu", "silu"] = "gelu_tanh"  # gelu_tanh: Google's BERT; gelu: exact erf
     norm: Literal["layer", "rms"] = "layer"  # rms: no mean, no bias (Zhang and Sennrich 2019)
     biases: bool = True  # of all linear maps and layer norms
     feed_forward: Literal["plain", "gated"] = "plain"  # gated: activation(gate) * up (Shazeer 2020)
@@ -341,7 +341,7 @@ class ObjectiveConfig(Settings):
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # so that runs compare
     max_predictions: Positive | None = None  # a row; None: what mask_fraction needs of a full row
-    whole_words: bool = False  # bert, electra: in training whole words are drawn, as google's later BERTs, not tokens
+    whole_words: bool = False  # bert, electra: in training whole words are drawn, as Google's later BERTs, not tokens
     mask_token_fraction: Fraction | None = None  # None: bert 0.8, electra 0.85
     random_token_fraction: Fraction | None = None  # None: bert 0.1, electra 0
     generator_weight: PositiveFloat = 1.0  # electra: of the generator's loss in the sum
@@ -362,7 +362,7 @@ class OptimizerConfig(Settings):
     learning_rate: PositiveFloat = 1e-4
     schedule: Annotated[str, AfterValidator(SCHEDULES.check), SCHEDULES] = "linear"  # wsd: warmup, stable, linear decay
     warmup_steps: NonNegative | None = None  # None: 10,000 as in BERT, but at most a tenth of the steps
-    warmup_kind: Literal["replace", "multiply"] = "replace"  # replace: google's BERT; multiply: ELECTRA
+    warmup_kind: Literal["replace", "multiply"] = "replace"  # replace: Google's BERT; multiply: ELECTRA
     decay_steps: NonNegative | None = None  # wsd: length of the last phase; None: a tenth of the steps
     end_fraction: Fraction = 0.0  # of learning_rate, at the last step (linear, cosine, wsd)
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
@@ -395,7 +395,7 @@ class TrainConfig(Settings):
     batch_size: Positive = 256  # rows, over all devices
     seed: Seed = 0
     start_from: str | None = None  # a model folder or work folder whose weights are taken
-    start_optimizer: bool = False  # and the optimiser's moments that lie beside them; false: a fresh optimiser
+    start_optimizer: bool = False  # and the optimizer's moments that lie beside them; false: a fresh optimizer
     optimizer: OptimizerConfig = OptimizerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on TPU and GPU, float32 on a CPU
@@ -410,7 +410,7 @@ class TrainConfig(Settings):
     @model_validator(mode="after")
     def _moments_of_a_model(self) -> Self:
         if self.start_optimizer and self.start_from is None:
-            raise ValueError("start_optimizer needs start_from: the model whose optimiser is meant")
+            raise ValueError("start_optimizer needs start_from: the model whose optimizer is meant")
         return self
 
 
@@ -429,7 +429,7 @@ class HardwareConfig(Settings):
 
 
 class PhaseConfig(Settings):
-    """A stretch of the steps, and what differs in it; weights and the optimiser's state go on, each has rows of its own."""
+    """A stretch of the steps, and what differs in it; weights and the optimizer's state go on, each has rows of its own."""
 
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of train.steps; those of all phases make 1
     sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data], and so on

@@ -40,7 +40,7 @@ class Beginning(NamedTuple):
 def beginning_of(
     path: str | PurePath, config: ModelConfig, spec: Any, tokenization: Tokenization, *, with_moments: bool
 ) -> Beginning:
-    """The weights of a model, and with them, if asked for, the optimiser's moments.
+    """The weights of a model, and with them, if asked for, the optimizer's moments.
 
     A next-sentence head that the run does not train is left out. Raises as `starting_params` and `starting_moments`.
     """
@@ -48,8 +48,8 @@ def beginning_of(
     moments = starting_moments(path, spec) if with_moments else None
     step = _step_of(storage.as_path(path))
     weights = "weights" if step is None else f"weights of step {step:,}"
-    optimiser = "a fresh optimiser" if moments is None else "the optimiser's moments"
-    said = f"starting from {path}: {weights} and {optimiser}"
+    optimizer = "a fresh optimizer" if moments is None else "the optimizer's moments"
+    said = f"starting from {path}: {weights} and {optimizer}"
     if params.left_out:
         said += "; its next-sentence head is left out, as data.next_sentence is false"
     return Beginning(params.tree, moments, said)
@@ -81,14 +81,14 @@ def starting_params(path: str | PurePath, config: ModelConfig, spec: Any, tokeni
 
 
 def starting_moments(path: str | PurePath, spec: Any) -> Moments:
-    """google's moments of all parameters of `spec`, from the file that `tpulm import` writes, and the step they are of.
+    """Google's moments of all parameters of `spec`, from the file that `tpulm import` writes, and the step they are of.
 
     Raises ConfigError where there is no such file or it does not fit, DataError where it is damaged.
     """
     folder = storage.as_path(path)
     file = folder / OPTIMIZER_FILE
     if not storage.exists(file):
-        raise ConfigError(f"train.start_optimizer: {folder} has no {OPTIMIZER_FILE}; set it to false for a fresh optimiser")
+        raise ConfigError(f"train.start_optimizer: {folder} has no {OPTIMIZER_FILE}; set it to false for a fresh optimizer")
     arrays = read_tensors(file, remedy="import the model again")
     broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     broken += [name for name, array in arrays.items() if name.startswith("adam_v/") and (array < 0).any()]

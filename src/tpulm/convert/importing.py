@@ -1,4 +1,4 @@
-"""Somebody else's model as a folder of ours: from a Hugging Face folder, or from a TF1 checkpoint of google's.
+"""Somebody else's model as a folder of ours: from a Hugging Face folder, or from a TF1 checkpoint of Google's.
 
 Either way the weights become our parameters first, so every name and shape is checked, and are then written as an export is.
 Nothing is ever unpickled.
@@ -249,7 +249,7 @@ def _from_tensorflow1(
     if found.moments:
         storage.write_atomic(target / OPTIMIZER_FILE, safetensors.numpy.save(dict(found.moments)))
     elif any(name.endswith(("/adam_m", "/adam_v")) for name in found.dropped):
-        notes.append("the optimiser's moments were left out: the checkpoint has not those of every parameter")
+        notes.append("the optimizer's moments were left out: the checkpoint has not those of every parameter")
     return Imported(
         str(target),
         "tf1",

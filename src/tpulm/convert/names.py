@@ -168,7 +168,7 @@ TF1_POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
 # Theirs that are no weights of the model, as patterns; None: dropped on purpose.
 TF1_EXTRAS: tuple[tuple[str | None, str], ...] = (
     ("step", "global_step"),
-    ("adam_m", "*/adam_m"),  # the optimiser's means of gradients
+    ("adam_m", "*/adam_m"),  # the optimizer's means of gradients
     ("adam_v", "*/adam_v"),  # and of their squares
     (None, "*/Adam"),  # the same two of tf.train.AdamOptimizer, which corrects their bias apart
     (None, "*/Adam_1"),

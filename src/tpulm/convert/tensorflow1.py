@@ -1,6 +1,6 @@
-"""Models of google's BERT and ELECTRA from their TF1 checkpoints, the optimiser's moments included.
+"""Models of Google's BERT and ELECTRA from their TF1 checkpoints, the optimizer's moments included.
 
-google's BERT computes GELU in its tanh form and ELECTRA by erf; both call it "gelu" (modeling.py of the two). Their layer norms
+Google's BERT computes GELU in its tanh form and ELECTRA by erf; both call it "gelu" (modeling.py of the two). Their layer norms
 have an epsilon of 1e-12. BERT's sizes stand in its bert_config.json; ELECTRA's are seen in the shapes, but for the number of
 heads: size / 64 in all published ones, and max(1, size / 64) in every generator (electra: pretrain/pretrain_helpers.py).
 """
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 class Checkpoint(NamedTuple):
     """What a TF1 checkpoint held.
 
-    `moments` are the optimiser's, in the shapes of our parameters: "adam_m/" and "adam_v/" before the path that a parameter
+    `moments` are the optimizer's, in the shapes of our parameters: "adam_m/" and "adam_v/" before the path that a parameter
     has in training; empty where the checkpoint has none, or not all. `dropped` names what was left out.
     """
 
@@ -79,7 +79,7 @@ class _Layout(NamedTuple):
 
 
 def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None = None) -> Checkpoint:
-    """The model and the optimiser under PREFIX.
+    """The model and the optimizer under PREFIX.
 
     Raises ConfigError where a BERT has no config or `kind` is not what the checkpoint holds, DataError listing every name that
     is missing, unknown or of another shape, and what tensorbundle.py raises for damaged files.
@@ -116,7 +116,7 @@ def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
     if "electra" in scopes:
         return "electra"
     raise DataError(
-        f"neither google's BERT (bert/…) nor its ELECTRA (electra/…): the names begin with "
+        f"neither Google's BERT (bert/…) nor its ELECTRA (electra/…): the names begin with "
         f"{', '.join(scopes[:12]) or 'nothing'}. Another model's checkpoint cannot be imported",
         location=bundle.index,
     )
@@ -192,7 +192,7 @@ def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, 
 
 
 def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
-    """google's keys are those of Hugging Face, but for the meaning of "gelu" and what is fixed in their code."""
+    """Google's keys are those of Hugging Face, but for the meaning of "gelu" and what is fixed in their code."""
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     activation = values.get("hidden_act", "gelu")

@@ -225,15 +225,15 @@ _CHARACTERS: Final = 1_000  # of a document are looked at: enough to tell, and 9
 _CERTAIN: Final = 0.5  # of the probability
 
 
-class Recognised(NamedTuple):
+class Recognized(NamedTuple):
     language: str  # ISO 639
     probability: float
 
 
 class LanguageFilter:
-    """Recognises documents in other languages, by py3langid (Lui and Baldwin 2012; Barbaresi).
+    """Recognizes documents in other languages, by py3langid (Lui and Baldwin 2012; Barbaresi).
 
-    What is too short to say, or holds no words, stays. Raises ConfigError for a language that cannot be recognised, and
+    What is too short to say, or holds no words, stays. Raises ConfigError for a language that cannot be recognized, and
     MissingExtra without the package.
     """
 
@@ -246,12 +246,12 @@ class LanguageFilter:
             if language not in known:
                 raise ConfigError(
                     f"corpus.cleaning.languages: '{language}' is not among the {len(known)} languages that can be "
-                    f"recognised.{suggest(language, known)} They go by codes of ISO 639, such as 'en', 'ko', 'ja'."
+                    f"recognized.{suggest(language, known)} They go by codes of ISO 639, such as 'en', 'ko', 'ja'."
                 )
 
-    def other(self, document: str) -> Recognised | None:
+    def other(self, document: str) -> Recognized | None:
         """What it is, if it is none of those that are wanted."""
-        found = Recognised(*self._identifier.classify(document[:_CHARACTERS]))
+        found = Recognized(*self._identifier.classify(document[:_CHARACTERS]))
         return found if found.language not in self._wanted and found.probability >= _CERTAIN else None
 
 

@@ -1,4 +1,4 @@
-"""The records that google's two scripts write, as rows: checked, and with their static masks undone.
+"""The records that Google's two scripts write, as rows: checked, and with their static masks undone.
 
 BERT (google-research/bert, create_pretraining_data.py), L tokens, P predictions: input_ids, input_mask, segment_ids int64 [L];
 masked_lm_positions, masked_lm_ids int64 [P] and masked_lm_weights float32 [P], filled up with 0; next_sentence_labels int64 [1]

@@ -157,7 +157,7 @@ def _positions(tokens: Tokens) -> Int[Array, "B L"]:
 def embed(
     params: Embeddings, tokens: Tokens, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
 ) -> tuple[Float[Array, "R D"], Randomness | None]:
-    """The first layer's input, normalised and dropped out, and what the layers' own dropout draws from."""
+    """The first layer's input, normalized and dropped out, and what the layers' own dropout draws from."""
     with jax.named_scope("embed"):
         x = _embed(params, tokens, config=config)
         if randomness is None:

@@ -1,7 +1,7 @@
 """An encoder with a head that reads its first hidden state, [CLS]'s: classes, or one number.
 
 The heads are those of transformers' …ForSequenceClassification. BERT and Megatron's: dropout of tanh(dense), then a linear map
-(Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (google's code has no dense
+(Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (Google's code has no dense
 layer there). EuroBERT, pooled at "bos": the erf GELU and no dropout.
 """
 

@@ -53,7 +53,7 @@ def dense_spec(sizes: tuple[int, int], axes: tuple[str | None, str | None], init
 
 
 def normalize(params: Norm, x: Float[Array, "R D"], *, epsilon: float, kind: NormKind = "layer") -> Float[Array, "R D"]:
-    """Normalisation over D, computed in float32 whatever x is.
+    """Normalization over D, computed in float32 whatever x is.
 
     layer: to mean 0 and variance 1 (Ba et al. 2016; the variance is the biased one). rms: to a mean square of 1 (Zhang and
     Sennrich 2019).
@@ -171,7 +171,7 @@ def kernel_gradient(x: Float[Array, "R I"], g: Float[Array, "R O"]) -> Float[Arr
 
 
 def activation(name: Activation) -> Callable[[Array], Array]:
-    """gelu_tanh is google's BERT and Hugging Face's "gelu_new"; gelu is the exact erf form, Hugging Face's "gelu"."""
+    """gelu_tanh is Google's BERT and Hugging Face's "gelu_new"; gelu is the exact erf form, Hugging Face's "gelu"."""
     match name:
         case "gelu_tanh":
             return gelu_tanh

@@ -59,7 +59,7 @@ def ones(key: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class TruncatedNormal:
-    """A normal of this standard deviation cut at two of them, as google's BERT begins (`tf.truncated_normal_initializer`)."""
+    """A normal of this standard deviation cut at two of them, as Google's BERT begins (`tf.truncated_normal_initializer`)."""
 
     stddev: float
 

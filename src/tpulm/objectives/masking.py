@@ -1,6 +1,6 @@
 """Which tokens a masked language model must predict, and what it sees in their place.
 
-The law is that of google's BERT (`create_pretraining_data.py`; Devlin et al. 2019, section 3.1 and appendix A.1):
+The law is that of Google's BERT (`create_pretraining_data.py`; Devlin et al. 2019, section 3.1 and appendix A.1):
 
 - A row of `length` tokens (padding not counted, [CLS] and [SEP] counted) has min(P, max(1, round(length * mask_fraction)))
   predictions, rounded half to even; fewer only if it has fewer candidates.

@@ -48,7 +48,7 @@ def _check_named_inputs(config: RunConfig) -> None:
     if start is not None and not storage.exists(start):
         raise ConfigError(f"train.start_from {start} is not there; name the folder of a model, or a work folder with an export")
     if start is not None and config.train.start_optimizer and not storage.exists(storage.as_path(start) / OPTIMIZER_FILE):
-        raise ConfigError(f"train.start_optimizer: {start} has no {OPTIMIZER_FILE}; set it to false for a fresh optimiser")
+        raise ConfigError(f"train.start_optimizer: {start} has no {OPTIMIZER_FILE}; set it to false for a fresh optimizer")
 
 
 def prepare_tokenizer(

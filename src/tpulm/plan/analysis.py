@@ -95,7 +95,7 @@ class Buffer(NamedTuple):
 
 
 def largest(module: Module, count: int) -> list[Buffer]:
-    """Of those that the program makes itself (parameters and optimiser's state are its arguments), the largest first."""
+    """Of those that the program makes itself (parameters and optimizer's state are its arguments), the largest first."""
     found = [*_stacks(module), *_made(module.entry)]
     return sorted(found, key=lambda buffer: -buffer.bytes)[:count]
 
@@ -163,7 +163,7 @@ _EXHAUSTED = re.compile(r"\(([0-9.]+)([KMGT]?)\) exceeds|Used ([0-9.]+)([KMGT]?)
 class Memory(NamedTuple):
     """Bytes of one device's HBM."""
 
-    arguments: int  # parameters, optimiser's state, batch
+    arguments: int  # parameters, optimizer's state, batch
     outputs: int  # beside what takes the place of arguments
     temporaries: int
     code: int

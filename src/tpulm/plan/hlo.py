@@ -1,4 +1,4 @@
-"""The text of a compiled program (optimised HLO, `compiled.as_text()`), read into instructions.
+"""The text of a compiled program (optimized HLO, `compiled.as_text()`), read into instructions.
 
 Only what counting needs is read: shapes with their layouts, operands, attributes, and the compiler's own estimate of cycles.
 The grammar is that of XLA's printer, https://openxla.org/xla/operation_semantics; the layouts' tiles and memory spaces are

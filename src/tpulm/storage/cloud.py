@@ -2,7 +2,7 @@
 
 Every request that may succeed later (429, 5xx, a lost connection, a cut answer) is repeated, with jitter, until
 `DEADLINE_SECONDS` are over ($TPULM_STORAGE_DEADLINE_SECONDS). Writes are safe to repeat: an object is written as a whole, and a
-write under a condition carries an id by which it recognises its own earlier attempt, whose answer was lost.
+write under a condition carries an id by which it recognizes its own earlier attempt, whose answer was lost.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def _engine(specification: dict[str, Any]) -> _Engine | None:
 
 
 def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool] | None:
-    """The normaliser for tokie, and whether text is to be lower-case before; None for what it is not to be asked."""
+    """The normalizer for tokie, and whether text is to be lower-case before; None for what it is not to be asked."""
     model, normalizer, pre_tokenizer = (specification[part] for part in ("model", "normalizer", "pre_tokenizer"))
     match model["type"], steps(normalizer, "normalizers"), steps(pre_tokenizer, "pretokenizers"):
         case "WordPiece", [{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True} as bert, *rest], [

@@ -17,7 +17,7 @@ from tpulm.tokenization import special
 
 CONTINUATION = "##"
 SPACE = "▁"  # how Unigram's vocabulary writes the space before a word
-MAX_WORD_CHARACTERS = 100  # WordPiece: a longer word is unknown as a whole, as in google's code
+MAX_WORD_CHARACTERS = 100  # WordPiece: a longer word is unknown as a whole, as in Google's code
 
 # Unigram: letters with their marks and digits together, other visible signs together, each with the space before it; line ends
 # and other blanks apart. Without it a Japanese line would be one word, and the trainer's time and memory explode.
@@ -36,9 +36,9 @@ def specified(tokenizer: Tokenizer) -> Specified:
 
 
 def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
-    """BERT's normaliser and pre-tokenizer.
+    """BERT's normalizer and pre-tokenizer.
 
-    Stripping accents decomposes every character first, and google's code leaves it so, which breaks a Hangul syllable into
+    Stripping accents decomposes every character first, and Google's code leaves it so, which breaks a Hangul syllable into
     three letters. Here it is composed again, unless `as_google`: a vocabulary made with their code expects the letters.
 
     With `config.morphemes` the text comes as words with spaces between them, and is split there.
@@ -85,7 +85,7 @@ def unigram_words(prepend_scheme: Literal["always", "never"]) -> pre_tokenizers.
 
 
 def steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """A normaliser (`key` "normalizers") or pre-tokenizer ("pretokenizers") of tokenizer.json as a flat list."""
+    """A normalizer (`key` "normalizers") or pre-tokenizer ("pretokenizers") of tokenizer.json as a flat list."""
     if component is None:
         return []
     if component["type"] == "Sequence":

@@ -1,6 +1,6 @@
 """SentencePiece's .model files: the same ids, as a stock tokenizer that any reader of tokenizer.json understands.
 
-What the library does to a text is written down in the file: its normalisation as a compiled table, whether a space is put in
+What the library does to a text is written down in the file: its normalization as a compiled table, whether a space is put in
 front, whether spaces are merged. The message is as in sentencepiece's src/sentencepiece_model.proto.
 """
 

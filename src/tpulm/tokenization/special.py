@@ -1,7 +1,7 @@
 """The special tokens: what they are called, which ids they have, how they are found in somebody else's vocabulary.
 
-A vocabulary trained here begins as google's later ones do, and as the Korean BERT and ELECTRA ones do: [PAD]=0, [UNK]=1,
-[CLS]=2, [SEP]=3, [MASK]=4, then the [unusedN] slots, then text. (google's English vocabularies have ninety-nine slots between
+A vocabulary trained here begins as Google's later ones do, and as the Korean BERT and ELECTRA ones do: [PAD]=0, [UNK]=1,
+[CLS]=2, [SEP]=3, [MASK]=4, then the [unusedN] slots, then text. (Google's English vocabularies have ninety-nine slots between
 [PAD] and [UNK]. Five fixed ids are easier to remember, and a slot taken into use later moves nothing.)
 """
 

@@ -1,7 +1,7 @@
 """Counting the words of a sample: what training starts from.
 
 Trainers look at distinct words and how often each occurs, so the counts do not depend on the order of the text nor on how it
-was batched, and a chunk that occurs a thousand times is normalised once.
+was batched, and a chunk that occurs a thousand times is normalized once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS
 
 
 def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progress = SILENT) -> Counter[str]:
-    """How often each word occurs, words being what `pipeline`'s normaliser and pre-tokenizer make of the texts.
+    """How often each word occurs, words being what `pipeline`'s normalizer and pre-tokenizer make of the texts.
 
     Words of a byte-level pipeline are counted as the text that they stand for: in Japanese that takes two thirds of the memory.
     Raises DataError when there is nothing but blanks.

@@ -1,7 +1,7 @@
 """Devices as a mesh of three axes, and how a batch and the parameters lie on it.
 
     data     splits the batch; every member holds all parameters
-    fsdp     splits the batch and, along "embed", the parameters and the optimiser's state
+    fsdp     splits the batch and, along "embed", the parameters and the optimizer's state
     tensor   splits heads, feed-forward units and the vocabulary within a layer
 
 The compiler adds the communication (GSPMD): the program is written for one device, and losses are means over the global batch

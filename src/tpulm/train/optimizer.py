@@ -1,4 +1,4 @@
-"""Learning-rate schedules and the optimiser, as optax transformations.
+"""Learning-rate schedules and the optimizer, as optax transformations.
 
 AdamW here is the one BERT was trained with (google-research/bert, optimization.py), epsilon 1e-6 outside the square root and
 weight decay on matrices only, and Adam's bias correction, which that one lacks, unless it is turned off. The global gradient is
@@ -120,7 +120,7 @@ class _Moments(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Adam's running means of gradients and of their squares, as google's optimiser keeps them: without bias correction."""
+    """Adam's running means of gradients and of their squares, as Google's optimizer keeps them: without bias correction."""
 
     first: Any  # a tree as the parameters
     second: Any
@@ -128,7 +128,7 @@ class Moments(NamedTuple):
 
 
 def with_moments(state: Any, moments: Moments) -> Any:
-    """An optimiser's state at its beginning, with these moments in the place of zeros; schedules begin at 0 all the same.
+    """An optimizer's state at its beginning, with these moments in the place of zeros; schedules begin at 0 all the same.
 
     A bias correction divides by 1 - beta ** count, for means that were zero `count` updates ago: so its count must be theirs.
     With a count of 0 both would be taken for nearly empty, and the first update be a third of what it should (0.9, 0.999).

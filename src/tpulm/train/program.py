@@ -1,4 +1,4 @@
-"""A compiled training program: an objective and its optimiser on a mesh of devices, with the cache of what was compiled.
+"""A compiled training program: an objective and its optimizer on a mesh of devices, with the cache of what was compiled.
 
 Nothing here needs the data: compiling takes as long as preparing a small dataset, so the pipeline compiles in a thread while
 the dataset is made (pipeline/programs.py).
@@ -313,7 +313,7 @@ class Program(Compiled):
         """
         if moments is not None and moments.step is None and self._config.train.optimizer.bias_correction:
             raise ConfigError(
-                "train.optimizer.bias_correction needs the step that the optimiser's moments are of, and the checkpoint had "
+                "train.optimizer.bias_correction needs the step that the optimizer's moments are of, and the checkpoint had "
                 "none: set it to false, or train.start_optimizer"
             )
         self._first_params, self._first_moments = params, moments

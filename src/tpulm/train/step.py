@@ -85,7 +85,7 @@ def make_initializer(
 def state_shardings(
     objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, abstract: TrainState
 ) -> TrainState:
-    """The state's layout: each parameter by its spec, the optimiser's moments as their parameters, the rest everywhere."""
+    """The state's layout: each parameter by its spec, the optimizer's moments as their parameters, the rest everywhere."""
     whole = replicated(mesh)
     params = parameter_shardings(objective.spec, mesh)
     moments = optax.tree_map_params(
