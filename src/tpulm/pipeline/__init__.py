@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, phase_at, phases_of
@@ -66,14 +66,74 @@ class Summary:
         return all(state == "skipped" for state in self.stages.values())
 
 
+def run(
+    config: RunConfig, workdir: str | PurePath, *, member: Membership | None = None, progress: Progress = SILENT
+) -> Summary:
+    """All stages, skipping what is done and continuing what was interrupted.
+
+    With several hosts each of them calls this, and says by `member` which it is (`tpulm.runtime.hosts.membership`).
+    """
+    with working_in(config, workdir, member=member, progress=progress) as folder:
+        return _run(config, folder.path, folder.hosts, progress)
+
+
+def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress) -> Summary:
+    _initialize(hosts)
+    programs, states = Programs(workdir, progress), dict[str, str]()
+    if read_result(workdir, "train") is None:  # better now than after hours of preparing
+        _check_platform(config)
+
+    def ended(stage: str, was_done: bool) -> None:
+        states[stage] = "skipped" if was_done else "done"
+        programs.check()
+        # Not before: reading Python's own text parses it, and CPython 3.11's `ast` is not safe while a thread imports JAX
+        # ("AST constructor recursion depth mismatch").
+        if stage == "corpus" and read_result(workdir, "train") is None:
+            programs.begin(phase_at(phases_of(config), newest_step(workdir) or 0))
+
+    data = prepare(config, workdir, hosts=hosts, progress=progress, ended=ended)
+    stages = Stages(config, workdir, hosts, progress, data, programs)
+    trained, states["train"], model = stages.train()
+    scores, states["evaluate"], model = stages.evaluate(model)
+    exported, states["export"] = stages.export(model)
+    text = data.datasets[-1].train
+    return Summary(
+        name=config.name,
+        workdir=str(workdir),
+        steps=trained["steps"],
+        parameters=trained["parameters"],
+        train_loss=trained["train_loss"],
+        eval_loss=scores["loss"],
+        eval_accuracy=scores["accuracy"],
+        eval_baseline_accuracy=scores["baseline_accuracy"],
+        train_scores=trained["scores"],
+        eval_scores={name: value for name, value in scores.items() if isinstance(value, float)},
+        loss_is=loss_formula(config),
+        losses_differ=why_losses_differ(config),
+        bits_per_character=scores["bits_per_character"],
+        tokens_per_second=trained["tokens_per_second"],
+        text_fraction=text.text_fraction,
+        mfu=trained["mfu"],
+        unknown_fraction=text.unknown_fraction,
+        health=scores["health"],
+        export=str(exported),
+        stages=states,
+    )
+
+
 def train(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
     """Pretrain, from the newest checkpoint if there is one; the result is also W/results/train.json."""
-    return _Run(config, workdir, hosts, progress).train()
+    return _stages(config, workdir, hosts, progress).train().result
 
 
 def evaluate(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
     """Score the newest checkpoint on the whole holdout; the result is also W/results/evaluation.json."""
-    return _Run(config, workdir, hosts, progress).evaluate()
+    return _stages(config, workdir, hosts, progress).evaluate().scores
+
+
+def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> PurePath:
+    """The newest checkpoint as a Hugging Face folder, W/export."""
+    return _stages(config, workdir, hosts, progress).export().folder
 
 
 def look(
@@ -83,8 +143,8 @@ def look(
 
     With `on` the text scored is that of these sources, cleaned and laid out as the run's own.
     """
-    made = _Run(config, workdir, ALONE, progress, looking=True)
-    return made.evaluate_on(on) if on else made.evaluate()
+    stages = _stages(config, workdir, ALONE, progress, looking=True)
+    return stages.evaluate_on(on) if on else stages.evaluate().scores
 
 
 def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Progress = SILENT) -> LoadedModel:
@@ -94,34 +154,18 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
     """
     from tpulm.convert.huggingface import load_model
 
-    config = open_run(workdir)
-    run, exported = _Run(config, workdir, ALONE, progress, looking=True), read_result(workdir, "export")
+    config, exported = open_run(workdir), read_result(workdir, "export")
     newest = max(storage.committed_steps(workdir / "checkpoints"), default=0)
     has_export = storage.exists(workdir / "export")
     if has_export and (not newest or (exported is not None and exported["step"] >= newest)):
         return load_model(workdir, preferred=preferred)
+    stages = _stages(config, workdir, ALONE, progress, looking=True)
     with storage.scratch_folder() as folder:
-        step, params = run.parameters()
-        run.save(folder / "export", params)
+        step, params = stages.newest_model()
+        stages.save(folder / "export", params)
         older = "" if not has_export else f"; {workdir / 'export'} is older"
-        progress.note(f"the model is {run.which(step)}{older}")
+        progress.note(f"the model is {stages.which(step)}{older}")
         return load_model(folder / "export", preferred=preferred)
-
-
-def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> PurePath:
-    """The newest checkpoint as a Hugging Face folder, W/export."""
-    return _Run(config, workdir, hosts, progress).export()
-
-
-def run(
-    config: RunConfig, workdir: str | PurePath, *, member: Membership | None = None, progress: Progress = SILENT
-) -> Summary:
-    """All stages, skipping what is done and continuing what was interrupted.
-
-    With several hosts each of them calls this, and says by `member` which it is (`tpulm.runtime.hosts.membership`).
-    """
-    with working_in(config, workdir, member=member, progress=progress) as folder:
-        return _Run(config, folder.path, folder.hosts, progress).all()
 
 
 def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]:
@@ -129,115 +173,99 @@ def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Prog
     folder = storage.check_writable(workdir)
     with storage.held(folder):
         begin(config, folder, progress)
-        yield from _Run(config, folder, ALONE, progress, data=prepare(config, folder, progress=progress)).steps()
+        data = prepare(config, folder, progress=progress)
+        yield from Stages(config, folder, ALONE, progress, data, Programs(folder, progress)).steps()
 
 
-class _Run:
-    """One command's pass through the last stages; holds what they share: the tokenizer and the datasets (`data`, by default
-    what an earlier command prepared), the compiled programs, the trained parameters."""
+def _stages(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, looking: bool = False) -> Stages:
+    """The stages after what an earlier command prepared."""
+    _initialize(hosts)
+    programs = Programs(workdir, progress, looking=looking)
+    return Stages(config, workdir, hosts, progress, prepared(config, workdir), programs, looking)
 
-    def __init__(
-        self,
-        config: RunConfig,
-        workdir: PurePath,
-        hosts: Hosts,
-        progress: Progress,
-        *,
-        data: Prepared | None = None,
-        looking: bool = False,
-    ):
-        self.config, self.workdir, self.hosts, self.progress = config, workdir, hosts, progress
-        self._data = data
-        self.phases = phases_of(config)
-        self.stages: dict[str, str] = {}
-        self._looking = looking  # beside whoever works in the folder
-        self._programs = Programs(workdir, progress, looking=looking)
-        self._trained: tuple[int, Any] | None = None  # (step, parameters)
-        self._counted: dict[str, np.ndarray] = {}  # by a phase's folder: how often each token occurs in training
-        if hosts.are_several:
-            from tpulm.train.distributed import initialize
 
-            initialize(hosts)
+def _initialize(hosts: Hosts) -> None:
+    if hosts.are_several:
+        from tpulm.train.distributed import initialize
 
-    def all(self) -> Summary:
-        if self._result("train") is None:  # better now than after hours of preparing
-            self._check_platform()
-        self._data = self._prepare()
-        trained, scores, exported = self.train(), self.evaluate(), self.export()
-        text = self._dataset(self.phases[-1]).train
-        return Summary(
-            name=self.config.name,
-            workdir=str(self.workdir),
-            steps=trained["steps"],
-            parameters=trained["parameters"],
-            train_loss=trained["train_loss"],
-            eval_loss=scores["loss"],
-            eval_accuracy=scores["accuracy"],
-            eval_baseline_accuracy=scores["baseline_accuracy"],
-            train_scores=trained.get("scores", {}),  # those of an older version have none
-            eval_scores={name: value for name, value in scores.items() if isinstance(value, float)},
-            loss_is=loss_formula(self.config),
-            losses_differ=why_losses_differ(self.config),
-            bits_per_character=scores["bits_per_character"],
-            tokens_per_second=trained["tokens_per_second"],
-            text_fraction=text.text_fraction,
-            mfu=trained["mfu"],
-            unknown_fraction=text.unknown_fraction,
-            health=scores["health"],
-            export=str(exported),
-            stages=self.stages,
-        )
+        initialize(hosts)
 
-    def _program(self, phase: Phase) -> Program:
-        made = self.data.tokenizer
-        return self._programs.get(phase, tokenization.Vocabulary(made.vocab_size, made.special))
+
+def _check_platform(config: RunConfig) -> None:
+    from tpulm.train.platforms import check_platform
+
+    check_platform(config.hardware.platform)
+
+
+def newest_step(workdir: PurePath) -> int | None:
+    """The steps of the finished training, else of the newest checkpoint."""
+    trained = read_result(workdir, "train")
+    if trained is not None:
+        return trained["steps"]
+    return max(storage.committed_steps(workdir / "checkpoints"), default=None)
+
+
+class Model(NamedTuple):
+    step: int
+    params: Any  # on the devices
+
+
+class Trained(NamedTuple):
+    result: dict[str, Any]  # as W/results/train.json has it
+    state: str  # "done", "resumed" or "skipped"
+    model: Model | None  # None: skipped, and not loaded
+
+
+class Evaluated(NamedTuple):
+    scores: dict[str, Any]  # as W/results/evaluation.json has it
+    state: str
+    model: Model | None
+
+
+class Exported(NamedTuple):
+    folder: PurePath
+    state: str
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Training, evaluation and export of what was prepared. Nothing in here changes: each stage is given the model that the one
+    before it left, and loads the newest checkpoint where it is given none."""
+
+    config: RunConfig
+    workdir: PurePath
+    hosts: Hosts
+    progress: Progress
+    data: Prepared
+    programs: Programs  # compiled when first asked for
+    looking: bool = False  # beside whoever works in the folder, so nothing is written
+    _counted: dict[str, np.ndarray] = field(default_factory=dict)  # a cache: by a phase's folder, how often each token occurs
 
     @property
-    def data(self) -> Prepared:
-        if self._data is None:
-            self._data = prepared(self.config, self.workdir)
-        return self._data
+    def phases(self) -> tuple[Phase, ...]:
+        return phases_of(self.config)
 
-    def _prepare(self) -> Prepared:
-        def ended(stage: str, was_done: bool) -> None:
-            self.stages[stage] = "skipped" if was_done else "done"
-            self._programs.check()
-            # Not before: reading Python's own text parses it, and CPython 3.11's `ast` is not safe while a thread imports JAX
-            # ("AST constructor recursion depth mismatch").
-            if stage == "corpus":
-                self._compile_ahead()
-
-        return prepare(self.config, self.workdir, hosts=self.hosts, progress=self.progress, ended=ended)
-
-    def _compile_ahead(self) -> None:
-        if self._result("train") is None:
-            self._programs.begin(phase_at(self.phases, self._newest_step() or 0))
-
-    def train(self) -> dict[str, Any]:
-        if (done := self._result("train")) is not None:
-            self.stages["train"] = "skipped"
-            return done
-        self._check_platform()
-        step, resumed_at, result = self._newest_step() or 0, None, None
+    def train(self) -> Trained:
+        if (done := read_result(self.workdir, "train")) is not None:
+            return Trained(done, "skipped", None)
+        _check_platform(self.config)
+        step, resumed_at, result = newest_step(self.workdir) or 0, None, None
         while result is None or step < self.config.train.steps:
             result = self._train(phase_at(self.phases, step))
             step, resumed_at = result.steps, result.resumed_at if resumed_at is None else resumed_at
-        self._trained = step, result.state.params
-        self.stages["train"] = "resumed" if resumed_at else "done"
-        return self._save_result(
-            "train",
-            {
-                "steps": step,
-                "parameters": self._program(self.phases[-1]).num_parameters,
-                "train_loss": result.train_loss,
-                "scores": result.train_values,
-                "tokens_per_second": round(result.rate.per_second, 1),
-                "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
-                "skipped_rows": [list(window) for window in result.skipped],
-                "attempts": result.attempt,
-                **self._machine(),
-            },
-        )
+        values = {
+            "steps": step,
+            "parameters": self._program(self.phases[-1]).num_parameters,
+            "train_loss": result.train_loss,
+            "scores": result.train_values,
+            "tokens_per_second": round(result.rate.per_second, 1),
+            "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
+            "skipped_rows": [list(window) for window in result.skipped],
+            "attempts": result.attempt,
+            **self._machine(),
+        }
+        self._save_result("train", values)
+        return Trained(values, "resumed" if resumed_at else "done", Model(step, result.state.params))
 
     def _train(self, phase: Phase) -> TrainResult:
         """One phase to its end, or back to where the newest good checkpoint lies, if that is before the phase."""
@@ -271,15 +299,10 @@ class _Run:
         unknown_fraction = self._dataset(phase).train.unknown_fraction
         return advice_for(self.config, unknown_fraction=unknown_fraction, imported=is_imported(self.workdir))
 
-    def _check_platform(self) -> None:
-        from tpulm.train.platforms import check_platform
-
-        check_platform(self.config.hardware.platform)
-
     def _begun(self, phase: Phase) -> Program:
         """The phase's program, with the weights that the run starts from."""
         program, path = self._program(phase), self.config.train.start_from
-        if path is not None and phase.first_step == 0 and not self._newest_step():
+        if path is not None and phase.first_step == 0 and not newest_step(self.workdir):
             from tpulm.convert.continuing import beginning_of
 
             tokenizer, spec = self.data.tokenizer, program.objective.spec
@@ -301,30 +324,30 @@ class _Run:
             of_tokens=self._program(phase).columns_of(self.data.tokenizer),
         )
 
-    def evaluate(self) -> dict[str, Any]:
-        if (done := self._result("evaluation")) is not None and done["step"] == self._newest_step():
-            self.stages["evaluate"] = "skipped"
-            return done
+    def evaluate(self, model: Model | None = None) -> Evaluated:
+        done, newest = read_result(self.workdir, "evaluation"), newest_step(self.workdir)
+        if done is not None and done["step"] == newest:
+            return Evaluated(done, "skipped", model)
         watchdog.report("evaluate")
-        step, params = self.parameters()
-        phase = phase_at(self.phases, step)
-        if self._looking:
-            self.progress.note(f"evaluating {self.which(step)}; nothing is written into {self.workdir}")
+        model = model or self.newest_model()
+        phase = phase_at(self.phases, model.step)
+        if self.looking:
+            self.progress.note(f"evaluating {self.which(model.step)}; nothing is written into {self.workdir}")
         self.progress.start("Evaluating", self._dataset(phase).holdout.counts.rows, "row")
-        scores = self._score(phase, params, None, advance=self.progress.advance)
-        self.stages["evaluate"] = "done"
-        checks = judge(self.config.model.architecture, step, scores.values())
+        scores = self._score(phase, model.params, None, advance=self.progress.advance)
+        checks = judge(self.config.model.architecture, model.step, scores.values())
         values = {
-            "step": step,
+            "step": model.step,
             "rows": scores.rows,
             **scores.values(),
-            "health": verdict(checks, step, advice=self._advice(phase)),
+            "health": verdict(checks, model.step, advice=self._advice(phase)),
         }
-        return self._save_result("evaluation", values)
+        self._save_result("evaluation", values)
+        return Evaluated(values, "done", model)
 
     def evaluate_on(self, sources: Sequence[SourceConfig]) -> dict[str, Any]:
         """The scores of other text, and what it consists of."""
-        step, params = self.parameters()
+        step, params = self.newest_model()
         self.progress.note(f"evaluating {self.which(step)}; nothing is written into {self.workdir}")
         phase = phase_at(self.phases, step)
         data, skipped = phase.config.data, Counter[str]()
@@ -341,26 +364,23 @@ class _Run:
         counts = {name: getattr(manifest.counts, name) for name in ("documents", "characters", "tokens", "unknown_tokens")}
         return {"step": step, "rows": scores.rows, **scores.values(), **counts, "skipped": dict(skipped)}
 
-    def export(self) -> PurePath:
+    def export(self, model: Model | None = None) -> Exported:
         folder = self.workdir / "export"
-        done, named = self._result("export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
-        if done == {"step": self._newest_step(), **named} and storage.exists(folder):
-            self.stages["export"] = "skipped"
-            return folder
+        done, named = read_result(self.workdir, "export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
+        if done == {"step": newest_step(self.workdir), **named} and storage.exists(folder):
+            return Exported(folder, "skipped")
         from tpulm.pipeline.facts import gather
 
         watchdog.report("export")
-        step, params = self.parameters()
+        step, params = model or self.newest_model()
         params = self._program(phase_at(self.phases, step)).gathered(params)
         self.hosts.barrier("export begun")
         if self.hosts.is_first:
             self.progress.start("Exporting")
-            tokenizer = self.data.tokenizer
-            self.save(folder, params, card=gather(self.config, self.workdir, step=step, tokenizer=tokenizer))
-        self.stages["export"] = "done"
+            self.save(folder, params, card=gather(self.config, self.workdir, step=step, tokenizer=self.data.tokenizer))
         self._save_result("export", {"step": step, **named})
         self.hosts.barrier("export")
-        return folder
+        return Exported(folder, "done")
 
     def steps(self) -> Iterator[Step]:
         from tpulm.train.loop import steps_of
@@ -397,28 +417,23 @@ class _Run:
         state = "" if step == steps else ", training is under way" if under_way else ", training has not ended"
         return f"checkpoint {step:,} of {steps:,}{state}"
 
-    def parameters(self) -> tuple[int, Any]:
-        """(step, parameters) of the newest checkpoint, or of the training that just ended."""
-        if self._trained is None:
-            from tpulm.train.checkpoint import Checkpoints, newest_params
+    def newest_model(self) -> Model:
+        """Of the newest checkpoint. Raises ConfigError where there is none."""
+        from tpulm.train.checkpoint import Checkpoints, newest_params
 
-            folder, policy = self.workdir / "checkpoints", self.config.train.checkpoint
-            if self._newest_step() is None:
-                raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
-            program = self._program(phase_at(self.phases, self._newest_step() or 0))
-            if self._looking:
-                found = newest_params(folder, program.abstract_state.params)
-                if found is None:
-                    raise ConfigError(f"{self.workdir} has no checkpoint any more")
-                return found.step, program.placed(found.params)
-            with Checkpoints(folder, policy, hosts=self.hosts, progress=self.progress) as saved:
+        folder, step = self.workdir / "checkpoints", newest_step(self.workdir)
+        program = None if step is None else self._program(phase_at(self.phases, step))
+        if program is not None and self.looking:
+            if (found := newest_params(folder, program.abstract_state.params)) is not None:
+                return Model(found.step, program.placed(found.params))
+        elif program is not None:
+            with Checkpoints(folder, self.config.train.checkpoint, hosts=self.hosts, progress=self.progress) as saved:
                 if saved.last_step is not None:
                     self.progress.start("Loading the checkpoint")
                 restored = saved.restore_latest(program.abstract_state, self._identity())
-            if restored is None:
-                raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
-            self._trained = restored.metadata["step"], restored.state.params
-        return self._trained
+            if restored is not None:
+                return Model(restored.metadata["step"], restored.state.params)
+        raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
 
     def _score(
         self,
@@ -464,6 +479,10 @@ class _Run:
     def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
         return self.data.datasets[phase.number - 1]
 
+    def _program(self, phase: Phase) -> Program:
+        made = self.data.tokenizer
+        return self.programs.get(phase, tokenization.Vocabulary(made.vocab_size, made.special))
+
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must share with this run to be continued."""
         made = dict.fromkeys(manifest.fingerprint for manifest in self.data.datasets)
@@ -474,20 +493,10 @@ class _Run:
             "model": self.config.model.model_dump(mode="json"),
         }
 
-    def _result(self, name: str) -> dict[str, Any] | None:
-        return read_result(self.workdir, name)
-
-    def _save_result(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
-        """Written by the first host; what it says is the same on all."""
-        if self.hosts.is_first and not self._looking:
+    def _save_result(self, name: str, values: dict[str, Any]) -> None:
+        """By the first host; what it says is the same on all."""
+        if self.hosts.is_first and not self.looking:
             write_result(self.workdir, name, values)
-        return values
-
-    def _newest_step(self) -> int | None:
-        trained = self._result("train")
-        if trained is not None:
-            return trained["steps"]
-        return max(storage.committed_steps(self.workdir / "checkpoints"), default=None)
 
     def _machine(self) -> dict[str, Any]:
         import jax
