@@ -17,8 +17,8 @@ def normal(seed: int) -> jax.Array:
 
 
 def products(positions: jax.Array) -> np.ndarray:
-    turned = rotation(positions, head_size=K, theta=100.0)
-    return np.asarray(jnp.einsum("bhlk,bhmk->bhlm", rotate(normal(0), turned), rotate(normal(1), turned)))
+    rope = rotation(positions, head_size=K, theta=100.0)
+    return np.asarray(jnp.einsum("bhlk,bhmk->bhlm", rotate(normal(0), rope), rotate(normal(1), rope)))
 
 
 def test_each_pair_is_turned_by_its_angle():
@@ -36,13 +36,13 @@ def test_products_depend_on_distance_alone():
 
 
 def test_the_gradient_is_autodiffs_of_the_formula():
-    turned, g = rotation(POSITIONS, head_size=K, theta=100.0), normal(2)
+    rope, g = rotation(POSITIONS, head_size=K, theta=100.0), normal(2)
 
     def plain(x: jax.Array) -> jax.Array:
         first, second = x[..., : K // 2], x[..., K // 2 :]
-        return jnp.concatenate([first * turned.cos - second * turned.sin, second * turned.cos + first * turned.sin], axis=-1)
+        return jnp.concatenate([first * rope.cos - second * rope.sin, second * rope.cos + first * rope.sin], axis=-1)
 
-    y, pull = jax.vjp(lambda x: rotate(x, turned), normal(0))
+    y, pull = jax.vjp(lambda x: rotate(x, rope), normal(0))
     expected, expected_pull = jax.vjp(plain, normal(0))
     np.testing.assert_allclose(y, expected, atol=1e-6)
     np.testing.assert_allclose(pull(g)[0], expected_pull(g)[0], atol=1e-6)
@@ -51,8 +51,6 @@ def test_the_gradient_is_autodiffs_of_the_formula():
 def test_bfloat16_is_turned_in_float32():
     far = POSITIONS + 1000  # a whole turn is lost in a bfloat16 position
     x = normal(0).astype(jnp.bfloat16)
-    turned = rotation(far, head_size=K, theta=100.0)
-    assert rotate(x, turned).dtype == jnp.bfloat16
-    np.testing.assert_allclose(
-        rotate(x, turned).astype(jnp.float32), rotate(x.astype(jnp.float32), turned), atol=0.02, rtol=0.01
-    )
+    rope = rotation(far, head_size=K, theta=100.0)
+    assert rotate(x, rope).dtype == jnp.bfloat16
+    np.testing.assert_allclose(rotate(x, rope).astype(jnp.float32), rotate(x.astype(jnp.float32), rope), atol=0.02, rtol=0.01)

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.objectives.masking import MaskedRows, MaskingLaw, default_budget, mask_rows
+from tpulm.objectives.masking import MaskedRows, MaskingConfig, default_budget, mask_rows
 from tpulm.special_tokens import SpecialTokens
 
 VOCAB_SIZE = 60
 PAD, UNK, CLS, SEP, MASK = SPECIAL = SpecialTokens(pad=0, unknown=30, cls=7, sep=8, mask=59)  # not in a block, as in vocab.txt
 ORDINARY = [token for token in range(VOCAB_SIZE) if token not in SPECIAL]
-LAW = MaskingLaw(
+LAW = MaskingConfig(
     mask_fraction=0.15,
     max_predictions=6,
     mask_token_fraction=0.8,
@@ -34,11 +34,11 @@ def row(length: int, total: int = 40) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnums=2)
-def mask(ids: jax.Array, keys: jax.Array, law: MaskingLaw) -> MaskedRows:
+def mask(ids: jax.Array, keys: jax.Array, law: MaskingConfig) -> MaskedRows:
     return mask_rows(ids, keys, law)
 
 
-def draw(ids: np.ndarray, *, law: MaskingLaw = LAW, seed: int = 0) -> MaskedRows:
+def draw(ids: np.ndarray, *, law: MaskingConfig = LAW, seed: int = 0) -> MaskedRows:
     """One masking of each row of `ids`."""
     return jax.tree.map(np.asarray, mask(jnp.asarray(ids), jax.random.split(jax.random.key(seed), len(ids)), law))
 

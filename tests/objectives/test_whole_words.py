@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from test_masking import CLS, DRAWS, LAW, MASK, PAD, SEP, assert_shares, row
 
 from tpulm.config import ObjectiveConfig, RunConfig
-from tpulm.objectives.masking import MaskedRows, MaskingLaw, draw_words, mask_rows, masking_law, most_rounds
+from tpulm.objectives.masking import MaskedRows, MaskingConfig, draw_words, mask_rows, masking_config, most_rounds
 
 L = 40
 WORDS = (1, 2, 3, 1, 2, 4, 1, 2, 1, 3)  # 20 tokens
 
 
 @partial(jax.jit, static_argnums=3)
-def mask(ids: jax.Array, keys: jax.Array, starts: jax.Array, law: MaskingLaw) -> MaskedRows:
+def mask(ids: jax.Array, keys: jax.Array, starts: jax.Array, law: MaskingConfig) -> MaskedRows:
     return mask_rows(ids, keys, law, word_start=starts)
 
 
-def draw(ids: np.ndarray, starts: np.ndarray, *, law: MaskingLaw = LAW, seed: int = 0) -> Any:
+def draw(ids: np.ndarray, starts: np.ndarray, *, law: MaskingConfig = LAW, seed: int = 0) -> Any:
     keys = jax.random.split(jax.random.key(seed), len(ids))
     return jax.tree.map(np.asarray, mask(jnp.asarray(ids), keys, jnp.asarray(starts), law))
 
@@ -62,7 +62,7 @@ def walk(sizes: list[int], room: int) -> list[int]:
     return taken
 
 
-def number_of(ids: np.ndarray, law: MaskingLaw) -> int:
+def number_of(ids: np.ndarray, law: MaskingConfig) -> int:
     tokens = int((ids != PAD).sum())
     candidates = int((~np.isin(ids, [PAD, CLS, SEP])).sum())
     return min(candidates, law.max_predictions, max(1, round(tokens * law.mask_fraction)))
@@ -175,7 +175,7 @@ def test_the_objective_reads_where_words_begin(architecture: str):
 
     evaluation = cases.make(objective=settings, evaluation=True, **model)
     cases.compiled(evaluation)[0]({"tokens": data["tokens"]})
-    law = masking_law("bert", settings, sequence_length=L, vocab_size=60, special=LAW.special, evaluation=True)
+    law = masking_config("bert", settings, sequence_length=L, vocab_size=60, special=LAW.special, evaluation=True)
     assert not law.whole_words
 
 

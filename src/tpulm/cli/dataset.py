@@ -224,11 +224,11 @@ def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed:
     import jax
     import numpy as np
 
-    from tpulm.objectives.masking import mask_rows, masking_law
+    from tpulm.objectives.masking import mask_rows, masking_config
 
     jax.config.update("jax_platforms", "cpu")
     ids = np.stack([row.tokens for row in rows]).astype(np.int32)
-    law = masking_law(
+    law = masking_config(
         config.model.architecture,
         config.train.objective,
         sequence_length=ids.shape[1],

@@ -137,8 +137,8 @@ def encode(
     x, below = embed(params.embeddings, tokens, config=config, execution=execution, randomness=randomness)
     if params.projection is not None:
         x = dense(params.projection, x, dtype=execution.dtype)
-    turned = rotation_of(_positions(tokens), config) if config.positions == "rotary" else None
-    x = apply_stack(params.layers, x, tokens.segments, config=config, execution=execution, randomness=below, turned=turned)
+    rope = rotation_of(_positions(tokens), config) if config.positions == "rotary" else None
+    x = apply_stack(params.layers, x, tokens.segments, config=config, execution=execution, randomness=below, rope=rope)
     if params.final_norm is not None:
         x = normalize(params.final_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
     return x.reshape(rows, length, -1)

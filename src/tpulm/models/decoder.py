@@ -100,14 +100,12 @@ def extend(
     rows, length = ids.shape
     tokens = Tokens(ids, jnp.zeros_like(ids), None, positions)
     x, _ = embed(params.embeddings, tokens, config=config, execution=execution, randomness=None)
-    turned = rotation_of(positions, config) if config.positions == "rotary" else None
+    rope = rotation_of(positions, config) if config.positions == "rotary" else None
 
     def step(x: Array, layer_and_cache: tuple[Layer, Cache]) -> tuple[Array, Cache]:
         layer, own = layer_and_cache
         branch = normalize(layer.attention_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
-        attended = attend_to_cache(
-            layer.attention, branch, positions, (own.keys, own.values), dtype=execution.dtype, turned=turned
-        )
+        attended = attend_to_cache(layer.attention, branch, positions, (own.keys, own.values), dtype=execution.dtype, rope=rope)
         x = x + attended.x
         branch = normalize(layer.feed_forward_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
         return x + feed_forward(layer, branch, config=config, dtype=execution.dtype), Cache(attended.keys, attended.values)

@@ -39,22 +39,22 @@ def rotation(positions: Int[Array, "B L"], *, head_size: int, theta: float) -> R
 
 
 @jax.custom_vjp
-def _turn(x: Array, cos: Array, sin: Array) -> Array:
+def _rotate_halves(x: Array, cos: Array, sin: Array) -> Array:
     wide = x.astype(jnp.float32)
     first, second = jnp.split(wide, 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-_turn.defvjp(
-    lambda x, cos, sin: (_turn(x, cos, sin), (cos, sin)),
-    lambda kept, g: (_turn(g, kept[0], -kept[1]), None, None),
+_rotate_halves.defvjp(
+    lambda x, cos, sin: (_rotate_halves(x, cos, sin), (cos, sin)),
+    lambda kept, g: (_rotate_halves(g, kept[0], -kept[1]), None, None),
 )
 
 
 def rotate(x: Float[Array, "B H L K"], by: Rotation) -> Float[Array, "B H L K"]:
     """Element i of a head's first half is paired with element i of its second, as Hugging Face's models do (the paper pairs
     neighbours). Computed in float32; the gradient is the turn back."""
-    return cast("Array", _turn(x, by.cos, by.sin))
+    return cast("Array", _rotate_halves(x, by.cos, by.sin))
 
 
 @parameters
@@ -107,15 +107,15 @@ def attend(
     words: DropoutWords | None,
     causal: bool = False,
     keep_weights: bool = True,
-    turned: Rotation | None = None,
+    rope: Rotation | None = None,
 ) -> Float[Array, "R D"]:
     """Self-attention of each token to those of its own segment, padding (segment -1) to padding alone.
 
     `words` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `causal`: to itself and
-    the tokens before it only. `turned`: rotary positions.
+    the tokens before it only. `rope`: rotary positions.
     """
     with jax.named_scope("project"):
-        query, key, value = project(params, x, segments.shape, dtype=dtype, turned=turned)
+        query, key, value = project(params, x, segments.shape, dtype=dtype, rope=rope)
     with jax.named_scope("mix"):
         mixed = attention(
             *(query, key, value, segments), words=words, dropout_rate=dropout_rate, causal=causal, keep_weights=keep_weights
@@ -131,9 +131,9 @@ class Projected(NamedTuple):
 
 
 def project(
-    params: Attention, x: Float[Array, "R D"], shape: tuple[int, ...], *, dtype: DTypeLike, turned: Rotation | None
+    params: Attention, x: Float[Array, "R D"], shape: tuple[int, ...], *, dtype: DTypeLike, rope: Rotation | None
 ) -> Projected:
-    """Queries, keys and values of rows of `shape` (B, L); the first two turned to their positions."""
+    """Queries, keys and values of rows of `shape` (B, L); the first two rotated to their positions (RoPE)."""
 
     def heads(of: Heads) -> Float[Array, "B H L K"]:
         size, *split = of.kernel.shape
@@ -141,7 +141,7 @@ def project(
         return y.reshape(*shape, *split).swapaxes(1, 2)
 
     query, key, value = heads(params.query), heads(params.key), heads(params.value)
-    return Projected(query, key, value) if turned is None else Projected(rotate(query, turned), rotate(key, turned), value)
+    return Projected(query, key, value) if rope is None else Projected(rotate(query, rope), rotate(key, rope), value)
 
 
 def merge(params: Merge, mixed: Float[Array, "B H L K"], *, dtype: DTypeLike) -> Float[Array, "R D"]:
@@ -250,11 +250,11 @@ def attend_to_cache(
     cache: tuple[Float[Array, "B H S K"], Float[Array, "B H S K"]],
     *,
     dtype: DTypeLike,
-    turned: Rotation | None,
+    rope: Rotation | None,
 ) -> Attended:
     """For generation: new tokens at `positions` put their keys and values into the places of those numbers, then each attends
     to all places up to its own."""
-    query, key, value = project(params, x, positions.shape, dtype=dtype, turned=turned)
+    query, key, value = project(params, x, positions.shape, dtype=dtype, rope=rope)
     row = jnp.arange(positions.shape[0], dtype=jnp.int32)[:, None]
 
     def written(old: Array, new: Array) -> Array:

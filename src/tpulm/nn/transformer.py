@@ -85,7 +85,7 @@ def apply_layer(
     *,
     config: ModelConfig,
     execution: Execution,
-    turned: Rotation | None,
+    rope: Rotation | None,
 ) -> Float[Array, "R D"]:
     pre = config.norm_position == "pre"
     dtype = execution.dtype
@@ -106,7 +106,7 @@ def apply_layer(
             words=words.weights,
             causal=config.architecture == "decoder",
             keep_weights=execution.remat == "none",
-            turned=turned,
+            rope=rope,
         )
         x = x + dropout(branch, rate=config.dropout, words=words.attention)
         x = x if pre else norm(params.attention_norm, x)
@@ -139,9 +139,9 @@ def apply_stack(
     config: ModelConfig,
     execution: Execution,
     randomness: Randomness | None,
-    turned: Rotation | None = None,
+    rope: Rotation | None = None,
 ) -> Float[Array, "R D"]:
-    """All layers in turn; each draws its own dropout masks from `randomness` (None: no dropout). `turned`: rotary positions."""
+    """All layers in turn; each draws its own dropout masks from `randomness` (None: no dropout). `rope`: rotary positions."""
     rows, length = segments.shape
     sites = tokens = None
     if randomness is not None:
@@ -157,7 +157,7 @@ def apply_stack(
                 attention=words_at(layer_sites[1], tokens, (rows * length, 1)),
                 feed_forward=words_at(layer_sites[2], tokens, (rows * length, 1)),
             )
-        x = apply_layer(layer, execution.laid(x), segments, words, config=config, execution=execution, turned=turned)
+        x = apply_layer(layer, execution.laid(x), segments, words, config=config, execution=execution, rope=rope)
         return execution.laid(x), None
 
     match execution.remat:

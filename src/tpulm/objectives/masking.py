@@ -1,6 +1,6 @@
 """Which tokens a masked language model must predict, and what it sees in their place.
 
-The law is that of Google's BERT (`create_pretraining_data.py`; Devlin et al. 2019, section 3.1 and appendix A.1):
+These are the rules of Google's BERT (`create_pretraining_data.py`; Devlin et al. 2019, section 3.1 and appendix A.1):
 
 - A row of `length` tokens (padding not counted, [CLS] and [SEP] counted) has min(P, max(1, round(length * mask_fraction)))
   predictions, rounded half to even; fewer only if it has fewer candidates.
@@ -30,7 +30,7 @@ from tpulm.config import ObjectiveConfig
 from tpulm.special_tokens import SpecialTokens
 
 
-class MaskingLaw(NamedTuple):
+class MaskingConfig(NamedTuple):
     mask_fraction: float
     max_predictions: int  # P, the fixed budget of a row
     mask_token_fraction: float
@@ -49,7 +49,7 @@ class MaskedRows(NamedTuple):
     weights: Float[Array, "B P"]
 
 
-def masking_law(
+def masking_config(
     architecture: Literal["bert", "electra", "decoder"],
     settings: ObjectiveConfig,
     *,
@@ -57,14 +57,14 @@ def masking_law(
     vocab_size: int,
     special: SpecialTokens,
     evaluation: bool = False,
-) -> MaskingLaw:
+) -> MaskingConfig:
     """The law of a run; what is not set is as BERT's (80 % [MASK], 10 % random) or ELECTRA's authors have it (85 %, none).
 
     In an evaluation tokens are drawn one by one, so that runs with and without whole words compare.
     """
     mask_fraction = settings.evaluation_mask_fraction if evaluation else settings.mask_fraction
     mask_token, random_token = (0.85, 0.0) if architecture == "electra" else (0.8, 0.1)
-    return MaskingLaw(
+    return MaskingConfig(
         mask_fraction=mask_fraction,
         max_predictions=min(sequence_length, settings.max_predictions or default_budget(sequence_length, mask_fraction)),
         mask_token_fraction=mask_token if settings.mask_token_fraction is None else settings.mask_token_fraction,
@@ -81,7 +81,7 @@ def default_budget(sequence_length: int, mask_fraction: float) -> int:
 
 
 def mask_rows(
-    ids: Int[Array, "B L"], keys: Array, law: MaskingLaw, *, word_start: Int[Array, "B L"] | None = None
+    ids: Int[Array, "B L"], keys: Array, config: MaskingConfig, *, word_start: Int[Array, "B L"] | None = None
 ) -> MaskedRows:
     """Draws the predictions of each row from its own key (typed threefry keys [B]), whatever rows it is computed with.
 
@@ -89,18 +89,18 @@ def mask_rows(
     """
     with jax.named_scope("mask"):
         if word_start is None:
-            return jax.vmap(lambda row, key: _mask_row(row, None, key, law))(ids, keys)
-        return jax.vmap(lambda row, start, key: _mask_row(row, start, key, law))(ids, word_start.astype(bool), keys)
+            return jax.vmap(lambda row, key: _mask_row(row, None, key, config))(ids, keys)
+        return jax.vmap(lambda row, start, key: _mask_row(row, start, key, config))(ids, word_start.astype(bool), keys)
 
 
-def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, law: MaskingLaw) -> MaskedRows:
-    special = law.special
+def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, config: MaskingConfig) -> MaskedRows:
+    special = config.special
     length = ids.shape[0]
-    budget = min(law.max_predictions, length)
+    budget = min(config.max_predictions, length)
     choice_key, kind_key, token_key = jax.random.split(key, 3)
 
     candidate = (ids != special.pad) & (ids != special.cls) & (ids != special.sep)
-    wanted = np.array([min(budget, max(1, round(n * law.mask_fraction))) for n in range(length + 1)], np.int32)
+    wanted = np.array([min(budget, max(1, round(n * config.mask_fraction))) for n in range(length + 1)], np.int32)
     tokens = jnp.sum((ids != special.pad).astype(jnp.int32))
     number = jnp.minimum(jnp.asarray(wanted)[tokens], jnp.sum(candidate.astype(jnp.int32)))
 
@@ -115,17 +115,17 @@ def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, law: 
     labels = jnp.where(used, ids[positions], 0)
 
     kind = jax.random.uniform(kind_key, (budget,), jnp.float32)
-    random_tokens = _ordinary_tokens(token_key, budget, law)
-    seen = jnp.where(kind < law.mask_token_fraction + law.random_token_fraction, random_tokens, labels)
-    seen = jnp.where(kind < law.mask_token_fraction, jnp.int32(special.mask), seen)
+    random_tokens = _ordinary_tokens(token_key, budget, config)
+    seen = jnp.where(kind < config.mask_token_fraction + config.random_token_fraction, random_tokens, labels)
+    seen = jnp.where(kind < config.mask_token_fraction, jnp.int32(special.mask), seen)
     masked = ids.at[jnp.where(used, drawn, length)].set(seen, mode="drop")
     return MaskedRows(masked, positions, labels, used.astype(jnp.float32))
 
 
-def _ordinary_tokens(key: Array, number: int, law: MaskingLaw) -> Int[Array, " P"]:
+def _ordinary_tokens(key: Array, number: int, config: MaskingConfig) -> Int[Array, " P"]:
     """Uniform over the vocabulary without its special tokens (and without its padding)."""
-    specials = sorted(set(law.special))
-    tokens = jax.random.randint(key, (number,), 0, law.vocab_size - len(specials), jnp.int32)
+    specials = sorted(set(config.special))
+    tokens = jax.random.randint(key, (number,), 0, config.vocab_size - len(specials), jnp.int32)
     for special in specials:  # ascending: each moves what lies at or above it up by one
         tokens = tokens + (tokens >= special).astype(jnp.int32)
     return tokens

@@ -20,7 +20,7 @@ from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.interface import Column, LossAndSums, Setup
 from tpulm.objectives.losses import cross_entropy
-from tpulm.objectives.masking import MaskingLaw, mask_rows, masking_law
+from tpulm.objectives.masking import MaskingConfig, mask_rows, masking_config
 from tpulm.objectives.rows import describe
 
 
@@ -58,8 +58,8 @@ class MaskedLanguageModel(Setup):
         return bert.spec(self.model, vocab_size=self.vocab_size, next_sentence=self.next_sentence)
 
     @cached_property
-    def law(self) -> MaskingLaw:
-        return masking_law(
+    def masking(self) -> MaskingConfig:
+        return masking_config(
             self.model.architecture,
             self.objective,
             sequence_length=self.sequence_length,
@@ -71,7 +71,7 @@ class MaskedLanguageModel(Setup):
     @property
     def columns(self) -> dict[str, Column]:
         found = {"next_sentence": Column((), jnp.int8)} if self.next_sentence else {}
-        if self.law.whole_words:
+        if self.masking.whole_words:
             found["word_start"] = Column((self.sequence_length,), jnp.int8, of_tokens=lambda made: made.word_starts())
         return found
 
@@ -81,7 +81,7 @@ class MaskedLanguageModel(Setup):
         return 3.0 * bert.forward_flops(
             self.model,
             sequence_length=self.sequence_length,
-            predictions=self.law.max_predictions,
+            predictions=self.masking.max_predictions,
             vocab_size=self.vocab_size,
             next_sentence=self.next_sentence,
         )
@@ -90,7 +90,7 @@ class MaskedLanguageModel(Setup):
         ids = batch["tokens"].astype(jnp.int32)
         tokens = describe(ids, row_kind=self.row_kind, special=self.special)
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
-        masked = mask_rows(ids, keys[:, 0], self.law, word_start=batch["word_start"] if self.law.whole_words else None)
+        masked = mask_rows(ids, keys[:, 0], self.masking, word_start=batch["word_start"] if self.masking.whole_words else None)
         return MaskedInputs(
             tokens=tokens._replace(ids=masked.ids),
             predicted=masked.positions,

@@ -53,7 +53,10 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     @property
     def flops_per_row(self) -> float:
         return 3.0 * electra.forward_flops_of_both(
-            self.model, sequence_length=self.sequence_length, predictions=self.law.max_predictions, vocab_size=self.vocab_size
+            self.model,
+            sequence_length=self.sequence_length,
+            predictions=self.masking.max_predictions,
+            vocab_size=self.vocab_size,
         )
 
     def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> DetectionInputs:  # pyright: ignore
