@@ -51,7 +51,8 @@ def main() -> None:
         emulator.start()
     except (EmulatorError, OSError) as error:
         sys.exit(f"{parser.prog}: {error}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for ending in (signal.SIGINT, signal.SIGTERM):  # the first is ignored in what a script starts by &
+        signal.signal(ending, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), emulator:
         print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in emulator.environment.items()), flush=True)
         print(f"emulated at {emulator.url}; Ctrl-C ends it", file=sys.stderr)
