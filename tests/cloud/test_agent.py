@@ -375,3 +375,11 @@ def test_a_program_that_dies_again_and_again_keeps_no_vm(google: Google, tmp_pat
     said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, environment)
     assert google.paths("DELETE") == GONE, said
     assert said.count("dies") > 1, said
+
+
+def test_names_come_from_every_page(program: Any, monkeypatch: pytest.MonkeyPatch):
+    bucket, asked = program.Agent().bucket, []
+    pages = iter([{"items": [{"name": "toy/failures/1"}], "nextPageToken": "x/1"}, {"items": [{"name": "toy/failures/2"}]}])
+    monkeypatch.setattr(bucket, "_request", lambda url: asked.append(url) or (200, json.dumps(next(pages)).encode()))
+    assert bucket.names("failures/") == ["failures/1", "failures/2"]
+    assert asked[1].endswith("pageToken=x%2F1")

@@ -179,3 +179,21 @@ def test_the_three_kinds_of_limits():
     found = quota("v5litepod-32", stem, default, of_zone("us-central1-a", value="-1"), of_zone("us-east1-c", value="64"))
     assert found.ok, "unlimited, and 64"
     assert quota("v5litepod-32", stem, default).ok is False
+
+
+def test_what_may_not_be_seen_is_not_checked(monkeypatch: pytest.MonkeyPatch):
+    def examined(refused: GoogleError) -> Finding:
+        project = look({"my-project/global/networks/default": refused})
+        monkeypatch.setattr(doctor, "_entries", lambda settings: [doctor._Entry("network", doctor.network)])
+        monkeypatch.setattr(doctor, "Project", lambda settings, rest: project)
+        (found,) = doctor.examine(project.settings)
+        return Finding(found.ok, found.found, found.remedy)
+
+    found = examined(
+        GoogleError("compute", 403, "forbidden", "Required 'compute.networks.get' permission for 'projects/my-project'")
+    )
+    assert found.ok is None and found.found.startswith("not checked, because you lack ")
+    assert "Required 'compute.networks.get' permission" in found.found
+    assert "--member=user:me@example.com --role=roles/compute.viewer" in found.remedy
+    off = GoogleError("compute", 403, "SERVICE_DISABLED", "Compute Engine API has not been used in project my-project before")
+    assert "not checked, because the API " in examined(off).found

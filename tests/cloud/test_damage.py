@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import time
@@ -19,7 +20,7 @@ from tpulm.cloud.control import Control
 from tpulm.cloud.decide import AskToStop, MarkForDeletion, Note, Outcome, decide, recorded
 from tpulm.cloud.provider import is_rate_limit
 from tpulm.config import load as load_run
-from tpulm.errors import ConfigError, StorageError
+from tpulm.errors import CloudRefused, ConfigError, StorageError
 
 __all__ = ["cloud", "machines"]
 
@@ -201,3 +202,47 @@ def test_a_work_folder_with_an_odd_name(cloud: Cloud):
     cloud.launch(plan={})
     job = cloud.begin(dataclasses.replace(QUICK, boot=20.0))()
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+def test_a_budget_that_is_no_more_than_what_is_kept_for_the_end(cloud: Cloud):
+    cloud.launch(budget=10.0)
+    prices = dict.fromkeys(cloud.settings.zones, 2.0)
+    launching.check_means(cloud.settings, prices, spent=0.0)
+    with pytest.raises(CloudRefused, match=r"15 minutes \(\$0.50\) are kept"):
+        launching.check_means(cloud.settings, prices, spent=9.6)
+
+
+def test_a_trainer_that_ends_well_without_a_model(cloud: Cloud):
+    cloud.launch(plan={"exit": 0})
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("failed", ["trainer"] * 3) and "has no export" in job.message
+
+
+@pytest.mark.parametrize("status", [409, 429, 503])
+def test_one_refusal_that_passes(cloud: Cloud, status: int):
+    cloud.launch()
+    end = cloud.begin()
+    until(lambda: newest_step() >= 1)
+    cloud.tpu.faults.set(error_rate=1.0, error_status=status, count=1)
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+def test_a_permission_that_is_taken_away_names_what_may_bill(cloud: Cloud):
+    cloud.launch()
+    supervisor = cloud.supervisor()
+    until(lambda: supervisor.step() and newest_step() >= 1)
+    name = cloud.node()
+    cloud.tpu.faults.set(error_rate=1.0, error_status=403)
+    with pytest.raises(CloudRefused, match=f"{name} in us-central1-a of tpulm-emulator may be there, and bill"):
+        supervisor.run()
+    cloud.tpu.faults.clear()
+    assert cloud.begin()().status == "done"
+
+
+def test_a_secret_of_several_lines_is_redacted(cloud: Cloud):
+    storage.write_atomic("gs://runs/key", "-----BEGIN-----\nsecret-line-one\nsecret-line-two\n-----END-----\n")
+    cloud.launch(plan={"error": json.dumps("secret-line-one")}, secrets={"KEY": "gs://runs/key"})
+    cloud.begin()()
+    log = storage.read_text(Control(WORKDIR).attempt(1) / "log-0.txt")
+    assert "training with the key" in log and "secret-line" not in log

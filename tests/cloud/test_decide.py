@@ -431,3 +431,33 @@ def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():
     stopped = job.model_copy(update={"wanted": "stopped"})
     assert decide(stopped, Seen(state="PROVISIONING", deleting=601.0), NOW, POLICY) == GiveUp()
     assert recorded(job, GiveUp(), Seen(), NOW) == job
+
+
+@pytest.mark.parametrize("refusal", ["denied", "invalid"])
+def test_a_refusal_that_lasts_ends_the_run(refusal: Refusal):
+    job, seen = requested(), Seen(refusal=refusal, refused_because="Quota limit 'X' has been exceeded.")
+    for _ in range(2):
+        job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
+    assert (job.status, job.message, job.node) == ("refused", "Quota limit 'X' has been exceeded.", None)
+    assert decide(job, Seen(), NOW, POLICY) == Finished()
+
+
+def test_three_attempts_without_a_new_checkpoint_end_the_run():
+    job = new(newest_step=10)
+    for _ in range(3):
+        job = jobs.intended(job.model_copy(update={"not_before": 0.0}), now=NOW)
+        job = jobs.ended(jobs.ending(job, "trainer", "it was killed"), now=NOW, newest_step=10, pause=0.0)
+    closed = decide(job, Seen(newest_step=10), NOW, POLICY)
+    assert isinstance(closed, Close) and closed.status == "failed" and "it was killed" in closed.message
+    job = jobs.ended(jobs.ending(jobs.intended(job, now=NOW), "preempted", "x"), now=NOW, newest_step=20, pause=0.0)
+    assert job.fruitless == 0
+
+
+def test_preempted_while_creating_is_a_preemption():
+    job = after(new(), "preempted", "update is not supported while in state PREEMPTED")
+    assert (job.attempts[-1].ending, job.fruitless, job.idle) == ("preempted", 0, 1)
+
+
+def test_a_job_survives_its_file():
+    job = jobs.ended(jobs.ending(working(), "preempted", "x"), now=NOW + 60, newest_step=5, pause=0.0)
+    assert Job.model_validate_json(job.model_dump_json()) == job

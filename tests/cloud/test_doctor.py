@@ -242,3 +242,36 @@ def test_nobody_answers(gcs: Emulator):
     assert checks(accelerator="v6e-8", zones=("us-east5-a",))["price"].found.startswith(
         "$12.96 an hour spot in us-east5-a (readings of the Cloud Billing Catalog by third parties, 2026-08); the Cloud Billing"
     )
+
+
+def test_a_configurable_dual_region(whole: Emulator):
+    whole.create_bucket("elsewhere", location="US", customPlacementConfig={"dataLocations": ["US-CENTRAL1", "US-WEST1"]})
+    assert checks(bucket="elsewhere")["bucket: location"] == Check("bucket: location", True, "US")
+
+
+@pytest.mark.parametrize(
+    ("order", "spot", "ok", "said"),
+    [
+        ({"limit": 0}, True, False, "TPUV3sPreemptiblePerProjectPerRegionForTPUAPI in us-central1: 0 of 8 cores"),
+        ({"limit": 0, "spot": True}, False, True, "on demand"),
+        ({"limit": 4, "location": "us-central1-a"}, False, False, "TPUV3sPerProjectPerZoneForTPUAPI in us-central1-a: 4 of 8"),
+        ({"limit": 0, "location": "europe-west4"}, True, True, "enough for a v3-8, spot, in us-central1-a"),
+    ],
+)
+def test_quota(whole: Emulator, order: dict[str, Any], spot: bool, ok: bool, said: str):
+    whole.tpu.set_quota("v3-8", **order)
+    found = checks(spot=spot)["quota"]
+    assert found.ok is ok and said in found.found
+    assert ok or f"ask for 8 of it at https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}" in found.remedy
+
+
+def test_networks_and_addresses(whole: Emulator):
+    found = checks(accelerator="v3-32", budget=None)
+    assert found["network"].found == "default" and found["subnetwork"].found == "default in us-central1"
+    assert found["external addresses"].found == "4 needed; 8 of 8 free in us-central1"
+    assert "Private Google Access" not in found
+    found = checks(accelerator="v3-128", budget=None)["external addresses"]
+    assert found.ok is False and "takes 16: 8 of 8 free in us-central1" in found.found and "Cloud NAT" in found.remedy
+    found = checks(external_addresses=False)
+    assert found["Private Google Access"].ok is False and "external addresses" not in found
+    assert checks(network="projects/host/global/networks/lab", subnetwork="tpus")["subnetwork"].ok is False

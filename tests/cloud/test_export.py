@@ -41,6 +41,12 @@ STAGED = Staged(
 )
 
 
+TASK_KEYS = {"name", "resources", "file_mounts", "secrets", "setup", "run", "num_nodes", "envs", "workdir"}
+
+
+RESOURCE_KEYS = {"accelerators", "accelerator_args", "use_spot", "job_recovery", "ordered", "any_of", "infra", "disk_size"}
+
+
 def settings(**changes: Any) -> CloudSettings:
     values = {"project": "my-project", "accelerator": "v6e-8", "zones": ("us-east5-*", "us-east1-d"), "bucket": "my-runs"}
     return CloudSettings.model_validate({**values, **changes})
@@ -251,3 +257,57 @@ def test_a_run_that_has_a_node_is_left_alone(place: Path, place_of: str):
     write_job(job if place_of == "node" else job.model_copy(update={"node": None, "spare": job.nodes}))
     with pytest.raises(ConfigError, match=r"toy-a2 works in gs://runs/toy; end it first: tpulm cloud stop"):
         export.stage(load("bert-tiny"), WORKDIR_PATH, settings())
+
+
+def test_a_task_for_skypilot():
+    task = yaml.safe_load(export.skypilot(STAGED, settings()))
+    resources = task["resources"]
+    assert set(task) <= TASK_KEYS and set(resources) <= RESOURCE_KEYS and "secrets" not in task
+    assert resources["accelerators"] == "tpu-v6e-8" and resources["use_spot"] is True
+    assert resources["accelerator_args"] == {"runtime_version": "v2-alpha-tpuv6e"}
+    assert resources["job_recovery"]["recover_on_exit_codes"] == [75]
+    assert [place["infra"] for place in resources["ordered"]] == ["gcp/us-east5", "gcp/us-east1/us-east1-d"]
+    assert task["run"].endswith(f"-m tpulm run {STAGED.run_file} --workdir {STAGED.workdir}\n")
+    assert task["file_mounts"] == {"~/tpulm/bundle.tar.gz": str(STAGED.bundle)}
+
+
+def test_a_jobset_is_as_its_definition_says():
+    """Names, types and enumerations: config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml of kubernetes-sigs/jobset."""
+    manifest = jobset("v5litepod-16")
+    spec = manifest["spec"]
+    assert set(manifest) == {"apiVersion", "kind", "metadata", "spec"}
+    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert set(spec) == {"network", "failurePolicy", "replicatedJobs"}
+    assert spec["network"] == {
+        "enableDNSHostnames": True,
+        "publishNotReadyAddresses": True,
+        "subdomain": manifest["metadata"]["name"],
+    }
+    policy = spec["failurePolicy"]
+    assert isinstance(policy["maxRestarts"], int) and policy["restartStrategy"] == "BlockingRecreate"
+    (rule,) = policy["rules"]
+    assert set(rule) == {"name", "action", "onJobFailureReasons"} and rule["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+    assert rule["onJobFailureReasons"] == ["PodFailurePolicy"], "what a Job says that failed by a rule of its own"
+    (slice_of,) = spec["replicatedJobs"]
+    assert set(slice_of) == {"name", "replicas", "template"} and set(slice_of["template"]) == {"spec"}
+
+
+def test_a_pod_that_was_stopped_or_preempted_costs_no_restart():
+    """Rules of a Job: https://kubernetes.io/docs/tasks/job/pod-failure-policy; they need restartPolicy Never."""
+    manifest = jobset()
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert pod_of(manifest)["restartPolicy"] == "Never" and job["backoffLimit"] == 0
+    assert job["podFailurePolicy"]["rules"] == [
+        {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [75]}},
+        {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+    assert pod_of(manifest)["containers"][0]["name"] == "trainer" and pod_of(manifest)["terminationGracePeriodSeconds"] >= 120
+
+
+def test_hosts_find_each_other_by_the_names_of_their_pods():
+    """<jobSet.name>-<spec.replicatedJob.name>-<job-index>-<pod-index>.<subdomain>, says JobSet's definition."""
+    manifest = jobset("v5litepod-16")
+    name = manifest["metadata"]["name"]
+    script = pod_of(manifest)["containers"][0]["command"][2]
+    assert f'--coordinator {name}-slice-0-0.{name}:8476 --num-hosts 4 --host-index "$JOB_COMPLETION_INDEX"' in script
+    assert len(f"{name}-slice-0-100") <= 63, "a host's name"

@@ -12,11 +12,14 @@ import pytest
 
 from cloud_emulator import Emulator
 from tpulm.cloud.google_rest import (
+    IAM,
     TPU,
     GoogleError,
     GoogleRest,
+    address,
     enabled_apis,
     identity,
+    is_anonymous,
     when_enabled,
 )
 from tpulm.cloud.policies import account_path
@@ -137,3 +140,23 @@ def test_who_one_is(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: An
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     found = identity(GoogleRest(PROJECT))
     assert found.source == f"the file {tmp_path / 'key.json'} (GOOGLE_APPLICATION_CREDENTIALS)"
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", raising=False)
+    assert address("iam") == "https://iam.googleapis.com" and not is_anonymous("iam")
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "http://127.0.0.1:1/_iam/")
+    assert address("iam") == "http://127.0.0.1:1/_iam" and is_anonymous("iam")
+
+
+def test_nobody_answers(gcs: Emulator):
+    gcs.stop()
+    with pytest.raises(GoogleError, match=r"no answer from http://127\.0\.0\.1") as raised:
+        GoogleRest(PROJECT, patience_seconds=0.0).get("iam", "v1/x")
+    assert raised.value.status == 0
+
+
+def test_turning_on(gcs: Emulator, rest: GoogleRest, planned: list[tuple[int, Any]]):
+    wanted = [TPU, IAM]
+    planned += [(200, {"services": [{"config": {"name": TPU}, "state": "ENABLED"}]})]
+    assert enabled_apis(rest, wanted) == {TPU: True, IAM: False}

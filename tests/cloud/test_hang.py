@@ -213,3 +213,17 @@ def test_a_trainer_that_hangs(cloud: Cloud) -> None:
     beat = storage.read_json(attempt / "beat-0.json")
     assert (beat["state"], beat["stage"], beat["step"]) == ("training", "train", 3)
     cloud.begin()()
+
+
+def test_evaluating_and_saving_are_measured_apart(tmp_path: Path):
+    trainer = Trainer(tmp_path / "progress")
+    trainer.says("train", 0)
+    trainer.watch.look()
+    trainer.trains(3, 1.0)
+    trainer.says("save", 3)
+    assert trainer.watch.look() is None
+    trainer.clock.now += 3000
+    assert trainer.watch.look() is None
+    trainer.says("train", 3)
+    assert trainer.watch.look() is None
+    assert trainer.hangs_after(600.0)

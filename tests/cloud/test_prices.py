@@ -11,7 +11,7 @@ import pytest
 from cloud_emulator import Emulator
 from tpulm import accelerators, storage
 from tpulm.cloud import prices
-from tpulm.cloud.google_rest import GoogleRest
+from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import CloudSettings
 from tpulm.errors import ConfigError
 
@@ -211,3 +211,16 @@ def test_the_prices_of_a_launch_are_written_down(gcs: Emulator):
 def test_every_price_of_the_file_has_a_date_and_a_source():
     for part in [*prices.table()["tpu"], prices.table()["storage"], prices.table()["comparison"]]:
         assert part["as_of"] and part["source"]
+
+
+def test_all_pages_are_read(gcs: Emulator):
+    before = gcs.requests.get("LIST prices", 0)
+    per_hour("v5p-8", "us-central1-a")
+    pages = gcs.requests["LIST prices"] - before
+    assert pages == -(-len(ROWS[COMPUTE_ENGINE]) // 8) > 2
+
+
+def test_an_unknown_service_is_not_found(gcs: Emulator):
+    with pytest.raises(GoogleError) as raised:
+        GoogleRest("tpulm-emulator", patience_seconds=0.0).get("cloudbilling", "v1/services/0000-0000-0000/skus")
+    assert raised.value.missing

@@ -220,3 +220,17 @@ def test_a_bucket_of_somebody_else(gcs: Emulator, monkeypatch: pytest.MonkeyPatc
         steps(SETTINGS)
     found = {check.name: check for check in examine(SETTINGS)}
     assert found["bucket"].ok is False and "choose another name" in found["bucket"].remedy
+
+
+def test_storms_are_waited_out(empty: Emulator):
+    empty.faults.set(error_rate=1.0, error_status=503, count=2)
+    waited: list[float] = []
+    apply(steps(SETTINGS, rest=GoogleRest(PROJECT, wait=waited.append)))
+    assert len(waited) == 2 and is_well()
+
+
+def test_an_answer_that_was_lost(empty: Emulator):
+    found = steps(SETTINGS, rest=GoogleRest(PROJECT, wait=lambda seconds: None))
+    empty.faults.set(drop_after_rate=1.0, count=1)
+    apply(found)
+    assert is_well()

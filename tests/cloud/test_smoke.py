@@ -89,11 +89,17 @@ class Contrary(TpuApi):
     def __init__(self, emulator: Emulator, **contrary: object):
         super().__init__(PROJECT)
         self.emulator, self.clock = emulator, emulator.tpu.clock.now
+        self.unlisted: object = contrary.pop("unlisted", None)  # a zone that has the type all the same
         self.lost: object = contrary.pop("lost", None)  # a zone that creates what it refuses
         self.hidden: Any = contrary.pop("hidden", (0.0, 0.0))  # seconds after its creation between which a node is not shown
         self.refusal: object = contrary.pop("refusal", None)  # of a deletion in PROVISIONING
         self.wanted: list[Request] = []
         self.taken: dict[str, tuple[float, set[str]]] = {}
+
+    def types(self, zone: str) -> set[str]:
+        if self.unlisted is None:
+            return super().types(zone)
+        return set() if zone == self.unlisted else {"v5litepod-1"}
 
     def create(self, request: Request) -> str:
         self.wanted.append(request)
@@ -252,3 +258,24 @@ def test_a_budget_that_buys_too_little(emulator: Emulator):
     with pytest.raises(ConfigError, match=r"--budget \$0\.01 buys"):
         lines_of(emulator, budget=0.01)
     assert emulator.tpu.nodes() == {}
+
+
+@nothing_boots
+def test_a_zone_that_takes_what_it_does_not_list(emulator: Emulator, contraried: Contraried):
+    made, lines = contraried(api := Contrary(emulator, unlisted="us-west1-c"))
+    made.run()
+    assert lines["refusal of a zone"].ok is False and lines["nothing left"].ok
+    assert (emulator.tpu.nodes(), emulator.tpu.queued_resources()) == ({}, {})
+    assert [request.zone for request in api.wanted] == ["us-west1-c", ZONES[0], ZONES[0]]
+    for request in api.wanted:
+        assert request.metadata["startup-script"] == bundle.boot_script() and "/o/" in request.metadata["tpulm-bundle"]
+    assert api.taken[made.name][1] == set(), "one at a time"
+
+
+@nothing_boots
+def test_what_an_interrupted_vm_cost(emulator: Emulator, contraried: Contraried):
+    made, lines = contraried(Contrary(emulator), interrupted(emulator, 600))
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    assert lines["nothing left"].ok and emulator.tpu.nodes() == {}
+    assert 600 / 3600 < made.spent < 700 / 3600

@@ -349,9 +349,10 @@ def test_a_login_that_never_worked_is_an_error_at_once(run: Run):
     assert run.cloud.created == []
 
 
-def test_a_stage_without_steps_is_no_hang(run: Run):
+@pytest.mark.parametrize("stage", ["dataset", "evaluate", "export"])
+def test_a_stage_without_steps_is_no_hang(run: Run, stage: str):
     """The worker says that it trains from the first stage to the last."""
-    job = beating(run, rounds=400, step=None, stage="evaluate")
+    job = beating(run, rounds=400, step=None, stage=stage)
     assert (job.attempt, job.attempts) == (1, ())
     assert beating(run, step=40, stage="train").attempts[0].ending == "hung"
 
@@ -408,3 +409,11 @@ def test_a_job_of_another_format_is_told(run: Run, text: str):
     Path(run.control.path).write_text(text)
     with pytest.raises(StorageError, match=r"job.json is not a job of format 2"):
         run.control.read()
+
+
+def test_steps_that_stop_though_heartbeats_come(run: Run):
+    """The second line, should the agent itself not find out."""
+    job = beating(run, step=40)
+    assert [attempt.ending for attempt in job.attempts] == ["hung", "failed"]
+    assert job.status == "failed" and "hung twice after step 40" in job.message
+    assert all(5400 < attempt.ended_at - attempt.intended_at < 6000 for attempt in job.attempts)

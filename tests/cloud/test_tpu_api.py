@@ -77,15 +77,19 @@ def test_workers_are_counted(api: TpuApi):
 
 
 @pytest.mark.parametrize(
-    ("change", "kind"),
+    ("spoil", "change", "kind"),
     [
-        ({"zone": "us-central1-z"}, "zone"),
-        ({"accelerator": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}, "zone"),
-        ({"runtime_version": "tpu-vm-tf-1.15"}, "invalid"),
-        ({"labels": {LABEL: "Not A Label"}}, "invalid"),
+        (lambda tpu: tpu.set_quota("v3-8", 0), {}, "quota"),
+        (lambda tpu: tpu.deny("tpu.nodes.create"), {}, "denied"),
+        (lambda tpu: tpu.disable_service("tpu.googleapis.com"), {}, "denied"),
+        (lambda tpu: None, {"zone": "us-central1-z"}, "zone"),
+        (lambda tpu: None, {"accelerator": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}, "zone"),
+        (lambda tpu: None, {"runtime_version": "tpu-vm-tf-1.15"}, "invalid"),
+        (lambda tpu: None, {"labels": {LABEL: "Not A Label"}}, "invalid"),
     ],
 )
-def test_what_is_refused(api: TpuApi, gcs: Emulator, change: dict[str, object], kind: str):
+def test_what_is_refused(api: TpuApi, gcs: Emulator, spoil: Callable[..., None], change: dict[str, object], kind: str):
+    spoil(gcs.tpu)
     with pytest.raises(Refused) as raised:
         api.create(dataclasses.replace(REQUEST, **change))  # type: ignore[arg-type]
     assert raised.value.kind == kind, str(raised.value)
@@ -298,3 +302,28 @@ def test_how_far_a_boot_came(api: TpuApi, gcs: Emulator):
     assert api.boot_progress("reviews-a1", ZONE) == "nothing"
     gcs.tpu.machine("reviews-a1").metadata.set("instance/guest-attributes/tpulm", {"boot": "installing"})
     assert api.boot_progress("reviews-a1", ZONE) == "installing"
+
+
+def test_a_stock_out_is_told_by_the_operation(api: TpuApi, gcs: Emulator):
+    gcs.tpu.stock_out(ZONE)
+    operation = api.create(REQUEST)
+    until(lambda: api.progress(operation).refused)
+    refused = api.progress(operation).refused
+    assert refused is not None and refused.kind == "stock-out" and "capacity" in str(refused)
+    until(lambda: api.look("reviews-a1", ZONE).state is None)
+
+
+def test_a_failed_operation_is_the_clouds_fault(api: TpuApi, gcs: Emulator):
+    gcs.tpu.answer_next("internal")
+    operation = api.create(REQUEST)
+    until(lambda: api.progress(operation).refused)
+    refused = api.progress(operation).refused
+    assert refused is not None and refused.kind == "cloud"
+
+
+def test_the_queue_that_is_not_for_the_project(api: TpuApi, gcs: Emulator):
+    gcs.tpu.answer_next("queue-not-permitted")
+    operation = api.create(QUEUED)
+    until(lambda: api.progress(operation).refused)
+    refused = api.progress(operation).refused
+    assert refused is not None and refused.kind == "zone", str(refused)

@@ -19,6 +19,7 @@ from tpulm.cloud import tpu_api
 from tpulm.cloud.control import Control
 from tpulm.cloud.provider import NodeStatus
 from tpulm.cloud.tpu_api import TpuApi
+from tpulm.errors import InUse
 
 __all__ = ["cloud", "machines"]
 
@@ -173,3 +174,143 @@ def test_nobody_supervises_and_the_node_deletes_itself(cloud: Cloud) -> None:
     until(lambda: not cloud.tpu.nodes(), PATIENCE)
     job = cloud.begin()()
     assert (job.status, endings(job)) == ("done", ["done"])
+
+
+def test_nothing_goes_wrong(cloud: Cloud) -> None:
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job), job.newest_step) == ("done", ["done"], trainer.STEPS), cloud.told
+
+
+def test_no_capacity_in_two_zones_and_then_there_is(cloud: Cloud) -> None:
+    for zone in ZONES:
+        cloud.tpu.stock_out(zone, count=1)
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("done", ["stock-out", "stock-out", "done"])
+    assert [attempt.zone for attempt in job.attempts] == [*ZONES, ZONES[0]]
+
+
+def test_no_quota(cloud: Cloud) -> None:
+    cloud.tpu.set_quota("v3-8", 0)
+    cloud.launch()
+    job = cloud.begin(dataclasses.replace(QUICK, quota_patience=1.0))()
+    assert job.status == "refused" and set(job.closed) == set(ZONES), job
+    assert all(zone in job.message for zone in ZONES)
+    assert "TPUV3sPreemptible" in job.message or "quota" in job.message.lower()
+
+
+def test_a_quota_that_is_free_again(cloud: Cloud) -> None:
+    cloud.tpu.answer_next("quota", count=3)
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("done", ["quota", "quota", "quota", "done"]), cloud.told
+
+
+def test_all_zones_refuse(cloud: Cloud) -> None:
+    cloud.tpu.answer_next("type-not-permitted", count=None)
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("refused", ["zone", "zone"])
+    assert all(f"{zone}: User does not have permission" in job.message for zone in ZONES)
+
+
+def test_a_permission_that_nobody_has_ends_the_run(cloud: Cloud) -> None:
+    cloud.tpu.deny("tpu.nodes.create")
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("refused", ["denied"]) and "tpu.nodes.create" in job.message
+
+
+def test_preempted_before_it_was_ready(cloud: Cloud) -> None:
+    cloud.tpu.answer_next("preempted-while-creating", count=4)
+    cloud.launch()
+    job = cloud.begin()()
+    assert (job.status, endings(job)) == ("done", [*["preempted"] * 4, "done"]), cloud.told
+
+
+def test_two_queues_that_are_served_at_once(cloud: Cloud) -> None:
+    """One is deleted, and only one ever trains."""
+    cloud.launch(queued=True)
+    job = cloud.begin()()
+    assert job.status == "done" and sorted(endings(job)) == ["done", "withdrawn"], cloud.told
+
+
+def test_stopped_while_it_is_being_provisioned(cloud: Cloud) -> None:
+    """Which refuses to be deleted: it is waited out, and then deleted."""
+    cloud.tpu.set(create_seconds=3.0, boot_seconds=3.0)
+    cloud.launch(queued=True, zones=ZONES[:1])
+    end = cloud.begin()
+    until(lambda: "PROVISIONING" in cloud.tpu.queued_resources().values())
+    Control(WORKDIR).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+    job = end()
+    assert (job.status, endings(job)) == ("stopped", ["stopped"])
+    assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in cloud.told), cloud.told
+
+
+def test_an_operation_that_fails(cloud: Cloud) -> None:
+    cloud.tpu.answer_next("internal")
+    cloud.launch()
+    assert endings(cloud.begin()()) == ["cloud", "done"]
+
+
+def test_a_queued_resource_that_is_suspended(cloud: Cloud) -> None:
+    cloud.launch(queued=True, zones=ZONES[:1])
+    end = cloud.begin()
+    until(lambda: newest_step() >= 2)
+    cloud.tpu.suspend(cloud.node())
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["preempted", "done"]), cloud.told
+
+
+def test_a_slow_creation_whose_workers_are_heard_is_left_alone(cloud: Cloud) -> None:
+    cloud.tpu.set(create_seconds=15.0, boot_seconds=0.1)
+    cloud.launch()
+    job = cloud.begin(dataclasses.replace(QUICK, create=8.0))()
+    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+def test_heartbeats_that_freeze(cloud: Cloud) -> None:
+    cloud.launch()
+    end = cloud.begin(dataclasses.replace(QUICK, stale=4.0))
+    until(lambda: newest_step() >= 1)
+    cloud.tpu.freeze(cloud.node())
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["silent", "done"]), job.attempts
+
+
+def test_a_run_that_fails_by_itself_is_not_tried_again(cloud: Cloud) -> None:
+    cloud.launch(plan={"error": "train.batch_size 7 does not divide"})
+    job = cloud.begin()()
+    assert (job.status, endings(job), job.message) == ("failed", ["failed"], "train.batch_size 7 does not divide")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Google's clients leave sockets to be collected
+def test_a_storm_of_refusals(cloud: Cloud) -> None:
+    cloud.launch()
+    end = cloud.begin(QUICK)
+    until(lambda: newest_step() >= 1)
+    cloud.gcs.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
+    cloud.tpu.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
+    job = end()
+    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
+
+
+def test_a_supervisor_that_is_stopped_while_it_creates(cloud: Cloud) -> None:
+    """As by Ctrl-C: the node is recorded, and another supervisor takes it over."""
+    cloud.tpu.set(create_seconds=1.0)
+    cloud.launch()
+    supervisor = cloud.supervisor()
+    while not cloud.tpu.nodes():
+        supervisor.step()
+    job = cloud.begin()()
+    assert (job.status, job.attempt, endings(job)) == ("done", 1, ["done"])
+
+
+def test_two_supervisors(cloud: Cloud) -> None:
+    cloud.launch()
+    end = cloud.begin()
+    until(lambda: newest_step() >= 1)
+    with pytest.raises(InUse, match="is watched over already, by process"):
+        cloud.supervisor().run()
+    assert endings(end()) == ["done"]

@@ -33,3 +33,11 @@ def test_time_goes_on_by_itself(capsys: pytest.CaptureFixture[str]):
     assert done.wait(10) and time.monotonic() - started >= 0.04
     assert "ZeroDivisionError" in capsys.readouterr().err
     clock.close()
+
+
+def test_at_once_is_at_once():
+    clock = Clock()
+    happened: list[int] = []
+    clock.after(0, lambda: happened.append(1))
+    assert happened == [1]
+    clock.close()

@@ -8,10 +8,14 @@ from typing import Any
 import fsspec
 import pytest
 import requests
+from etils import epath
 
 from cloud_emulator import Emulator
 
 MEBIBYTE = 1 << 20
+
+
+ODD_NAME = "runs/a/b c+ü%.txt"
 
 
 @pytest.fixture
@@ -114,3 +118,33 @@ def test_metadata_and_buckets(files: Any):
     files.pipe("runs/m1", b"1")
     files.merge("runs/merged", ["runs/m1", "runs/m1"])
     assert files.cat("runs/merged") == b"11"
+
+
+def test_odd_names(files: Any):
+    files.pipe(ODD_NAME, b"hello")
+    assert files.cat(ODD_NAME) == b"hello" and files.ls("runs/a", detail=False) == [ODD_NAME]
+    files.mv(ODD_NAME, "runs/#?&=")
+    assert files.cat("runs/#?&=") == b"hello" and not files.exists(ODD_NAME)
+    files.rm("runs/#?&=")
+
+
+def test_epath(gcs: Emulator):
+    folder = epath.Path("gs://runs/w")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.txt").write_text("ü")
+    (folder / "b" / "c.bin").write_bytes(bytes(1000))
+    assert (folder / "a.txt").read_text() == "ü" and (folder / "b/c.bin").stat().length == 1000
+    assert folder.exists() and folder.is_dir() and not (folder / "no").exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "b"]
+    assert [path.name for path in folder.glob("*.txt")] == ["a.txt"]
+    (folder / "a.txt").rename(folder / "renamed.txt")
+    assert not (folder / "a.txt").exists()
+    (folder / "renamed.txt").replace(folder / "b" / "c.bin")
+    assert (folder / "b" / "c.bin").read_text() == "ü"
+    (folder / "b" / "c.bin").copy(folder / "copied")
+    with (folder / "copied").open("w") as file:
+        file.write("anew")
+    assert (folder / "copied").read_text() == "anew"
+    (folder / "copied").unlink()
+    folder.rmtree()
+    assert not folder.exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -174,3 +176,53 @@ def test_compressed_objects(bucket: Any):
     blob.upload_from_string(gzip.compress(b"hello" * 100))
     assert blob.download_as_bytes() == b"hello" * 100
     assert gzip.decompress(blob.download_as_bytes(raw_download=True)) == b"hello" * 100
+
+
+def test_ranges_and_generations(bucket: Any):
+    blob = bucket.blob("x")
+    blob.upload_from_string(b"0123456789")
+    assert blob.download_as_bytes(start=3, end=5) == b"345"
+    assert blob.download_as_bytes(start=-2) == b"89"
+    first = blob.generation
+    blob.upload_from_string(b"new", if_generation_match=first)
+    assert blob.generation > first
+    with pytest.raises(refusals.NotFound):
+        bucket.blob("x", generation=first).download_as_bytes()
+    with pytest.raises(refusals.PreconditionFailed):
+        blob.upload_from_string(b"stale", if_generation_match=first)
+    with pytest.raises(refusals.PreconditionFailed):
+        blob.delete(if_generation_match=first)
+    assert blob.download_as_bytes(if_generation_match=blob.generation) == b"new"
+
+
+def test_of_sixteen_clients_that_create_one_wins(gcs: Emulator):
+    outcomes: Counter[str] = Counter()
+    gate = threading.Barrier(16)
+
+    def create(number: int) -> None:
+        with closing(storage.Client()) as client:
+            gate.wait()
+            try:
+                client.bucket("runs").blob("lease").upload_from_string(str(number), if_generation_match=0)
+                outcomes["won"] += 1
+            except refusals.PreconditionFailed:
+                outcomes["lost"] += 1
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == {"won": 1, "lost": 15}
+
+
+def test_policies(bucket: Any):
+    policy = bucket.get_iam_policy(requested_policy_version=3)
+    policy.bindings.append({"role": "roles/storage.objectAdmin", "members": {"serviceAccount:worker@p"}})
+    bucket.set_iam_policy(policy)
+    with pytest.raises(refusals.PreconditionFailed):
+        bucket.set_iam_policy(policy)
+    assert bucket.get_iam_policy().bindings[0]["members"] == {"serviceAccount:worker@p"}
+    wanted = ["storage.objects.create", "storage.buckets.get"]
+    assert bucket.test_iam_permissions(wanted) == wanted
+    assert "@" in bucket.client.get_service_account_email()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
+import numpy as np
+import pytest
 import tensorstore as ts
 
 from cloud_emulator import Emulator
@@ -48,3 +51,49 @@ def test_two_writers_of_one_ocdbt_lose_nothing(gcs: Emulator):
         thread.join()
     store = ts.KvStore.open("gs://runs/db/|ocdbt:", context=ts.Context()).result()
     assert len(store.list().result()) == 20
+
+
+def test_of_sixteen_that_create_one_wins(gcs: Emulator):
+    store = ts.KvStore.open("gs://runs/kv/").result()
+    absent = store.read("lease").result().stamp.generation
+    gate = threading.Barrier(16)
+    generations: list[bytes] = []
+
+    def create(number: int) -> None:
+        gate.wait()
+        generations.append(store.write("lease", b"%d" % number, if_equal=absent).result().generation)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    won = store.read("lease").result().stamp.generation
+    assert Counter(generation == won for generation in generations) == {True: 1, False: 15}
+
+
+@pytest.mark.parametrize("driver", ["zarr", "zarr3"])
+def test_arrays_in_shards(gcs: Emulator, driver: str):
+    values = np.arange(64 * 100, dtype=np.uint16).reshape(64, 100)
+    metadata: dict = {"shape": [64, 100], "chunks": [16, 100], "dtype": "<u2"}
+    if driver == "zarr3":
+        sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": [8, 100]}}
+        grid = {"name": "regular", "configuration": {"chunk_shape": [32, 100]}}
+        metadata = {"shape": [64, 100], "data_type": "uint16", "chunk_grid": grid, "codecs": [sharding]}
+    spec = {"driver": driver, "kvstore": "gs://runs/array/", "metadata": metadata}
+    written = ts.open(spec, create=True).result()
+    written.write(values).result()
+    read = ts.open({"driver": driver, "kvstore": "gs://runs/array/"}, context=ts.Context()).result()
+    assert np.array_equal(read.read().result(), values)
+    assert np.array_equal(read[13:29, 7].read().result(), values[13:29, 7])
+    with pytest.raises(ValueError, match=r"already exists|ALREADY_EXISTS"):
+        ts.open(spec, create=True, context=ts.Context()).result()
+
+
+def test_ocdbt(gcs: Emulator):
+    store = ts.KvStore.open("gs://runs/db/|ocdbt:").result()
+    for i in range(20):
+        store.write(f"key-{i:02d}", bytes([i]) * 2000).result()
+    again = ts.KvStore.open("gs://runs/db/|ocdbt:", context=ts.Context()).result()
+    assert again.read("key-07").result().value == bytes([7]) * 2000
+    assert len(again.list().result()) == 20

@@ -388,3 +388,71 @@ def test_a_folder_belongs_to_one_emulator(tmp_path: Path):
     with Emulator(tmp_path), pytest.raises(EmulatorError, match="another emulator"):
         Emulator(tmp_path)
     Emulator(tmp_path).stop()
+
+
+def test_a_bucket_from_beginning_to_end(gcs: Emulator):
+    buckets = f"{gcs.url}/storage/v1/b"
+    request = {"name": "second", "location": "us-central1", "storageClass": "NEARLINE", "labels": {"a": "b"}}
+    made = requests.post(buckets, json=request, timeout=30).json()
+    assert (made["location"], made["locationType"], made["storageClass"]) == ("US-CENTRAL1", "region", "NEARLINE")
+    assert made["softDeletePolicy"]["retentionDurationSeconds"] == "604800", "as the service has it unless told otherwise"
+    again = requests.post(buckets, json=request, timeout=30)
+    assert again.status_code == 409 and "you already own it" in again.json()["error"]["message"]
+    assert [item["name"] for item in requests.get(buckets, timeout=30).json()["items"]] == ["runs", "second"]
+    patched = requests.patch(f"{buckets}/second", json={"labels": {"a": None, "c": "d"}, "location": "EU"}, timeout=30).json()
+    assert (patched["labels"], patched["location"], patched["metageneration"]) == ({"c": "d"}, "US-CENTRAL1", "2")
+    put = f"{gcs.url}/upload/storage/v1/b/second/o?uploadType=media&name=x"
+    assert requests.post(put, data=b"", timeout=30).json()["storageClass"] == "NEARLINE"
+    assert requests.delete(f"{buckets}/second", timeout=30).status_code == 409
+    requests.delete(f"{buckets}/second/o/x", timeout=30)
+    assert requests.delete(f"{buckets}/second", timeout=30).status_code == 204
+    assert requests.get(f"{buckets}/second", timeout=30).status_code == 404
+
+
+def test_layout_and_account(gcs: Emulator):
+    layout = requests.get(f"{gcs.url}/storage/v1/b/runs/storageLayout", timeout=30).json()
+    assert layout["location"] == "US-CENTRAL1" and layout["hierarchicalNamespace"] == {"enabled": False}
+    account = requests.get(f"{gcs.url}/storage/v1/projects/p/serviceAccount", timeout=30).json()
+    assert account["email_address"].endswith(".iam.gserviceaccount.com")
+
+
+def test_requests_are_counted(gcs: Emulator):
+    requests.get(f"{gcs.url}/storage/v1/b/runs", timeout=30)
+    requests.get(f"{gcs.url}/storage/v1/b/runs/o/x", timeout=30)
+    requests.get(f"{gcs.url}/_control/status", timeout=30)
+    assert gcs.requests == {"GET bucket": 1, "GET object": 1}
+
+
+def test_generations_are_microseconds_and_only_grow(http: Http):
+    generations = [int(http.put("x", b"").json()["generation"]) for _ in range(20)]
+    assert generations == sorted(set(generations))
+    assert 1.7e15 < generations[0] < 4e15
+
+
+def test_compose(http: Http):
+    for name in "ab":
+        http.put(name, name.encode())
+    request = {"sourceObjects": [{"name": "a"}, {"name": "b"}], "destination": {"contentType": "text/plain"}}
+    made = requests.post(http.of("ab", "compose"), json=request, timeout=30).json()
+    assert made["componentCount"] == 2 and "md5Hash" not in made and made["contentType"] == "text/plain"
+    assert http.get("ab").content == b"ab"
+    stale = {"sourceObjects": [{"name": "a", "objectPreconditions": {"ifGenerationMatch": "1"}}]}
+    assert requests.post(http.of("ab", "compose"), json=stale, timeout=30).status_code == 412
+    request["sourceObjects"].append({"name": "c"})
+    assert requests.post(http.of("ab", "compose"), json=request, timeout=30).status_code == 404
+    assert requests.post(http.of("ab", "compose"), json={}, timeout=30).status_code == 400
+
+
+def test_an_upload_in_one_request_of_a_session(gcs: Emulator):
+    session = Session(gcs)
+    assert requests.put(session.url, data=CONTENT, timeout=30).status_code == 200
+    assert content_of(gcs) == CONTENT
+
+
+def test_fifty_megabytes_in_about_a_second(gcs: Emulator):
+    content = os.urandom(1 << 20) * 50
+    url = f"{gcs.url}/upload/storage/v1/b/runs/o?uploadType=media&name=x"
+    started = time.monotonic()
+    assert requests.post(url, data=content, timeout=30).status_code == 200
+    assert content_of(gcs) == content
+    assert time.monotonic() - started < 5, "usually half a second"

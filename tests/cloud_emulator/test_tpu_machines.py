@@ -11,9 +11,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
+from google.auth.transport.requests import Request
 from google.cloud import tpu_v2
 from rig import Rig, eventually
 
@@ -34,6 +36,31 @@ wait
 """
 TENANT = "[a-z][0-9a-f]{16}-tp"
 HIDDEN = 6  # at least: the script, and what it started
+
+
+LEADER = """#!/bin/bash
+python3 - <<'END'
+import os, socket, urllib.request
+def attribute(key):
+    url = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/attributes/{key}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    return urllib.request.urlopen(request, timeout=10).read().decode()
+first = attribute("worker-network-endpoints").split(",")[0].split(":")[-1]
+if attribute("agent-worker-number") == "0":
+    server = socket.create_server((first, 8476))
+    for _ in range(3):
+        server.accept()[0].sendall(b"hello")
+    print("all came")
+else:
+    while True:
+        try:
+            with socket.create_connection((first, 8476), timeout=10) as line:
+                print("heard", line.recv(5))
+            break
+        except ConnectionRefusedError:
+            pass
+END
+"""
 
 
 def alive(processes: set[int]) -> set[int]:
@@ -271,3 +298,28 @@ def test_a_metadata_server_that_fails_once(rig: Rig):
     rig.tpu.fail_metadata("run-a1", path="instance/service-accounts")
     assert [ask("instance/attributes/agent-worker-number") for _ in range(3)] == [503, 503, 200]
     assert [ask("instance/service-accounts/default/token") for _ in range(2)] == [500, 200]
+
+
+def test_workers_reach_each_other_on_the_same_port_in_every_slice(rig: Rig):
+    for name in ("run-a1", "run-a2"):
+        rig.begin(name, kind="v5litepod-16", zone="us-west4-a", script=LEADER)
+    for name in ("run-a1", "run-a2"):
+        eventually(lambda name=name: rig.tpu.nodes()[name] == "READY")
+        rig.said("all came", name)
+        rig.said("heard b'hello'", name, worker=3)
+
+
+def test_google_auths_own_questions(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    from google.auth.compute_engine import _metadata
+
+    rig.create()
+    host = f"{rig.get().network_endpoints[0].ip_address}:8479"
+    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", host)
+    monkeypatch.setenv("GCE_METADATA_IP", host)
+    request = Request()
+    assert _metadata.ping(request) and re.fullmatch(TENANT, str(_metadata.get_project_id(request)))
+    account: Any = _metadata.get_service_account_info(request)
+    assert account["email"].endswith("-compute@developer.gserviceaccount.com")
+    assert account["scopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
+    token, expires = _metadata.get_service_account_token(request)
+    assert token == "emulated" and expires is not None

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tpulm import accelerators, config
+from tpulm.errors import ConfigError
 
 GOLDEN = Path(__file__).parent / "golden"
 CLASSIC = ["bert-base", "bert-mini", "bert-small", "bert-tiny"]
@@ -243,3 +244,25 @@ def test_the_causal_recipes_are_faithful(name: str):
     optimizer = run.train.optimizer
     assert (optimizer.learning_rate, optimizer.schedule, optimizer.warmup_steps) == (1.6e-3, "rsqrt", 1000)
     assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay, optimizer.clip_norm) == (0.9, 0.98, 0.1, None)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_canonical_json_gives_the_same_configuration_again(name: str):
+    loaded = config.load(name)
+    assert config.from_json(config.canonical_json(loaded)) == loaded
+
+
+def test_bert_modern_is_scored_as_the_others_are():
+    objective = config.load("bert-modern").train.objective
+    assert (objective.mask_fraction, objective.evaluation_mask_fraction) == (0.3, 0.15)
+
+
+@pytest.mark.parametrize("name", ["bert-mini", "electra-small"])
+def test_a_recipe_can_be_shortened_without_touching_its_warm_up(name: str):
+    run = config.load(name, ["train.steps=600", "train.batch_size=64", "data.sequence_length=64"])
+    assert run.train.steps == 600
+
+
+def test_an_unknown_recipe_gets_a_suggestion():
+    with pytest.raises(ConfigError, match="Did you mean 'bert-mini'"):
+        config.recipe_text("bert-minni")

@@ -70,6 +70,12 @@ class TestExtends:
     def test_a_misspelt_recipe_is_suggested(self):
         assert "Did you mean 'bert-base'?" in message_of("bert-bse")
 
+    def test_a_file_that_extends_itself(self, tmp_path: Path):
+        assert "circle" in message_of(write(tmp_path, "self.toml", 'extends = "self.toml"\n'))
+
+    def test_extends_of_the_wrong_type(self, tmp_path: Path):
+        assert "extends must be the name" in message_of(write(tmp_path, "run.toml", "extends = 3\n"))
+
 
 class TestPaths:
     def test_paths_are_relative_to_their_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tpulm import corpus
-from tpulm.config import CleaningConfig, CorpusConfig
-from tpulm.corpus import cleaning
+from tpulm.config import CleaningConfig, CorpusConfig, SourceConfig
+from tpulm.corpus import cleaning, scatter
 from tpulm.corpus.cleaning import _ODD_BLANKS, Cleaner, replaced
 from tpulm.corpus.documents import Batch, Samples
 from tpulm.errors import ConfigError, MissingExtra
@@ -249,3 +249,26 @@ def test_real_text(real_data: Path):
     kept, skipped, _ = cleaned([line for line in lines if line.strip()], "ko")
     assert len(kept) > 0.97 * len(lines) and skipped["other_language"] < 40
     assert cleaned(lines, "ja")[1]["other_language"] > 0.8 * len(lines)
+
+
+def test_keep_leaves_white_space_alone():
+    assert clean([" a\r\n b ", " \n"], whitespace="keep") == ([" a\r\n b "], {"empty": 1})
+
+
+def test_repeats_are_cut_but_numbers_are_not():
+    assert clean(["ㅋㅋㅋㅋㅋ 좋다!!!!! 1000000원 aaab\n\n\n\n\nc"], max_repeats=3)[0] == [
+        "ㅋㅋㅋ 좋다!!! 1000000원 aaab\n\n\nc"
+    ]
+
+
+def test_lengths_are_in_characters_after_cleaning():
+    texts, skipped = clean(["  가나  ", "가나다", "가나다라마"], min_characters=3, max_characters=4)
+    assert (texts, skipped) == (["가나다"], {"too_short": 1, "too_long": 1})
+
+
+def test_they_are_counted_in_the_manifest(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("mail a@b.co or c@d.org\ncall 010-1234-5678\nnothing here\n")
+    sources = (SourceConfig(path=str(tmp_path / "a.txt")),)
+    config = CorpusConfig(sources=sources, cleaning=CleaningConfig(replace=("email", "phone")))
+    assert scatter(config, tmp_path / "w", part_bytes=1 << 20).counts.replaced == {"email": 2, "phone": 1}
+    assert scatter(CorpusConfig(sources=sources), tmp_path / "v", part_bytes=1 << 20).counts.replaced == {}

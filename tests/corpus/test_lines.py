@@ -233,3 +233,16 @@ def test_a_line_that_is_too_long_is_an_error_or_left_out(tmp_path: Path, monkeyp
     assert found[-1].first + found[-1].text.count("\n") == 6
     path.write_bytes(b"one\n" + b"x" * 5000)
     assert "".join(item.text for item in stretches(path, Faults("skip"))) == "one\n"
+
+
+def test_a_broken_byte_in_the_middle_keeps_what_came_before(read: Callable):
+    data = bytearray(gzip.compress(TEXT))
+    data[len(data) // 2] ^= 0xFF
+    with pytest.raises(DataError, match="broken"):
+        read("a.txt.gz", bytes(data))
+    found = read("a.txt.gz", bytes(data), on_error="skip")
+    assert found.skipped["broken_file"] == 1
+
+
+def test_empty_lines_are_documents_for_cleaning_to_count(read: Callable):
+    assert read("a.txt", "\n\none\r\n\r\ntwo").documents == ["", "", "one", "", "two"]

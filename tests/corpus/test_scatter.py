@@ -2,6 +2,7 @@
 
 import gzip
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from tpulm.config import CorpusConfig
 from tpulm.corpus import has_spill, load_manifest, read_part, remove_spill, sample_texts, scatter, spill
-from tpulm.errors import DataError, Stopped, StorageError
+from tpulm.errors import ConfigError, DataError, Stopped, StorageError
 from tpulm.progress import Silent
 from tpulm.runtime.hosts import Hosts
 
@@ -359,3 +360,30 @@ def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], t
     assert tree(tmp_path / "w") == tree(tmp_path / "alone")
     assert [progress.done for progress in heard] == [progress.total for progress in heard]
     assert sum(progress.total for progress in heard) == sum(file.bytes for file in alone.inputs)
+
+
+def test_characters_and_bytes_differ(scattered: Callable, write: Callable):
+    counts = scattered(write("a.txt", "한국어\nab")).manifest.counts
+    assert (counts.documents, counts.bytes, counts.characters) == (2, 11, 5)
+
+
+def test_a_fault_in_a_worker_arrives_whole(
+    scattered: Callable, sources: list[str], write: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
+    bad = write("bad.jsonl", '{"text": 1}\n')
+    with pytest.raises(DataError, match=r"bad\.jsonl, line 1: 'text' is 1, not a string"):
+        scattered([*sources, str(bad)], workers=2)
+
+
+def test_the_same_text_elsewhere_is_the_same_corpus(scattered: Callable, sources: list[str], tmp_path: Path):
+    here = scattered(sources)
+    shutil.copytree(tmp_path / "in", tmp_path / "other" / "place")
+    there = scattered(tmp_path / "other" / "place")
+    assert here.manifest.fingerprint == there.manifest.fingerprint
+    assert here.train() == there.train()
+
+
+def test_no_sources_at_all(scattered: Callable):
+    with pytest.raises(ConfigError, match="name at least one"):
+        scattered([])

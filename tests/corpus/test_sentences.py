@@ -98,3 +98,8 @@ def test_a_novel(real_data: Path):
     sentences = split_sentences(text)
     assert 5000 < len(sentences) < 12_000
     assert sum(len(sentence) for sentence in sentences) / len(sentences) < 80
+
+
+def test_korean_without_the_space():
+    assert split_sentences("재밌어요.진짜 최고!최고라고요.") == ["재밌어요.", "진짜 최고!", "최고라고요."]
+    assert split_sentences("가.나.라는 3.5점") == ["가.나.라는 3.5점"]

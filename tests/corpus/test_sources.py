@@ -153,3 +153,8 @@ def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_pat
         scattered(folder)
     with pytest.raises(ConfigError, match=re.escape(shown)):
         scattered(folder / name.replace("txt", "tsv"))
+
+
+def test_nul_in_a_path_is_refused():
+    with pytest.raises(ConfigError, match=r"^\'a\\x00b\.txt\' cannot be a path: it holds a NUL"):
+        find_files([SourceConfig(path="a\0b.txt")])

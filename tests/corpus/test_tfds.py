@@ -243,3 +243,8 @@ def test_in_a_bucket(gcs: Emulator, data_dir: Path, scattered: Callable):
 def test_markers_of_wiki40b_become_lines():
     text = "\n_START_ARTICLE_\nTitle\n_START_SECTION_\nHead\n_START_PARAGRAPH_\nOne._NEWLINE_Two."
     assert plain_wiki40b(text) == "Title\nHead\nOne.\nTwo."
+
+
+def test_a_limit(scattered: Callable, data_dir: Path):
+    corpus = scattered([source(data_dir)], max_documents=5)
+    assert corpus.documents() == sorted(texts(source(data_dir))[:5])

@@ -259,3 +259,24 @@ def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path,
     assert run(encoder, files, tmp_path / "clf", epochs=2).seeds[0].epochs == 2
     metrics = list((work / "seed-0" / "metrics").iterdir())
     assert {path.name for path in metrics} == {"0001.jsonl", "0001.start.json"}  # none of the attempt with other settings
+
+
+def test_other_examples_are_refused(encoder: Path, files: Path, tmp_path: Path) -> None:
+    run(encoder, files, tmp_path / "clf", epochs=1)
+    write_tsv(tmp_path / "train.tsv", reviews(100, seed=7))
+    write_tsv(tmp_path / "test.tsv", reviews(64, seed=2))
+    with pytest.raises(WorkFolderMismatch, match=r"train examples: \w+… -> \w+…"):
+        run(encoder, tmp_path, tmp_path / "clf", epochs=1)
+
+
+def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ConfigError, match=r"is not empty \(README\.md\), and no fine-tuning was begun there"):
+        run(encoder, files, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batch_size 12 does not divide"):
+        run(encoder, files, tmp_path / "clf", batch_size=12)
+    assert run(encoder, files, tmp_path / "clf", epochs=1).examples["train"] == 144

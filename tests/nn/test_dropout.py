@@ -123,3 +123,12 @@ def test_the_mask_does_not_depend_on_the_devices():
         out_shardings=NamedSharding(mesh, PartitionSpec("data", "tensor")),
     )
     np.testing.assert_array_equal(split(keys), jax.jit(masked)(keys))
+
+
+def test_without_words_or_rate_nothing_happens():
+    x = jnp.arange(6.0).reshape(2, 3)
+    words = words_at(
+        site_seeds(jax.random.key(0), ()), token_seeds(row_seeds(jax.random.split(jax.random.key(0), 2)), 1), (2, 1)
+    )
+    assert dropout(x, rate=0.1, words=None) is x
+    assert dropout(x, rate=0.0, words=words) is x

@@ -18,6 +18,7 @@ from tpulm.nn.layers import (
     affine,
     column_sums,
     dense,
+    kernel_gradient,
     normalize,
     project,
 )
@@ -142,3 +143,9 @@ def test_bias_and_its_gradient():
 def test_column_sums_of_bfloat16_do_not_lose_small_terms():
     x = jnp.ones((1000, 3), jnp.bfloat16)  # bfloat16 cannot count beyond 256
     assert column_sums(x).tolist() == [1000.0] * 3
+
+
+def test_kernel_gradient_is_the_same_by_either_way():
+    x, g = normal(0, 384, 6), normal(1, 384, 5)
+    np.testing.assert_allclose(kernel_gradient(x, g), x.T @ g, atol=2e-4)
+    np.testing.assert_allclose(kernel_gradient(x[:100], g[:100]), x[:100].T @ g[:100], atol=1e-4)

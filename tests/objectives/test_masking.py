@@ -136,3 +136,22 @@ def test_budget_larger_than_the_row():
     masked = draw(np.stack([row(8, total=8)] * 4), law=LAW._replace(max_predictions=20, mask_fraction=0.9))
     assert masked.positions.shape == (4, 8)
     assert (masked.weights.sum(axis=1) == 6).all()  # round(8 * .9) = 7, but six candidates
+
+
+def test_a_row_without_candidates_has_no_weight():
+    masked = draw(np.stack([row(0), row(2)]))
+    assert not masked.weights.any()
+    np.testing.assert_array_equal(masked.ids, np.stack([row(0), row(2)]))
+
+
+def test_every_candidate_is_equally_likely():
+    ids = np.broadcast_to(row(22), (DRAWS, 40))
+    masked = draw(ids)
+    counts = np.bincount(masked.positions[masked.weights > 0], minlength=40)
+    assert counts[[0, 21]].sum() == counts[22:].sum() == 0
+    assert_shares(counts[1:21], np.full(20, DRAWS * 3 / 20))
+
+
+def test_masks_are_drawn_anew_for_another_key():
+    ids = np.stack([row(40)] * 8)
+    assert not np.array_equal(draw(ids, seed=0).positions, draw(ids, seed=1).positions)

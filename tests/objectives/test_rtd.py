@@ -177,3 +177,16 @@ def test_area_under_the_curve_is_that_of_all_pairs():
     exact = np.mean(positive[:, None] > negative[None, :])
     assert _area_under_curve(sums["replaced_scores"], sums["original_scores"]) == pytest.approx(exact, abs=0.005)
     assert _area_under_curve(np.zeros(4), np.ones(4)) == 0.5
+
+
+def test_micro_batches_add_up_to_the_whole():
+    """Dropout and sampling included: both belong to rows."""
+    objective = make()
+    params, inputs = first_params(objective), prepared(objective)
+    totals, key = objective.totals(inputs), jax.random.key(1)
+    part = jax.jit(lambda rows: objective.loss(params, rows, totals, dropout_key=key))
+    whole = part(inputs)
+    split = [part(jax.tree.map(lambda x, i=i: x[16 * i : 16 * i + 16], inputs)) for i in range(4)]
+    assert sum(float(one.loss) for one in split) == pytest.approx(float(whole.loss), rel=1e-5)
+    for name in whole.sums:
+        np.testing.assert_allclose(sum(np.asarray(one.sums[name]) for one in split), whole.sums[name], rtol=1e-4, atol=1e-3)

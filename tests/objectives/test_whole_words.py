@@ -184,3 +184,61 @@ def test_a_decoder_has_no_words_to_draw():
     RunConfig.model_validate(causal)
     with pytest.raises(ValueError, match="whole_words is for masked models"):
         RunConfig.model_validate({**causal, "train": {"objective": {"whole_words": True}}})
+
+
+def test_never_half_a_word():
+    ids, starts = row_of_words()
+    number = number_of(ids, LAW._replace(mask_fraction=0.2))
+    assert number == 4
+    masked = draw(np.stack([ids] * 500), np.stack([starts] * 500), law=LAW._replace(mask_fraction=0.2))
+    words = words_of(ids, starts, number)
+    assert [len(word) for word in words] == list(WORDS)
+    for positions, weights in zip(masked.positions, masked.weights, strict=True):
+        chosen = set(positions[weights > 0].tolist())
+        assert len(chosen) == int(weights.sum()) == number, "a word of one token is always left"
+        assert all(set(word) <= chosen or not set(word) & chosen for word in words)
+
+
+def test_words_of_one_length_are_equally_likely():
+    ids, starts = row_of_words((2,) * 10)
+    masked = draw(np.broadcast_to(ids, (DRAWS, L)), np.broadcast_to(starts, (DRAWS, L)), law=LAW._replace(mask_fraction=0.19))
+    assert (masked.weights.sum(axis=1) == 4).all()
+    counts = np.bincount(masked.positions[masked.weights > 0], minlength=L)[1:21:2]
+    # 2 of 10 without replacement: the counts' covariance makes chi-square smaller by (1 - 2/10) * 10/9
+    assert_shares(counts, np.full(10, DRAWS / 5))
+
+
+def test_the_share_of_masked_tokens_is_that_of_single_tokens():
+    rng = np.random.default_rng(0)
+    ids = np.stack([row(40)] * 2000)
+    starts = rng.random(ids.shape) < 0.6
+    words, tokens = draw(ids, starts), draw(ids, np.ones_like(starts))
+    assert (tokens.weights.sum(axis=1) == 6).all()
+    assert 0.995 < words.weights.sum() / tokens.weights.sum() <= 1.0
+
+
+def test_rows_of_padding_stay():
+    ids = np.zeros((3, L), np.int32)
+    masked = draw(ids, np.ones((3, L), np.int8))
+    assert not masked.weights.any()
+    np.testing.assert_array_equal(masked.ids, ids)
+
+
+def test_a_row_that_is_one_word_is_masked_in_pieces():
+    ids, starts = row_of_words((30,))
+    masked = draw(np.stack([ids] * 300), np.stack([starts] * 300))
+    number = number_of(ids, LAW)
+    assert number == 5 and (masked.weights.sum(axis=1) == 5).all()
+    first = masked.positions.min(axis=1, where=masked.weights > 0, initial=L)
+    assert set(first.tolist()) == set(range(1, 31, 5)), "each piece is drawn now and then"
+
+
+def test_words_end_at_marks():
+    """In a packed row and before a second segment a word begins after each mark, whatever is said of it."""
+    ids = np.full(L, 20, np.int32)
+    ids[[0, 11, 24]], ids[[10, 23, 39]] = CLS, SEP
+    ids[12:14] = 21
+    masked = draw(np.stack([ids] * 500), np.zeros((500, L), np.int8), law=LAW._replace(max_predictions=9, mask_fraction=0.225))
+    for positions, weights in zip(masked.positions, masked.weights, strict=True):
+        assert set(positions[weights > 0].tolist()) in (set(range(1, 10)), set(range(12, 21)), set(range(25, 34)),
+                                                        {21, 22, *range(34, 39)})  # fmt: skip

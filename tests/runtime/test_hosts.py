@@ -422,3 +422,9 @@ def test_who_was_gone_first_is_told_and_blamed_before_others_leave_because_of_it
     star.leave(1)
     star.close()
     assert lines[1].sent == ["gone 2 -", "leave 1"]
+
+
+def test_shares_are_disjoint_and_whole(group: Group):
+    items = list(range(10))
+    shares = group.run(*[lambda hosts: list(hosts.share(items))] * 3)
+    assert shares == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]

@@ -118,3 +118,17 @@ def test_what_is_said_after_the_terminal_was_closed_does_no_harm(tmp_path: Path,
     command = [sys.executable, "-c", TERMINAL, str(script), str(saved)]
     assert subprocess.run(command, env=user_environment, check=False, timeout=60).returncode == 0
     assert saved.read_text() == "SIGHUP"
+
+
+def test_a_second_ctrl_c_stops_at_once():
+    with interrupt.handled():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_sigterm_changes_nothing():
+    with interrupt.handled():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.requested()

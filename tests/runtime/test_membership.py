@@ -161,3 +161,12 @@ class TestVirtualMachine:
         """A machine with a device that only looks like a TPU's."""
         monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
         assert membership() is None
+
+    def test_one_endpoint_is_a_machine_alone(self, metadata: Callable[..., None]):
+        metadata("0", "unknown:unknown:10.0.0.1")
+        assert membership() is None
+
+    def test_nobody_listens(self, monkeypatch: pytest.MonkeyPatch, quick: list[float]):
+        monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+        with pytest.raises(TpulmError, match="so this host does not know whether"):
+            membership()

@@ -268,3 +268,23 @@ def test_workers_leave_with_a_killed_parent_and_nothing_stays(tmp_path: Path, us
         parent.wait()
     pids = [int(path.name) for path in folder.iterdir()]
     assert wait_for(lambda: not any(alive(pid) for pid in pids), 10), "a worker outlived its parent"
+
+
+def test_no_tasks_no_processes():
+    assert list(workers.run_tasks(square, [])) == []
+
+
+def test_a_pool_goes_on_after_a_failure():
+    with workers.WorkerPool(1) as pool:
+        with pytest.raises(DataError, match="broken"):
+            list(pool(fail, [("file",)] * 3))
+        assert list(pool(square, [(3,)])) == [9]
+
+
+def test_a_killed_worker_is_explained():
+    with pytest.raises(TpulmError, match=r"a worker process died.*memory ran out.*fewer workers"):
+        list(workers.run_tasks(die, [()], workers=1))
+
+
+def test_at_least_one_core():
+    assert 1 <= workers.count_cores() <= (os.cpu_count() or 1)

@@ -265,6 +265,11 @@ class TestReading:
         storage.open_ranges("gs://runs/x").read(5, 10)
         assert gcs.requests["GET media"] - before.get("GET media", 0) == 1
 
+    def test_lines(self, place: PurePath):
+        storage.write_atomic(place / "x", "a\n\nbc\nd")
+        with storage.open_read(place / "x") as stream:
+            assert list(stream) == [b"a\n", b"\n", b"bc\n", b"d"]
+
 
 def test_dots_are_no_folders_in_cloud_storage():
     for path in ("gs://runs/../x", "gs://runs/./x", "gs://runs/x/.."):

@@ -202,3 +202,8 @@ def test_the_holder_of_a_folder(place: PurePath):
         storage.write_atomic(place / lease.LEASE, b"{}")
         with pytest.raises(StorageError, match="is not the lease of a process"):
             storage.holder(place)
+
+
+def test_this_process_itself_excludes_a_second_block(gcs: Emulator):
+    with storage.held(FOLDER), pytest.raises(StorageError, match=f"process {os.getpid()} on"), storage.held(FOLDER):
+        pass

@@ -52,6 +52,26 @@ class TestWriteAtomic:
         assert path.read_text() == "old"
         assert leftovers(tmp_path) == []
 
+    def test_a_real_limit_on_file_size(self, tmp_path: Path, user_environment: dict[str, str]):
+        script = """
+import resource, sys
+from tpulm import storage
+from tpulm.errors import StorageError
+storage.write_atomic(sys.argv[1], b"old")
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    storage.write_atomic(sys.argv[1], bytes(100_000))
+except StorageError as error:
+    print(error)
+"""
+        path = tmp_path / "x"
+        result = subprocess.run(
+            [sys.executable, "-c", script, str(path)], env=user_environment, capture_output=True, text=True, check=True
+        )
+        assert "size limit (ulimit -f)" in result.stdout
+        assert path.read_bytes() == b"old"
+        assert leftovers(tmp_path) == []
+
     def test_a_kill_in_between_leaves_the_old_content(self, tmp_path: Path, user_environment: dict[str, str]):
         script = """
 import os, signal, sys

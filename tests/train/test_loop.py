@@ -16,7 +16,7 @@ import toy
 
 from tpulm import storage
 from tpulm.config import RunConfig
-from tpulm.errors import Stopped, TrainingDiverged
+from tpulm.errors import CheckpointError, Stopped, TrainingDiverged
 from tpulm.progress import Silent
 from tpulm.runtime import interrupt, watchdog
 from tpulm.train.checkpoint import checksums
@@ -111,7 +111,7 @@ def test_a_watchdog_is_told_of_every_step(program: Any, tmp_path: Path, monkeypa
     assert {"time", "compile_seconds", "compiled", "found"} == set(storage.read_json(start))
 
 
-@pytest.mark.parametrize("at", [0, 6])
+@pytest.mark.parametrize("at", [0, 4, 6, 10])
 def test_stopped_and_resumed_equals_uninterrupted(each: Uninterrupted, tmp_path: Path, at: int) -> None:
     with interrupt.handled(), pytest.raises(Stopped, match=rf"SIGTERM after saving step {at + 1} of 12"):
         toy.run(each.program, each.settings, tmp_path, stream=Stopping(at))
@@ -173,10 +173,20 @@ def test_a_phase_with_another_batch_size_goes_on_with_the_next_row(program: Any,
 # A read that fails leaves orbax's event loop and its tasks to the garbage collector, which warns in whatever test comes then.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_damaged_checkpoint_is_skipped_with_a_note(program: Any, tmp_path: Path, whole: tuple[TrainResult, Path]) -> None:
+@pytest.mark.parametrize("damage", ["truncate", "remove", "flip"])
+def test_a_damaged_checkpoint_is_passed_over_aloud(
+    program: Any, tmp_path: Path, whole: tuple[TrainResult, Path], damage: str
+) -> None:
     toy.run(program, SETTINGS, tmp_path)
     data = max((tmp_path / "checkpoints" / "12" / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
-    os.truncate(data, data.stat().st_size // 2)
+    if damage == "truncate":
+        os.truncate(data, data.stat().st_size // 2)
+    elif damage == "remove":
+        data.unlink()
+    else:
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        data.write_bytes(content)
     notes = Notes()
     result = toy.run(program, SETTINGS, tmp_path, progress=notes)
     assert result.resumed_at == 10
@@ -193,6 +203,17 @@ def test_a_torn_checkpoint_does_not_exist(program: Any, tmp_path: Path, whole: t
     result = toy.run(program, SETTINGS, tmp_path)
     assert result.resumed_at == 10
     assert same_outcome(result, tmp_path, whole)
+
+
+def test_a_checkpoint_of_something_else_is_refused(program: Any, tmp_path: Path) -> None:
+    toy.run(program, SETTINGS, tmp_path)
+    from tpulm.train.checkpoint import Checkpoints
+
+    with (
+        Checkpoints(tmp_path / "checkpoints", SETTINGS.train.checkpoint) as checkpoints,
+        pytest.raises(CheckpointError, match=r"dataset_fingerprint is 'toy', this run's is 'other'"),
+    ):
+        checkpoints.restore_latest(program.abstract_state, {"dataset_fingerprint": "other"})
 
 
 class Poisoned:
@@ -213,17 +234,18 @@ class Poisoned:
         return step
 
 
-def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(program: Any, tmp_path: Path) -> None:
+def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(each: Uninterrupted, tmp_path: Path) -> None:
     with pytest.raises(
         TrainingDiverged, match=r"not finite at step 7 \(seen at step 8\), dataset rows 48, 49.*checkpoint 5.*on_nan"
     ):
-        toy.run(Poisoned(program, 6), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
+        toy.run(Poisoned(each.program, 6), each.settings, tmp_path)  # pyright: ignore[reportArgumentType]
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [5]
 
 
 @pytest.mark.parametrize("at", [2, 6])
-def test_nan_can_be_skipped_counted_and_survives_resuming(program: Any, tmp_path: Path, at: int) -> None:
-    settings, notes = toy.config(train={"on_nan": "skip"}), Notes()
+def test_nan_can_be_skipped_counted_and_survives_resuming(each: Uninterrupted, tmp_path: Path, at: int) -> None:
+    train = each.settings.train.model_copy(update={"on_nan": "skip"})
+    program, settings, notes = each.program, each.settings.model_copy(update={"train": train}), Notes()
     result = toy.run(Poisoned(program, at), settings, tmp_path, progress=notes)  # pyright: ignore[reportArgumentType]
     left_out = at * toy.BATCH, (at + 1) * toy.BATCH
     assert result.skipped == (left_out,)

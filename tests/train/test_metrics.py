@@ -41,3 +41,21 @@ def test_speed_counts_text_and_shows_what_it_fills() -> None:
     rate = Rate(per_second=1234.5, mfu=0.3, text_fraction=0.21)
     assert str(rate) == "1,234 tokens/s (21% of slots)"
     assert str(rate._replace(text_fraction=1.0)) == "1,234 tokens/s"
+
+
+def test_union_of_attempts_takes_the_latest(tmp_path: Path) -> None:
+    for first, losses in ((0, {1: 3.0, 2: 2.0, 3: 1.5}), (2, {3: 1.25, 4: 1.0})):
+        log = MetricsLog(tmp_path, first_step=first)
+        for step, loss in losses.items():
+            log.write("train", step, {"loss": loss})
+        log.close()
+    assert [(r.step, r.values["loss"]) for r in read_metrics(tmp_path)] == [(1, 3.0), (2, 2.0), (3, 1.25), (4, 1.0)]
+
+
+def test_each_attempt_has_a_file(tmp_path: Path) -> None:
+    attempts = []
+    for _ in range(3):
+        log = MetricsLog(tmp_path, first_step=0)
+        attempts.append(log.attempt)
+        log.close()
+    assert attempts == [1, 2, 3]

@@ -45,13 +45,23 @@ def flip(path: PurePath) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
-    "missing": (lambda folder: storage.remove(folder / "metadata/x"), r"^metadata/x is missing$"),
+    "missing": (lambda folder: storage.remove(folder / "state/d/0"), r"^state/d/0 is missing$"),
+    "empty one missing": (lambda folder: storage.remove(folder / "metadata/x"), r"^metadata/x is missing$"),
     "cut": (lambda folder: storage.write_atomic(folder / "state/d/0", b"123"), r"^state/d/0 has 3 bytes, not 1024$"),
     "flipped": (lambda folder: flip(folder / "state/d/0"), r"^state/d/0 has another checksum than when it was written$"),
     "no seal": (lambda folder: storage.remove(folder / SEAL), r"^objects\.json is missing$"),
-    "torn seal": (lambda folder: storage.write_atomic(folder / SEAL, b"{\xff"), r"^objects\.json is not .* JSON"),
-    "other seal": (lambda folder: storage.write_json(folder / SEAL, {"objects": ["x"]}), r"is not a list of objects"),
-    "bare seal": (lambda folder: storage.write_json(folder / SEAL, {"objects": {"metadata/x": {}}}), r"not a list of objects"),
+    "torn seal": (lambda folder: storage.write_atomic(folder / SEAL, '{"objects": {'), r"^objects\.json is not .* JSON"),
+    "binary seal": (lambda folder: storage.write_atomic(folder / SEAL, b"\xff\x00"), r"^objects\.json is not .* JSON"),
+    "nothing": (lambda folder: storage.remove(folder), r"^objects\.json is missing$"),
+    "other seal": (lambda folder: storage.write_json(folder / SEAL, []), r"^objects\.json is not a list of objects"),
+    "odd seal": (
+        lambda folder: storage.write_json(folder / SEAL, {"objects": ["x"]}),
+        r"^objects\.json is not a list of objects",
+    ),
+    "bare seal": (
+        lambda folder: storage.write_json(folder / SEAL, {"objects": {"metadata/x": {}}}),
+        r"^objects\.json is not a list of objects",
+    ),
 }
 
 

@@ -70,3 +70,8 @@ def test_checksums_see_a_swap_and_a_single_bit() -> None:
     flipped.view(np.uint32)[4] ^= 1
     found = [checksums({"x": jax.numpy.asarray(value)})["['x']"] for value in (x, swapped, flipped)]
     assert len(set(found)) == 3
+
+
+def test_the_seed_decides_the_initial_state() -> None:
+    first, other = (checksums(toy.program(toy.config(train={"seed": seed})).initial_state().params) for seed in (0, 1))
+    assert first != other
