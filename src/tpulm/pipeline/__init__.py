@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,7 +107,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
         eval_loss=scores["loss"],
         eval_accuracy=scores["accuracy"],
         eval_baseline_accuracy=scores["baseline_accuracy"],
-        train_scores=trained["scores"],
+        train_scores=trained.get("scores", {}),  # those of an older version have none
         eval_scores={name: value for name, value in scores.items() if isinstance(value, float)},
         loss_is=loss_formula(config),
         losses_differ=why_losses_differ(config),
@@ -128,12 +129,12 @@ def train(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progres
 
 def evaluate(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
     """Score the newest checkpoint on the whole holdout; the result is also W/results/evaluation.json."""
-    return _stages(config, workdir, hosts, progress).evaluate().scores
+    return _trained(config, workdir, hosts, progress).evaluate().scores
 
 
 def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> PurePath:
     """The newest checkpoint as a Hugging Face folder, W/export."""
-    return _stages(config, workdir, hosts, progress).export().folder
+    return _trained(config, workdir, hosts, progress).export().folder
 
 
 def look(
@@ -143,7 +144,7 @@ def look(
 
     With `on` the text scored is that of these sources, cleaned and laid out as the run's own.
     """
-    stages = _stages(config, workdir, ALONE, progress, looking=True)
+    stages = _trained(config, workdir, ALONE, progress, looking=True)
     return stages.evaluate_on(on) if on else stages.evaluate().scores
 
 
@@ -159,7 +160,7 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
     has_export = storage.exists(workdir / "export")
     if has_export and (not newest or (exported is not None and exported["step"] >= newest)):
         return load_model(workdir, preferred=preferred)
-    stages = _stages(config, workdir, ALONE, progress, looking=True)
+    stages = _trained(config, workdir, ALONE, progress, looking=True)
     with storage.scratch_folder() as folder:
         step, params = stages.newest_model()
         stages.save(folder / "export", params)
@@ -182,6 +183,17 @@ def _stages(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progre
     _initialize(hosts)
     programs = Programs(workdir, progress, looking=looking)
     return Stages(config, workdir, hosts, progress, prepared(config, workdir), programs, looking)
+
+
+def _trained(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, looking: bool = False) -> Stages:
+    """The same, of a run that has a checkpoint at least: that it has none is said before what else is missing."""
+    if newest_step(workdir) is None:
+        raise _no_checkpoint(workdir)
+    return _stages(config, workdir, hosts, progress, looking=looking)
+
+
+def _no_checkpoint(workdir: PurePath) -> ConfigError:
+    return ConfigError(f"{workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
 
 
 def _initialize(hosts: Hosts) -> None:
@@ -241,7 +253,7 @@ class Stages:
     looking: bool = False  # beside whoever works in the folder, so nothing is written
     _counted: dict[str, np.ndarray] = field(default_factory=dict)  # a cache: by a phase's folder, how often each token occurs
 
-    @property
+    @cached_property
     def phases(self) -> tuple[Phase, ...]:
         return phases_of(self.config)
 
@@ -422,18 +434,20 @@ class Stages:
         from tpulm.train.checkpoint import Checkpoints, newest_params
 
         folder, step = self.workdir / "checkpoints", newest_step(self.workdir)
-        program = None if step is None else self._program(phase_at(self.phases, step))
-        if program is not None and self.looking:
-            if (found := newest_params(folder, program.abstract_state.params)) is not None:
-                return Model(found.step, program.placed(found.params))
-        elif program is not None:
-            with Checkpoints(folder, self.config.train.checkpoint, hosts=self.hosts, progress=self.progress) as saved:
-                if saved.last_step is not None:
-                    self.progress.start("Loading the checkpoint")
-                restored = saved.restore_latest(program.abstract_state, self._identity())
-            if restored is not None:
-                return Model(restored.metadata["step"], restored.state.params)
-        raise ConfigError(f"{self.workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
+        if step is None:
+            raise _no_checkpoint(self.workdir)
+        program = self._program(phase_at(self.phases, step))
+        if self.looking:
+            if (found := newest_params(folder, program.abstract_state.params)) is None:
+                raise ConfigError(f"{self.workdir} has no checkpoint any more")
+            return Model(found.step, program.placed(found.params))
+        with Checkpoints(folder, self.config.train.checkpoint, hosts=self.hosts, progress=self.progress) as saved:
+            if saved.last_step is not None:
+                self.progress.start("Loading the checkpoint")
+            restored = saved.restore_latest(program.abstract_state, self._identity())
+        if restored is None:
+            raise _no_checkpoint(self.workdir)
+        return Model(restored.metadata["step"], restored.state.params)
 
     def _score(
         self,
