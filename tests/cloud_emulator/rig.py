@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +13,36 @@ from google.auth.credentials import Credentials
 from google.cloud import tpu_v2
 
 from cloud_emulator import Emulator
-from tpulm.cloud.tpu_api import know_operations
+from tpulm import protos
 
 RUNTIME = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
 OLD_RUNTIME = "tpu-ubuntu2204-base"  # of v2 to v4
 POLL = DEFAULT_POLLING.with_delay(initial=0.03, maximum=0.05)  # seconds; its own begins with a whole one
 ZONE = "us-central1-a"
+
+
+def know_operations() -> None:
+    """Make Google's client able to read operations of the TPU API over REST.
+
+    Their metadata has a type of google-cloud-common, which google-cloud-tpu neither has nor asks for. Without it the
+    client raises ParseError at the answer to a creation, when the node is already there (k8s-config-connector, mocktpu).
+    """
+    from google.protobuf import descriptor_pool, timestamp_pb2
+
+    pool = descriptor_pool.Default()
+    with contextlib.suppress(KeyError):
+        pool.FindMessageTypeByName("google.cloud.common.OperationMetadata")
+        return
+    file = protos.new_file("google.cloud.common")
+    file.name, kind = "google/cloud/common/operation_metadata.proto", protos.KIND
+    file.dependency.append(timestamp_pb2.DESCRIPTOR.name)
+    message = file.message_type.add(name="OperationMetadata")
+    for number, name in enumerate(("create_time", "end_time"), 1):
+        message.field.append(protos.field(name, number, "Timestamp", package="google.protobuf"))
+    for number, name in enumerate(("target", "verb", "status_detail", "cancel_requested", "api_version"), 3):
+        scalar = kind.TYPE_BOOL if name == "cancel_requested" else kind.TYPE_STRING
+        message.field.append(protos.field(name, number, scalar))
+    pool.Add(file)
 
 
 class Login(Credentials):

@@ -12,11 +12,12 @@ from tfrecords import CLS, LENGTH, MASK, PAD, SEP, UNK, VOCAB_SIZE, Features, Ro
 
 from tpulm.dataset.example import serialize
 from tpulm.dataset.layouts import Marks, fill
-from tpulm.dataset.pretraining_records import Kind, Rows, Vocabulary, layout_of, read_rows, shape_of
+from tpulm.dataset.pretraining_records import Kind, Rows, layout_of, read_rows, shape_of
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
 from tpulm.objectives.rows import describe
 from tpulm.special_tokens import SpecialTokens
+from tpulm.tokenization import Vocabulary
 
 SPECIAL = SpecialTokens(pad=PAD, unknown=UNK, cls=CLS, sep=SEP, mask=MASK)
 ROW = Row((5, 6, 7), (8, 9), 1)

@@ -34,11 +34,12 @@ from tpulm.convert.sstable import read_table
 from tpulm.dataset import load_manifest
 from tpulm.dataset.example import serialize
 from tpulm.dataset.importing import import_tfrecords
-from tpulm.dataset.pretraining_records import Vocabulary, read_rows, shape_of
+from tpulm.dataset.pretraining_records import read_rows, shape_of
 from tpulm.dataset.tfrecord import frame, read_records, survey
 from tpulm.labelled import LabelSet, read_examples
 from tpulm.nn.params import ParamSpec, map_specs
 from tpulm.special_tokens import SpecialTokens
+from tpulm.tokenization import Vocabulary
 
 LINES = 3 * [
     "the old cat sees a dog",

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tpulm import protos
 from tpulm.cloud.google_rest import GoogleError, GoogleRest, explained, moment
 from tpulm.cloud.provider import (
     WORKDIR,
@@ -195,27 +194,3 @@ def _failed(error: Mapping[str, Any] | None) -> Refused | None:
         return None
     message = str(error.get("message", ""))
     return Refused(refusal_of_code(error["code"], message), with_advice(message))
-
-
-def know_operations() -> None:
-    """Make Google's client able to read operations of the TPU API over REST.
-
-    Their metadata has a type of google-cloud-common, which google-cloud-tpu neither has nor asks for. Without it the
-    client raises ParseError at the answer to a creation, when the node is already there (k8s-config-connector, mocktpu).
-    """
-    from google.protobuf import descriptor_pool, timestamp_pb2
-
-    pool = descriptor_pool.Default()
-    with contextlib.suppress(KeyError):
-        pool.FindMessageTypeByName("google.cloud.common.OperationMetadata")
-        return
-    file = protos.new_file("google.cloud.common")
-    file.name, kind = "google/cloud/common/operation_metadata.proto", protos.KIND
-    file.dependency.append(timestamp_pb2.DESCRIPTOR.name)
-    message = file.message_type.add(name="OperationMetadata")
-    for number, name in enumerate(("create_time", "end_time"), 1):
-        message.field.append(protos.field(name, number, "Timestamp", package="google.protobuf"))
-    for number, name in enumerate(("target", "verb", "status_detail", "cancel_requested", "api_version"), 3):
-        scalar = kind.TYPE_BOOL if name == "cancel_requested" else kind.TYPE_STRING
-        message.field.append(protos.field(name, number, scalar))
-    pool.Add(file)

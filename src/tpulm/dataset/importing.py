@@ -35,7 +35,7 @@ from tpulm.dataset.manifest import (
 )
 from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
 from tpulm.dataset.prepare import row_format
-from tpulm.dataset.pretraining_records import Kind, Shape, Vocabulary, layout_of, read_rows, shape_of
+from tpulm.dataset.pretraining_records import Kind, Shape, layout_of, read_rows, shape_of
 from tpulm.dataset.stretch import (
     PieceIndex,
     StretchRecord,
@@ -53,7 +53,7 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
 from tpulm.runtime.workers import Runner, WorkerPool
-from tpulm.tokenization import Tokenization
+from tpulm.tokenization import Tokenization, Vocabulary
 
 STRETCH_BYTES: Final = 64 << 20  # of TFRecord, a few seconds' work
 PART_BYTES: Final = 128 << 20  # of TFRecord; its rows take a quarter of that

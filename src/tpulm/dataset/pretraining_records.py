@@ -21,6 +21,7 @@ from tpulm.dataset.layouts import Layout
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens
+from tpulm.tokenization import Vocabulary
 
 Kind = Literal["bert", "electra"]
 _IDS, _MASK, _TYPES = ("input_ids", "input_word_ids"), ("input_mask",), ("segment_ids", "input_type_ids")
@@ -34,11 +35,6 @@ class Shape(NamedTuple):
     kind: Kind
     sequence_length: int
     next_sentence: bool
-
-
-class Vocabulary(NamedTuple):
-    size: int
-    special: SpecialTokens
 
 
 class Rows(NamedTuple):
@@ -152,9 +148,9 @@ def _label(features: Mapping[str, Any], shape: Shape, record: Record, path: str)
 
 def _check_values(batch: _Batch, vocabulary: Vocabulary) -> None:
     """Ids in the vocabulary, predictions in the text."""
-    other = f"the vocabulary ends at {vocabulary.size - 1:,}: --vocab is not the one that the records were made with"
+    other = f"the vocabulary ends at {vocabulary.vocab_size - 1:,}: --vocab is not the one that the records were made with"
     batch.refuse(
-        (batch.ids < 0) | (batch.ids >= vocabulary.size),
+        (batch.ids < 0) | (batch.ids >= vocabulary.vocab_size),
         lambda row, place: f"input_ids holds {batch.ids[row, place]} at position {place}, and {other}",
     )
     length = batch.ids.shape[1]
@@ -166,7 +162,7 @@ def _check_values(batch: _Batch, vocabulary: Vocabulary) -> None:
     for wrong, what in (
         (~inside, "masked_lm_positions holds {position}, which is no place of its text ([CLS] at 0 is none); write it anew"),
         (again, "masked_lm_positions holds {position} twice; write it anew"),
-        ((batch.original < 0) | (batch.original >= vocabulary.size), "masked_lm_ids holds {original}, and " + other),
+        ((batch.original < 0) | (batch.original >= vocabulary.vocab_size), "masked_lm_ids holds {original}, and " + other),
     ):
         if wrong.any():
             first = int(np.argmax(wrong))

@@ -18,9 +18,10 @@ from tpulm import storage
 from tpulm.config.validation import recorded
 from tpulm.corpus.identity import RANGE, Keys, Purpose, draw, keys_of, part_range
 from tpulm.dataset.manifest import FORMAT_VERSION, Record, RowFormat
-from tpulm.dataset.pretraining_records import Shape, Vocabulary, read_rows
+from tpulm.dataset.pretraining_records import Shape, read_rows
 from tpulm.dataset.tfrecord import Stretch, read_records
 from tpulm.errors import DataError
+from tpulm.tokenization import Vocabulary
 
 _INDEX = "pieces.json"
 _TOKENS_AT_ONCE = 1 << 20

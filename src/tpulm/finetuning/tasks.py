@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +35,7 @@ class Mistake(NamedTuple):
     place: str  # where the example stands
 
 
-class Task:
+class Task(ABC):
     """What a task must say; all but `scores` and `predictions` has defaults for one label for a text, or a pair of texts.
 
     `outputs` are float32 [N, *output_shape] of the objective, `labels` what `encode` gave, `names` the classes (of a task
@@ -60,7 +61,7 @@ class Task:
 
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
         """[N, *label_shape] of the objective. Raises DataError for unknown labels and, with `learn`, nothing to learn."""
-        raise NotImplementedError
+        raise NotImplementedError  # a task that overrides `encode` may do without
 
     def encode(
         self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
@@ -69,13 +70,13 @@ class Task:
         rows = encode_rows(tokenization, examples.texts, examples.pairs, max_length=max_length)
         return Labelled(rows, self.labels(examples, classes, learn=learn))
 
+    @abstractmethod
     def scores(self, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         """Every metric that the task was registered with, and others."""
-        raise NotImplementedError
 
+    @abstractmethod
     def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
         """An answer for each text, as the training examples have their labels."""
-        raise NotImplementedError
 
     def confusion(self, outputs: np.ndarray, labels: np.ndarray) -> list[list[int]] | None:
         """Examples by true and predicted class."""
