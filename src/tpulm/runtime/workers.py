@@ -216,7 +216,7 @@ def _start_server(modules: Sequence[str]) -> _Server:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
         theirs.close()
-    atexit.register(lambda: (process.kill(), process.wait()))
+    atexit.register(lambda: (process.kill(), process.wait(), ours.close()))
     return _Server(process, ours)
 
 
