@@ -1,6 +1,6 @@
 """Fine-tuning a BERT on film reviews against transformers' Trainer: examples a second, same rows, dropout and precision.
 
-    python benchmarks/finetune.py [--rounds 3] [--rows 5000] [--data FOLDER] [--json]
+    python benchmarks/finetune.py [--rounds 3] [--rows 5000] [--data FOLDER] [--json FILE]
 
 bert-mini (4 layers of 256) with KcBERT's vocabulary on the first rows of ko/nsmc_train_50k, batches of 32, at most 128 tokens,
 dropout 0.1, float32, AdamW, gradients clipped at 1. A round is an epoch of each, by turns, steps alone: no scoring, no saving,
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     for name in ("torch", "accelerate"):
         if importlib.util.find_spec(name) is None:
@@ -61,8 +61,7 @@ def main() -> None:
     examples = whole.take(range(options.rows))
     results = [compare(tokenizer, examples, grouped=grouped, rounds=options.rounds) for grouped in (True, False)]
     if options.json:
-        print(json.dumps(results))
-        return
+        Path(options.json).write_text(json.dumps(results))
     for result in results:
         print("  ".join(f"{name} {value}" for name, value in result.items()))
     print(f"at least {REQUIRED} is wanted of times_trainer")

@@ -2,6 +2,8 @@
 
     python benchmarks/train_step.py [--cases bert-mini bert-base] [--rounds 7] [--contenders …] [--json FILE]
 
+On an NVIDIA GPU, where both libraries find it, the cases are larger ones, and float32 products are TF32 on both sides.
+
 Ours is the compiled step of a real run, masking and gradient clipping included, in float32 and in bfloat16. Torch has
 scaled-dot-product attention, the fused tanh GELU, the same dropout and the fused AdamW, and gets its masks ready made:
 
@@ -96,6 +98,24 @@ CASES = {
     ),
 }
 
+_BASE = CASES["bert-base"].model
+GPU_CASES = {
+    "bert-base-128": Case(_BASE, 30_522, 256, 128, 10),
+    "bert-base-512": Case(_BASE.model_copy(update={"max_positions": 512}), 30_522, 64, 512, 10),
+    "electra-small-128": CASES["electra-small"]._replace(batch_size=256, steps_per_round=10),
+    "causal-512": Case(
+        CASES["causal"].model.model_copy(
+            update={"num_layers": 12, "hidden_size": 768, "num_heads": 12, "intermediate_size": 3072, "max_positions": 512}
+        ),
+        30_000,
+        32,
+        512,
+        10,
+    ),
+}
+ALL_CASES = CASES | GPU_CASES
+MATMUL_SHAPES += ((8192, 8192, 8192),) if nvidia_driver() else ()
+
 
 def make_rows(case: Case) -> np.ndarray:
     """Full rows of random tokens: `[CLS] A [SEP] B [SEP]`, or for a decoder one text that goes on."""
@@ -143,16 +163,22 @@ def theirs(case: Case, rows: np.ndarray, variant: str) -> Step:
 
     make = {"decoder": causal_theirs, "electra": electra_theirs, "bert": masked_theirs}[case.model.architecture]
     network, batch = make(case, rows, gathered="eager" not in variant)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as JAX has it
+    network = network.to(device)
+    batch = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
     loss_of = torch.compile(network) if "compiled" in variant else network
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled="bfloat16" in variant):
+        with torch.autocast(device, torch.bfloat16, enabled="bfloat16" in variant):
             loss = loss_of(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     return step
 
@@ -297,13 +323,15 @@ def products(library: str, dtype: str) -> Callable[[], float]:
     if library == "torch":
         import torch  # pyright: ignore[reportMissingImports]
 
-        operands = [
-            (torch.ones(m, k, dtype=getattr(torch, dtype)), torch.ones(k, n, dtype=getattr(torch, dtype)))
-            for m, k, n in MATMUL_SHAPES
-        ]
+        torch.set_float32_matmul_precision("high")
+        on: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": "cuda" if torch.cuda.is_available() else "cpu"}
+        operands = [(torch.ones(m, k, **on), torch.ones(k, n, **on)) for m, k, n in MATMUL_SHAPES]
 
         def multiply(a: Any, b: Any) -> Any:
-            return torch.matmul(a, b)
+            product = torch.matmul(a, b)
+            if product.is_cuda:
+                torch.cuda.synchronize()
+            return product
 
     else:
         import jax
@@ -359,7 +387,22 @@ def contend(name: str, case: Case) -> None:
     _say({"flops": flops, "first_step_seconds": first})
     for _ in sys.stdin:
         _say({"seconds": seconds(step, case.steps_per_round)})
-    _say({"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+    _say({"peak_memory_bytes": peak_memory(library)})
+
+
+def peak_memory(library: str) -> int:
+    """Of the GPU, if that is what computes, else of this process."""
+    if library == "tpulm":
+        import jax
+
+        if found := jax.devices()[0].memory_stats():
+            return found["peak_bytes_in_use"]
+    else:
+        import torch  # pyright: ignore[reportMissingImports]
+
+        if torch.cuda.is_available():
+            return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _say(answer: dict[str, Any]) -> None:
@@ -398,7 +441,7 @@ class Contender:
 
 
 def run(name: str, contenders: Sequence[str], *, rounds: int) -> dict[str, Any]:
-    case = CASES[name]
+    case = ALL_CASES[name]
     if case.model.architecture != "bert":
         contenders = [one for one in contenders if one != "torch-eager"]  # is "gathered" there
     running = [Contender(one, name) for one in contenders]
@@ -469,14 +512,14 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=ALL_CASES, default=list(GPU_CASES if nvidia_driver() else CASES))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--contenders", nargs="+", choices=(*OURS, *TORCH, *PRODUCTS), default=[*OURS, *TORCH, *PRODUCTS])
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     parser.add_argument("--contend", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contend:
-        contend(options.contend, CASES[options.cases[0]])
+        contend(options.contend, ALL_CASES[options.cases[0]])
         return
     contenders = options.contenders
     if importlib.util.find_spec("torch") is None:

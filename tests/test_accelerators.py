@@ -159,3 +159,21 @@ def test_peaks_depend_on_the_type_computed_in():
 def test_hours_at_a_utilization():
     v3 = accelerators.find("v3-8")
     assert v3.hours(flops=492e12 * 3600, utilization=0.5) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "xla_flags", "expected"),
+    [
+        ("avx2 avx512f avx512_bf16", "", True),
+        ("avx512f amx_tile amx_bf16", "", True),
+        ("avx2 avx512f avx512_vnni", "", False),
+        ("avx512_bf16", "--xla_cpu_max_isa=AVX2", False),
+        ("avx512_bf16", "--xla_cpu_max_isa=AVX512_BF16 --xla_dump_to=x", True),
+    ],
+)
+def test_a_processor_that_multiplies_bfloat16(
+    monkeypatch: pytest.MonkeyPatch, flags: str, xla_flags: str, expected: bool
+) -> None:
+    monkeypatch.setattr(accelerators, "_text", lambda path: f"processor\t: 0\nflags\t\t: fpu {flags}\nbugs\t\t: none\n")
+    monkeypatch.setenv("XLA_FLAGS", xla_flags)
+    assert accelerators.cpu_multiplies_bfloat16() is expected

@@ -17,7 +17,7 @@ import tensorstore
 from typer.testing import CliRunner
 
 from toy_runs import WORDS, toy_config, write_corpus
-from tpulm import dataset, pipeline, storage, workfolder
+from tpulm import accelerators, dataset, pipeline, storage, workfolder
 from tpulm.cli.app import app
 from tpulm.config import RunConfig, SourceConfig
 from tpulm.errors import ConfigError, DataError, Stopped, StorageError, WorkFolderMismatch
@@ -305,6 +305,29 @@ def test_a_run_whose_end_moves_is_as_if_it_had_been_planned_so(
     assert trained(config(12, **other), workdir) == at_once
     steps = [record.step for record in read_metrics(workdir) if record.kind == "train"]
     assert steps == sorted({2, 4, 6, 10, 12})
+
+
+def test_a_run_computes_to_its_end_as_it_began(
+    finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, workdir = finished[0], copied(finished, tmp_path / "w", "checkpoints", "results", "export")
+    (workdir / "compute_dtype.json").unlink()
+
+    def dtype() -> str:
+        return json.loads((workdir / "results" / "train.json").read_text())["compute_dtype"]
+
+    monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: True)
+    with pytest.raises(Stopped):
+        trained(config, workdir, StopAfter(3))
+    monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: False)  # the next machine
+    trained(config, workdir)
+    assert dtype() == "bfloat16"
+
+    (workdir / "compute_dtype.json").unlink()  # as older versions left it, which computed in float32
+    shutil.rmtree(workdir / "results")
+    monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: True)
+    trained(config, workdir)
+    assert dtype() == "float32"
 
 
 def test_a_run_is_looked_at_while_another_process_holds_it(

@@ -398,7 +398,8 @@ class TrainConfig(Settings):
     start_optimizer: bool = False  # and the optimizer's moments that lie beside them; false: a fresh optimizer
     optimizer: OptimizerConfig = OptimizerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on TPU and GPU, float32 on a CPU
+    # auto: bfloat16, or float32 on a CPU without instructions for it; decided when a run begins, and kept where it goes on
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     checkpoint: CheckpointConfig = CheckpointConfig()
     log_every_steps: Positive = 100
     evaluate_every_steps: Positive | None = None  # None: a tenth of the steps; always at the end

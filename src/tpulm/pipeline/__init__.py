@@ -274,6 +274,7 @@ class Stages:
             "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
             "skipped_rows": [list(window) for window in result.skipped],
             "attempts": result.attempt,
+            "compute_dtype": self._program(self.phases[-1]).compute_dtype,
             **self._machine(),
         }
         self._save_result("train", values)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from tpulm import tokenization
+from tpulm import storage, tokenization
 from tpulm.config import HardwareConfig, Phase, RunConfig
 from tpulm.progress import Progress
 from tpulm.runtime import interrupt, watchdog
@@ -77,9 +77,13 @@ class Programs:
 def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, looking: bool) -> Program:
     import jax
 
-    from tpulm.train.program import Program, keep_compiled
+    from tpulm.train.program import Program, keep_compiled, kept_compute_dtype
 
     keep_compiled(None if looking else workdir)
+    if config.train.compute_dtype == "auto":
+        begun = looking or bool(storage.committed_steps(workdir / "checkpoints"))
+        kept = kept_compute_dtype(workdir, begun=begun)
+        config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": kept})})
     devices = jax.local_devices()[:1] if looking else None
     if looking:
         config = config.model_copy(update={"hardware": HardwareConfig()})

@@ -268,6 +268,22 @@ def execution_on(
     return Execution(jnp.dtype(dtype), remat, unroll, rows=batch_sharding(make_mesh(hardware, devices)) if split else None)
 
 
+def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", "bfloat16"]:
+    """What `train.compute_dtype = "auto"` became when the run began, on whatever machine; decided and recorded if it begins
+    now: on a CPU, bfloat16 where the processor multiplies it.
+
+    `begun`: there are checkpoints; runs of versions that recorded nothing were computed in float32 there.
+    """
+    path = workdir / "compute_dtype.json"
+    if storage.exists(path):
+        return storage.read_json(path)["compute_dtype"]
+    slow = jax.default_backend() == "cpu" and (begun or not accelerators.cpu_multiplies_bfloat16())
+    decided = "float32" if slow else "bfloat16"
+    if not begun:
+        storage.write_json(path, {"compute_dtype": decided})
+    return decided
+
+
 EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch
 
 
