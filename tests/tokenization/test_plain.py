@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tpulm import tokenization
 from tpulm.tokenization import Tokenization
-from tpulm.tokenization.plain import without_surrogates
+from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.special import TOKENS, locate
 
 NAMES = [*TOKENS, "[unused0]", "[unused1]", "[unused7]", "a[MASK]b", "the [SEP] cat", "[CLS][SEP]", "<0x41>", "<0xE3><0x81>"]

@@ -14,9 +14,9 @@ from tokenizers import pre_tokenizers
 from tpulm.config import TokenizerConfig
 from tpulm.errors import DataError, Stopped
 from tpulm.runtime import interrupt
-from tpulm.tokenization import byte_level, pipelines, words
-from tpulm.tokenization.plain import without_surrogates
-from tpulm.tokenization.words import count_words, interruptible, most_frequent
+from tpulm.tokenization import pipelines, training
+from tpulm.tokenization.pipelines import without_surrogates
+from tpulm.tokenization.training import count_words, interruptible, most_frequent
 
 
 def counted_plainly(texts: list[str], algorithm: str, config: TokenizerConfig) -> Counter[str]:
@@ -26,7 +26,7 @@ def counted_plainly(texts: list[str], algorithm: str, config: TokenizerConfig) -
         normalized = pipeline.normalizer.normalize_str(text) if pipeline.normalizer else text
         counts.update(word for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(normalized) if word)
     if algorithm == "bpe":
-        counts = Counter({(byte_level.bytes_of(word) or b"").decode(): count for word, count in counts.items()})
+        counts = Counter({(pipelines.from_byte_characters(word) or b"").decode(): count for word, count in counts.items()})
     return counts
 
 
@@ -49,7 +49,7 @@ def test_order_batches_and_memory_do_not_matter(algorithm: str, monkeypatch: pyt
     texts, pipeline = [*make_texts(400), "a\ud800b"], getattr(pipelines, algorithm)(TokenizerConfig())
     expected = count_words([texts], pipeline)
     random.Random(0).shuffle(texts)
-    monkeypatch.setattr(words, "_CHARACTERS_HELD", 1_000)
+    monkeypatch.setattr(training, "_CHARACTERS_HELD", 1_000)
     assert count_words(batches(texts, 7), pipeline) == expected
 
 
@@ -85,7 +85,7 @@ def test_byte_level_words_are_written_as_the_library_writes_them():
     def check(text: str):
         text = without_surrogates(text)
         [word] = [word for word, _ in one_word.pre_tokenize_str(text)] or [""]
-        assert byte_level.written(text) == word
+        assert pipelines.to_byte_characters(text) == word
 
     one_word = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     check()

@@ -22,9 +22,15 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization import byte_level
-from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, is_unigram, steps
-from tpulm.tokenization.plain import without_special_names, without_surrogates
+from tpulm.tokenization.pipelines import (
+    CONTINUATION,
+    MAX_WORD_CHARACTERS,
+    is_byte_level,
+    is_unigram,
+    steps,
+    without_special_names,
+    without_surrogates,
+)
 
 try:
     import tokie
@@ -38,6 +44,7 @@ _BY_LIBRARY_AT_ONCE: Final = 1 << 18  # its results take a hundred bytes a token
 _FIRST_CHARACTERS: Final = 1 << 13  # that an encoder sees are compared whatever they are
 _LONGEST: Final = 1 << 13  # characters of a text for the engine
 _AGREES, _DIFFERS = 1, 2
+_BPE_VARIATIONS: Final = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "dropout", "ignore_merges")
 
 # Where a word begins whatever else is there; Metaspace would put a space before what follows a line end.
 _SPACES, _BLANKS = re.compile(r"(?<=\S)(?= \S)"), re.compile(r"(?<=\S)(?=[ \n]\S)")
@@ -213,7 +220,7 @@ def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, boo
             return (normalizer, False) if strips == bert["lowercase"] else ({**bert, "lowercase": False}, True)
         case "BPE", [] | [{"type": "Lowercase"}] as lowers, [
             {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-        ] if byte_level.is_plain(model) and not model.get("ignore_merges"):
+        ] if is_byte_level(model) and not any(map(model.get, _BPE_VARIATIONS)):
             return None, bool(lowers)
         case "Unigram", [] | [{"type": "Lowercase"}] as lowers, _ if is_unigram(pre_tokenizer):
             # Sums of such scores are exact, so that equally good paths are the same ones to both.

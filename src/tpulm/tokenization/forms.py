@@ -10,8 +10,7 @@ import json
 import re
 from typing import NamedTuple
 
-from tpulm.tokenization import byte_level
-from tpulm.tokenization.pipelines import CONTINUATION, SPACE
+from tpulm.tokenization.pipelines import CONTINUATION, SPACE, from_byte_characters
 from tpulm.tokenization.special import is_slot
 from tpulm.tokenization.tokenization import Tokenization
 
@@ -51,7 +50,7 @@ def _is_byte_level(specification: dict) -> bool:
 
 
 def _of_bytes(token: str) -> Form:
-    data = byte_level.bytes_of(token)
+    data = from_byte_characters(token)
     if data is None:
         return Form(token, False)
     begins = data.startswith(b" ") and data != b" "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections import Counter
 from pathlib import PurePath
@@ -15,10 +16,10 @@ from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization import byte_level, pipelines, special
+from tpulm.tokenization import pipelines, special
 from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.guard import check_usable, guarded
-from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, specified
+from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS
 from tpulm.tokenization.saving import load_manifest
 from tpulm.tokenization.segmenter import Segmenter, declared
 from tpulm.tokenization.tokenization import Tokenization
@@ -156,8 +157,8 @@ def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
 def _refuse_bytes(tokenizer: Tokenizer, tokens: SpecialTokens, path: PurePath) -> None:
     """A special token is never text, and of a byte-level vocabulary each byte must be."""
     names = {tokenizer.id_to_token(index) for index in tokens}
-    taken = [character for character in byte_level.CHARACTERS if character in names]
-    if taken and byte_level.writes_bytes(specified(tokenizer).specification["model"]):
+    taken = [character for character in pipelines.BYTE_CHARACTERS if character in names]
+    if taken and pipelines.is_byte_level(json.loads(tokenizer.to_str())["model"]):
         raise DataError(
             f"{taken[0]!r} is declared as a special token, but is how this byte-level vocabulary writes a byte, so that text "
             "with it could not be encoded. Declare another in special_tokens_map.json or tokenizer_config.json",

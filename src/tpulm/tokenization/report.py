@@ -13,7 +13,7 @@ from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
 from tpulm.runtime import interrupt
-from tpulm.tokenization.plain import without_surrogates
+from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.tally import Fit, TextTally, TokenTally
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import count_characters

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
 from tpulm.tokenization.given import GivenSettings
-from tpulm.tokenization.plain import without_surrogates
+from tpulm.tokenization.pipelines import without_surrogates
 
 _FORMS: Final = {"mecab": "NFKC", "kiwi": "NFC"}
 _DICTIONARY: Final = "unidic_lite"

@@ -8,7 +8,7 @@ A vocabulary trained here begins as Google's later ones do, and as the Korean BE
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens
@@ -36,10 +36,6 @@ def slots(count: int) -> list[str]:
 
 def is_slot(token: str) -> bool:
     return _SLOT.fullmatch(token) is not None
-
-
-def slots_in(vocabulary: Iterable[str]) -> set[str]:
-    return {token for token in vocabulary if token.startswith("[") and is_slot(token)}  # the former for speed
 
 
 def absent(vocabulary: Collection[str]) -> list[str]:

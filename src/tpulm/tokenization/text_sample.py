@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from tpulm import corpus
 from tpulm.config import SourceConfig
 from tpulm.readable import size
-from tpulm.tokenization.plain import without_surrogates
+from tpulm.tokenization.pipelines import without_surrogates
 
 LONGEST_DOCUMENT = 1 << 20  # characters; what is over that is left out, so that memory is bounded
 _SLICE_BYTES = 1 << 17  # of text that is handed on at a time

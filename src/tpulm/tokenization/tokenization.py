@@ -15,8 +15,7 @@ from tokenizers import Tokenizer
 from tpulm.errors import ConfigError, DataError
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.encode import Encoded, Encoder
-from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal
-from tpulm.tokenization.plain import without_special_names, without_surrogates
+from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
 
 _BYTE_LEVEL_BLANKS = ("Ċ", "č", "ĉ")  # how GPT-2's table of bytes writes line feed, carriage return and tab
