@@ -106,7 +106,7 @@ def test_it_is_saved_as_any_other(model: tuple[Path, Tokenization], tmp_path: Pa
     tokenization.save(ours, tmp_path / "t")
     again = tokenization.load(tmp_path / "t")
     assert again.fingerprint == ours.fingerprint
-    assert tokenization.vocab_size_of(model[0]) == ours.vocab_size == tokenization.vocab_size_of(tmp_path / "t")
+    assert again.vocab_size == ours.vocab_size
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
-from tpulm.tokenization.segmenter import declared
+from tpulm.tokenization.segmenter import declared_segmenter
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -243,7 +243,7 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
 def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
     settings = read_settings(folder, [TOKENIZER_CONFIG])
-    if (segmenter := declared(settings, str(folder / TOKENIZER_CONFIG))) is not None:
+    if (segmenter := declared_segmenter(settings, str(folder / TOKENIZER_CONFIG))) is not None:
         return TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
     lowercase, strip_accents = settings.do_lower_case, settings.strip_accents
     return TokenizerConfig(

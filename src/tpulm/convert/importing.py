@@ -213,7 +213,7 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
 
 
 def _check_foreign_size(folder: PurePath, vocab_size: int) -> None:
-    tokens = tokenization.vocab_size_of(folder) if storage.exists(folder / JSON) else 0
+    tokens = tokenization.vocab_size_of(folder / JSON) if storage.exists(folder / JSON) else 0
     if tokens > vocab_size:
         raise DataError(
             f"the vocabulary has {tokens:,} tokens, but the model only {vocab_size:,} (vocab_size in {CONFIG}): "

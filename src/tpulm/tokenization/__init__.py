@@ -6,7 +6,7 @@ from tpulm.tokenization.candidates import load_candidates
 from tpulm.tokenization.causal import CausalTokenization, load_causal
 from tpulm.tokenization.comparison import Comparison, compare
 from tpulm.tokenization.encode import Encoded
-from tpulm.tokenization.loading import Vocabulary, expected, load, vocab_size_of
+from tpulm.tokenization.files import Vocabulary, expected, load, load_manifest, save, vocab_size_of
 from tpulm.tokenization.report import (
     UNKNOWN_REFUSED,
     UNKNOWN_WARNING,
@@ -15,7 +15,6 @@ from tpulm.tokenization.report import (
     count_unknown,
     report,
 )
-from tpulm.tokenization.saving import load_manifest, save
 from tpulm.tokenization.text_sample import TextSample
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train

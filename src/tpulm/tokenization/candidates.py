@@ -17,9 +17,8 @@ from tpulm.corpus.paths import find_paths
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import visible
-from tpulm.tokenization.causal import TOKENIZER, load_causal
-from tpulm.tokenization.gpt2_files import VOCABULARY
-from tpulm.tokenization.loading import load
+from tpulm.tokenization.causal import TOKENIZER, VOCABULARY, load_causal
+from tpulm.tokenization.files import load
 from tpulm.tokenization.tokenization import Tokenization
 
 SETTINGS: dict[str, dict[str, bool]] = {

@@ -33,7 +33,7 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
 
     With `config.morphemes` the text comes as words with spaces between them, and is split there.
     """
-    tokenizer = Tokenizer(models.WordPiece(unk_token=special.UNKNOWN, max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    tokenizer = Tokenizer(wordpiece_model({}))
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
     if config.morphemes != "none":
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -48,6 +48,12 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence([bert, normalizers.NFC()]) if compose else bert
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer
+
+
+def wordpiece_model(vocabulary: dict[str, int], unknown: str = special.UNKNOWN) -> models.WordPiece:
+    return models.WordPiece(
+        vocabulary, unk_token=unknown, max_input_chars_per_word=MAX_WORD_CHARACTERS, continuing_subword_prefix=CONTINUATION
+    )
 
 
 def bpe(config: TokenizerConfig) -> Tokenizer:

@@ -61,7 +61,7 @@ class Segmenter(NamedTuple):
         }
 
 
-def declared(settings: GivenSettings, location: str) -> Segmenter | None:
+def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | None:
     """What a tokenizer_config.json asks for. Raises DataError where that is an analyser or a dictionary not known here."""
     if settings.tokenizer_class != "BertJapaneseTokenizer":
         return None

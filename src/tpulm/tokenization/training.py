@@ -39,7 +39,7 @@ from tpulm.runtime import interrupt
 from tpulm.tokenization import pipelines, special
 from tpulm.tokenization.analysers import CHARACTERS_AT_ONCE
 from tpulm.tokenization.encode import slices
-from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, SPACE, without_surrogates
+from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, SPACE, without_surrogates, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter
 from tpulm.tokenization.tokenization import Tokenization
 
@@ -126,7 +126,7 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
     inside = sorted({character for word in writable for character in word[1:]})
     known = [*reserved, *characters, *(CONTINUATION + character for character in inside)]
     chosen = most_frequent(writable, _WORDPIECE_CHARACTERS, progress)
-    tokenizer = Tokenizer(models.WordPiece(unk_token=special.UNKNOWN, max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    tokenizer = Tokenizer(wordpiece_model({}))
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
@@ -137,12 +137,7 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
     run_trainer(tokenizer, trainer, chosen, progress)
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
     check_reached(len(vocabulary), config.vocab_size)
-    return models.WordPiece(
-        vocabulary,
-        unk_token=special.UNKNOWN,
-        max_input_chars_per_word=MAX_WORD_CHARACTERS,
-        continuing_subword_prefix=CONTINUATION,
-    )
+    return wordpiece_model(vocabulary)
 
 
 def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.BPE:
