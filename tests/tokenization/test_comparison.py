@@ -20,8 +20,7 @@ from tpulm import tokenization
 from tpulm.config import SourceConfig
 from tpulm.errors import DataError
 from tpulm.tokenization import Comparison, TextSample, Tokenization
-from tpulm.tokenization.candidates import Candidate
-from tpulm.tokenization.comparison import PERCENTILES, Overlap
+from tpulm.tokenization.comparison import PERCENTILES, Candidate, Overlap
 from tpulm.tokenization.comparison_report import contrast_tables, page, tables
 from tpulm.tokenization.contrasts import Contrast, Piece
 

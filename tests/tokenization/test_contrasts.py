@@ -6,7 +6,7 @@ import pytest
 
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.contrasts import Contrast, Contrasts
-from tpulm.tokenization.tally import TokenTally
+from tpulm.tokenization.report import TokenTally
 
 
 def contrasts(made: dict[str, Tokenization], texts: list[str], count: int) -> tuple[Contrast, ...]:

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tpulm.tokenization import Tokenization, load
 from tpulm.tokenization.comparison import Overlap, overlap
-from tpulm.tokenization.forms import Form, forms
+from tpulm.tokenization.contrasts import Form, forms
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"]
 

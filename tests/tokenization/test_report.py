@@ -7,8 +7,7 @@ from made_up import batches
 
 from tpulm.errors import DataError
 from tpulm.tokenization import Tokenization, TokenizerReport, report
-from tpulm.tokenization.report import DOCUMENT_HEADER, SCRIPT_HEADER
-from tpulm.tokenization.tally import ScriptCoverage
+from tpulm.tokenization.report import DOCUMENT_HEADER, SCRIPT_HEADER, ScriptCoverage
 
 
 def by_script(found: TokenizerReport) -> dict[str, ScriptCoverage]:

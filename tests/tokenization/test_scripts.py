@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tpulm.tokenization.tally import script_of
+from tpulm.tokenization.report import script_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpulm.tokenization import Tokenization, speed
+from tpulm.tokenization import Tokenization, comparison
 
 
 def test_the_median_of_what_the_clock_says(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
@@ -17,8 +17,8 @@ def test_the_median_of_what_the_clock_says(made: Tokenization, monkeypatch: pyte
         now += next(steps) if reads % 2 == 0 else 100.0
         return now
 
-    monkeypatch.setattr(speed.time, "perf_counter", clock)
-    [found] = speed.measure_speed([made], ["xyz" * 1_000], repetitions=3)
+    monkeypatch.setattr(comparison.time, "perf_counter", clock)
+    [found] = comparison.measure_speed([made], ["xyz" * 1_000], repetitions=3)
     assert (found.bulk, found.library) == pytest.approx((0.003 / 3.0, 0.003 / 4.0))
 
 
@@ -34,7 +34,7 @@ def test_every_repetition_is_cold_and_in_turns(trained: dict[str, Tokenization],
         return encode(self, texts)
 
     monkeypatch.setattr(Tokenization, "encode", spy)
-    found = speed.measure_speed([trained["wordpiece"], trained["bpe"]], ["some text"] * 10, repetitions=3)
+    found = comparison.measure_speed([trained["wordpiece"], trained["bpe"]], ["some text"] * 10, repetitions=3)
     assert [name for name, _ in seen] == ["WordPiece", "BPE", "BPE", "WordPiece", "WordPiece", "BPE"]
     assert len({one for _, one in seen}) == 6
     assert all(one.bulk > 0 and one.library > 0 for one in found)

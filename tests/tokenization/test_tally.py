@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from made_up import troublesome_text
 
 from tpulm.tokenization import Tokenization
-from tpulm.tokenization.tally import Fit, TextTally, TokenTally
+from tpulm.tokenization.report import Fit, TextTally, TokenTally
 
 
 def fit(made: Tokenization, texts: list[str]) -> Fit:

@@ -9,8 +9,8 @@ import pytest
 
 from tpulm.config import SourceConfig
 from tpulm.errors import ConfigError
-from tpulm.tokenization import TextSample, text_sample
-from tpulm.tokenization.text_sample import Reservoir
+from tpulm.tokenization import TextSample, comparison
+from tpulm.tokenization.comparison import Reservoir
 
 
 def read(sample: TextSample) -> list[str]:
@@ -59,8 +59,8 @@ def test_compressed_text_is_longer_than_its_file(tmp_path: Path):
 
 
 def test_slices_are_small_and_a_document_too_long_is_cut(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(text_sample, "_SLICE_BYTES", 50)
-    monkeypatch.setattr(text_sample, "LONGEST_DOCUMENT", 5)
+    monkeypatch.setattr(comparison, "_SLICE_BYTES", 50)
+    monkeypatch.setattr(comparison, "LONGEST_DOCUMENT", 5)
     sample = TextSample([SourceConfig(path=str(folder / "a.txt"))], 10**6)
     slices = list(sample)
     assert [len(documents) for documents in slices] == [10] * 10
@@ -80,7 +80,7 @@ def test_a_missing_file_is_said_with_its_neighbour(folder: Path):
 
 
 def test_a_reservoir_keeps_a_fair_choice(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(text_sample, "_SLICE_BYTES", 10)
+    monkeypatch.setattr(comparison, "_SLICE_BYTES", 10)
     reservoir = Reservoir(100)
     for number in range(1_000):
         reservoir.add([str(number)])

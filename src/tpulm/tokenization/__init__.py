@@ -2,9 +2,8 @@
 
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import analysers
-from tpulm.tokenization.candidates import load_candidates
 from tpulm.tokenization.causal import CausalTokenization, load_causal
-from tpulm.tokenization.comparison import Comparison, compare
+from tpulm.tokenization.comparison import Comparison, TextSample, compare, load_candidates
 from tpulm.tokenization.encode import Encoded
 from tpulm.tokenization.files import Vocabulary, expected, load, load_manifest, save, vocab_size_of
 from tpulm.tokenization.report import (
@@ -15,7 +14,6 @@ from tpulm.tokenization.report import (
     count_unknown,
     report,
 )
-from tpulm.tokenization.text_sample import TextSample
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
 

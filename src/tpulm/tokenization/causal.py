@@ -17,13 +17,12 @@ from tpulm import storage
 from tpulm.config import TokenizerConfig
 from tpulm.errors import DataError, brief
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization.files import load, read_tokenizer
+from tpulm.tokenization.files import TOKENIZER, load, read_tokenizer
 from tpulm.tokenization.given import TOKENIZER_CONFIG, GivenSettings, check_usable, guarded, read_settings
 from tpulm.tokenization.tokenization import Tokenization
 
-TOKENIZER = "tokenizer.json"
 _MODEL = ("generation_config.json", "config.json")  # the former takes precedence
-VOCABULARY, MERGES = "vocab.json", "merges.txt"
+GPT2_VOCABULARY, MERGES = "vocab.json", "merges.txt"
 _VERSION = "#version"  # how the first line of merges.txt begins
 _ADDED = "added_tokens.json"  # older than added_tokens_decoder of tokenizer_config.json
 _NAMED = ("unk_token", "bos_token", "eos_token", "pad_token")
@@ -70,7 +69,7 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
     settings = read_settings(source)
     if storage.exists(source / TOKENIZER):
         tokenizer = read_tokenizer(source / TOKENIZER)
-    elif storage.exists(source / VOCABULARY):
+    elif storage.exists(source / GPT2_VOCABULARY):
         tokenizer = _read_gpt2_files(source, settings)
     else:
         return load(source, config)
@@ -136,17 +135,17 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
 
     Raises DataError where the files contradict each other.
     """
-    vocabulary = _read_vocabulary(folder / VOCABULARY)
+    vocabulary = _read_vocabulary(folder / GPT2_VOCABULARY)
     if not storage.exists(folder / MERGES):
-        raise DataError(f"{MERGES} is missing beside {VOCABULARY}; copy both, or a tokenizer.json", location=str(folder))
+        raise DataError(f"{MERGES} is missing beside {GPT2_VOCABULARY}; copy both, or a tokenizer.json", location=str(folder))
     merges = _read_merges(folder / MERGES)
-    with guarded(str(folder), f"{MERGES} does not go with {VOCABULARY} (copy both again)"):
+    with guarded(str(folder), f"{MERGES} does not go with {GPT2_VOCABULARY} (copy both again)"):
         model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.add_prefix_space))
     tokenizer.decoder = decoders.ByteLevel()
     _add_tokens(tokenizer, folder, settings)
-    check_usable(tokenizer, str(folder / VOCABULARY))
+    check_usable(tokenizer, str(folder / GPT2_VOCABULARY))
     return tokenizer
 
 
@@ -195,9 +194,9 @@ def _add_tokens(tokenizer: Tokenizer, folder: PurePath, settings: GivenSettings)
         wanted[int(index)] = AddedToken(token.content, **token.flags)
     for index, token in sorted(wanted.items()):
         tokenizer.add_tokens([token])
-        if tokenizer.token_to_id(token.content) != index:
+        if (found := tokenizer.token_to_id(token.content)) != index:
             raise DataError(
-                f"{token.content!r} should be token {index}, but {VOCABULARY} makes it {tokenizer.token_to_id(token.content)}; "
+                f"{token.content!r} should be token {index}, but {GPT2_VOCABULARY} makes it {found}; "
                 "copy the tokenizer's files again",
                 location=str(folder),
             )

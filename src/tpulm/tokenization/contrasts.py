@@ -9,6 +9,7 @@ which is bad throughout does not fill the list.
 from __future__ import annotations
 
 import heapq
+import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +17,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpulm.readable import visible
-from tpulm.tokenization.forms import Form, forms
-from tpulm.tokenization.tally import CountedTokens, TokenTally
+from tpulm.tokenization.pipelines import CONTINUATION, SPACE, from_byte_characters
+from tpulm.tokenization.report import CountedTokens, TokenTally
+from tpulm.tokenization.special import is_slot
 from tpulm.tokenization.tokenization import Tokenization
 
 _LEAST_DISTINCT = 10  # characters of a passage: "ㅋㅋㅋㅋㅋㅋ…" would fill every list
@@ -135,3 +137,61 @@ def _piece(text: str, start: int, stop: int, index: int, made: Tokenization, kno
         return Piece(token, visible(text[start:stop].strip()), begins, index == made.special.unknown)
     written = visible(form.text)  # of bytes: "⟨E3 81⟩"
     return Piece(token, written if isinstance(form.text, bytes) else written.replace(" ", "␣"), form.begins_word, False)
+
+
+# -- tokens as text --
+
+# WordPiece marks the continuation of a word ("##ing"); SentencePiece ("▁the") and byte-level BPE ("Ġthe") mark the space before
+# a word. A token's form is free of these marks, so that the tokens of different vocabularies can be compared.
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character that the vocabulary does not have
+
+
+class Form(NamedTuple):
+    """`text` is bytes where a token is a byte by name, or a part of a character."""
+
+    text: str | bytes
+    begins_word: bool
+
+
+def forms(tokenization: Tokenization) -> dict[int, Form]:
+    """Id -> form, of all tokens but the special ones and unused slots."""
+    specification = json.loads(tokenization.canonical_json)
+    special = {token["id"] for token in specification["added_tokens"] if token["special"]} | set(tokenization.special)
+    byte_level = _is_byte_level(specification)
+    sign = specification["model"].get("continuing_subword_prefix") or CONTINUATION
+    wordpiece = tokenization.algorithm == "WordPiece"
+    found: dict[int, Form] = {}
+    for token, index in tokenization.vocabulary().items():
+        if index in special or is_slot(token):
+            continue
+        if byte_level:
+            found[index] = _of_bytes(token)
+        elif wordpiece:
+            goes_on = token.startswith(sign) and token != sign
+            found[index] = Form(token[len(sign) :] if goes_on else token, not goes_on)
+        else:
+            found[index] = _of_pieces(token)
+    return found
+
+
+def _is_byte_level(specification: dict) -> bool:
+    return '"ByteLevel"' in json.dumps([specification.get("pre_tokenizer"), specification.get("decoder")])
+
+
+def _of_bytes(token: str) -> Form:
+    data = from_byte_characters(token)
+    if data is None:
+        return Form(token, False)
+    begins = data.startswith(b" ") and data != b" "
+    data = data[1:] if begins else data
+    try:
+        return Form(data.decode(), begins)
+    except UnicodeDecodeError:
+        return Form(data, begins)
+
+
+def _of_pieces(token: str) -> Form:
+    if match := _BYTE.fullmatch(token):
+        return Form(bytes.fromhex(match[1]), False)
+    begins = token.startswith(SPACE) and token != SPACE
+    return Form((token[1:] if begins else token).replace(SPACE, " "), begins)
