@@ -18,7 +18,7 @@ import bundles
 from tpulm.config import ModelConfig
 from tpulm.convert import LoadedModel, load_model
 from tpulm.convert.importing import import_model
-from tpulm.convert.tensorbundle import find_checkpoint, open_bundle
+from tpulm.convert.tensorbundle import Bundle, find_checkpoint
 from tpulm.convert.tensorflow1 import Given, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import electra
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_google_s_code(real_data: Path, tmp_path: Path, torch: A
     assert imported.moments and imported.lowercase and not imported.dropped
     prefix = find_checkpoint(source)
     assert prefix is not None
-    tensors = {name: one.read() for name, one in open_bundle(prefix).items()}
+    tensors = {name: one.read() for name, one in Bundle(prefix).items()}
     assert_equal_tensors(stored(tmp_path / "out"), bundles.as_transformers(tensors))
     model = load_model(tmp_path / "out")
     compare(torch, tensors, json.loads((source / "bert_config.json").read_text()), model)

@@ -19,7 +19,7 @@ from tpulm.config import ModelConfig
 from tpulm.convert.config_json import Described, from_config_json
 from tpulm.convert.heads import Head, Model, spec_of
 from tpulm.convert.names import TF1_EXTRAS, TF1_NEXT_SENTENCE, TF1_POOLER, Name, tf1_names
-from tpulm.convert.tensorbundle import Bundle, open_bundle
+from tpulm.convert.tensorbundle import Bundle
 from tpulm.convert.tensors import from_theirs
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
@@ -84,7 +84,7 @@ def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None 
     Raises ConfigError where a BERT has no config or `kind` is not what the checkpoint holds, DataError listing every name that
     is missing, unknown or of another shape, and what tensorbundle.py raises for damaged files.
     """
-    bundle = open_bundle(prefix)
+    bundle = Bundle(prefix)
     if _OBJECT_GRAPH in bundle:
         raise DataError(
             "a checkpoint of TensorFlow 2 (it holds an object graph), and only those of TF1 are read; load it with "
