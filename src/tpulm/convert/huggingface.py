@@ -26,7 +26,7 @@ from tpulm.convert.config_json import (
 )
 from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import Name, foreign_names, fuse, head_in, names, tidy, untie
+from tpulm.convert.names import fuse, head_in, names, tidy
 from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
 from tpulm.models.classifier import SequenceClassifier
@@ -135,7 +135,7 @@ def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int) -> by
     params = jax.device_get(params)
     _check_finite(params)
     tree = spec_of(config, head, vocab_size=vocab_size, num_outputs=_num_outputs(params))
-    tensors = fuse(to_theirs(params, tree, _table(model_type, tree, config, head), vocab_size=vocab_size))
+    tensors = fuse(to_theirs(params, tree, names(model_type, tree), vocab_size=vocab_size))
     return safetensors.numpy.save(tensors, metadata={"format": "pt"})
 
 
@@ -158,10 +158,6 @@ def save_parts(
 
 def _num_outputs(params: Model) -> int:
     return params.classification_head.output.kernel.shape[1] if isinstance(params, SequenceClassifier) else 0
-
-
-def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple[Name, ...]:
-    return foreign_names(model_type, tree) if model_type in FOREIGN_TYPES else names(config, head)
 
 
 def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> LoadedModel:
@@ -197,15 +193,12 @@ def load_weights(folder: PurePath) -> Weights:
     values, origin = storage.read_given_object(folder / CONFIG), str(folder / WEIGHTS)
     described = from_config_json(values, origin=str(folder / CONFIG))
     config, found = described.config, read_tensors(folder / WEIGHTS)
-    if values["model_type"] in FOREIGN_TYPES:
-        kept = untie(found, values["model_type"], tied=config.tied_output, origin=origin)
-    else:
-        kept = tidy(found, origin=origin)
+    kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
     head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
     answers = answers_from_json(values, origin=str(folder / CONFIG)) if head == "classification" else None
     outputs = answers.num_outputs if answers is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
-    table = _table(values["model_type"], tree, config, head)
+    table = names(values["model_type"], tree)
     params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
     return Weights(params, config, described.vocab_size, head, kept.dropped, answers)
 

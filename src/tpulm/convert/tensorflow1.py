@@ -69,10 +69,10 @@ class Checkpoint(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """One part before its numbers are read; `owns` are the beginnings of the names that are its alone in training."""
+    """One part before its numbers are read; `owns` are the prefixes of the names that belong to it alone in training."""
 
     described: Described
-    head: Head
+    spec: Any
     table: tuple[Name, ...]
     tensors: tuple[str, ...]
     owns: tuple[str, ...]
@@ -130,7 +130,8 @@ def _bert(bundle: Bundle, weights: Sequence[str], given: Given | None) -> _Layou
         )
     head: Head = "next_sentence" if TF1_NEXT_SENTENCE in weights else "masked"
     described = _described("bert", given.values, given.origin)
-    return _Layout(described, head, tf1_names(described.config, head), tuple(weights), ("",))
+    spec = spec_of(described.config, head, vocab_size=described.vocab_size)
+    return _Layout(described, spec, tf1_names("bert", spec), tuple(weights), ("",))
 
 
 def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dict[str, _Layout]:
@@ -145,26 +146,19 @@ def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dic
     sizes = _sizes(bundle, weights, body=body, embeddings=embeddings)
     heads = max(1, sizes["hidden_size"] // HEAD_SIZE) if own_layers else large.config.num_heads
     small = _described("electra", {**settings, **sizes, "num_attention_heads": heads}, origin)
-    generators = [name for name in weights if name.startswith(("generator/", "generator_predictions/"))]
+    own = ("generator/", "generator_predictions/")
+    generators = [name for name in weights if name.startswith(own)]
     shared = [name for name in weights if name.startswith("electra/embeddings/")] if embeddings == "electra" else []
     shared += [
         name for name in weights if name.startswith(("electra/encoder/", "electra/embeddings_project/")) and not own_layers
     ]
+    discriminator = spec_of(large.config, "detection", vocab_size=large.vocab_size)
+    generator = spec_of(small.config, "masked", vocab_size=small.vocab_size)
+    table = tf1_names("electra", generator, body=body, embeddings=embeddings)
+    others = tuple(name for name in weights if name not in generators)
     return {
-        "discriminator": _Layout(
-            large,
-            "detection",
-            tf1_names(large.config, "detection", body="electra", embeddings="electra"),
-            tuple(name for name in weights if name not in generators),
-            ("",),
-        ),
-        "generator": _Layout(
-            small,
-            "masked",
-            tf1_names(small.config, "masked", body=body, embeddings=embeddings),
-            (*shared, *generators),
-            ("generator/", "generator_predictions/"),
-        ),
+        "discriminator": _Layout(large, discriminator, tf1_names("electra", discriminator), others, ("",)),
+        "generator": _Layout(small, generator, table, (*shared, *generators), own),
     }
 
 
@@ -204,18 +198,15 @@ def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
 
 def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str = "") -> Part:
     """The numbers of one part, or one of their two `moment`s."""
-    described = layout.described
-    tree = spec_of(described.config, layout.head, vocab_size=described.vocab_size)
-    tensors = {name: bundle[name + moment] for name in layout.tensors}
     params = from_theirs(
-        tensors,
-        tree,
+        {name: bundle[name + moment] for name in layout.tensors},
+        layout.spec,
         layout.table,
-        vocab_size=described.vocab_size,
+        vocab_size=layout.described.vocab_size,
         origin=str(bundle.prefix),
         description="the model's layout" if given is None else PurePath(given.origin).name,
     )
-    return Part(params, described.config)
+    return Part(params, layout.described.config)
 
 
 def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
