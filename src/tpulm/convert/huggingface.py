@@ -176,16 +176,7 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
             location=str(folder),
         )
     max_length = _length_of_texts(folder, weights.config.max_positions) if weights.answers is not None else None
-    return LoadedModel(
-        weights.params,
-        weights.config,
-        weights.vocab_size,
-        tokenizer,
-        weights.head,
-        weights.dropped,
-        weights.answers,
-        max_length,
-    )
+    return LoadedModel(**weights._asdict(), tokenization=tokenizer, max_length=max_length)
 
 
 def load_weights(folder: PurePath) -> Weights:
