@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
@@ -19,6 +19,7 @@ from tpulm.errors import DataError, brief
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.files import TOKENIZER, load, read_tokenizer
 from tpulm.tokenization.given import TOKENIZER_CONFIG, GivenSettings, check_usable, guarded, read_settings
+from tpulm.tokenization.pipelines import frame_causal
 from tpulm.tokenization.tokenization import Tokenization
 
 _MODEL = ("generation_config.json", "config.json")  # the former takes precedence
@@ -73,7 +74,7 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
         tokenizer = _read_gpt2_files(source, settings)
     else:
         return load(source, config)
-    found = [_read_object(source / name) for name in _MODEL]
+    found = [storage.read_given_object(source / name) for name in _MODEL if storage.exists(source / name)]
     ends = _ids("eos_token", tokenizer, found, settings, source)
     framed = tokenizer.encode("", add_special_tokens=True).ids
     if framed and set(ends) <= {framed[-1]}:  # as [SEP] in ours
@@ -89,12 +90,8 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
         )
     begin = next(iter(_ids("bos_token", tokenizer, found, settings, source)), ends[0])
     if settings.add_bos_token is not None:
-        _frame(tokenizer, begin if settings.add_bos_token else None)
+        frame_causal(tokenizer, begin if settings.add_bos_token else None)
     return CausalTokenization(tokenizer, begin=begin, ends=ends)
-
-
-def _read_object(path: PurePath) -> dict[str, Any]:
-    return storage.read_given_object(path) if storage.exists(path) else {}
 
 
 def _ids(
@@ -117,16 +114,6 @@ def _ids(
     return list(dict.fromkeys(ids))
 
 
-def _frame(tokenizer: Tokenizer, begin: int | None) -> None:
-    if begin is None:
-        tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
-        return
-    name = tokenizer.id_to_token(begin)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[name, "$A"], pair=[name, "$A", name, "$B"], special_tokens=[(name, begin)]
-    )
-
-
 # -- GPT-2's two files, vocab.json and merges.txt --
 
 
@@ -135,7 +122,10 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
 
     Raises DataError where the files contradict each other.
     """
-    vocabulary = _read_vocabulary(folder / GPT2_VOCABULARY)
+    vocabulary = _read_ids(folder / GPT2_VOCABULARY)
+    if not vocabulary or len(set(vocabulary.values())) < len(vocabulary):
+        wrong = "two tokens of the vocabulary share an id" if vocabulary else "the vocabulary is empty"
+        raise DataError(wrong, location=str(folder / GPT2_VOCABULARY))
     if not storage.exists(folder / MERGES):
         raise DataError(f"{MERGES} is missing beside {GPT2_VOCABULARY}; copy both, or a tokenizer.json", location=str(folder))
     merges = _read_merges(folder / MERGES)
@@ -147,15 +137,6 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
     _add_tokens(tokenizer, folder, settings)
     check_usable(tokenizer, str(folder / GPT2_VOCABULARY))
     return tokenizer
-
-
-def _read_vocabulary(path: PurePath) -> dict[str, int]:
-    ids = _read_ids(path)
-    if not ids:
-        raise DataError("the vocabulary is empty", location=str(path))
-    if len(set(ids.values())) < len(ids):
-        raise DataError("two tokens of the vocabulary share an id", location=str(path))
-    return ids
 
 
 def _read_ids(path: PurePath) -> dict[str, int]:

@@ -128,8 +128,9 @@ class Encoder:
         assert self.engine is not None
         fast = self.engine.encode([text for text, slow in zip(texts, is_slow, strict=True) if not slow])
         slow = _by_library(self._library, [text for text, slow in zip(texts, is_slow, strict=True) if slow])
-        order = np.concatenate([np.flatnonzero(~is_slow), np.flatnonzero(is_slow)])
-        return _reordered(joined([fast, slow]), np.argsort(order))
+        parts = {False: iter(_split(fast)), True: iter(_split(slow))}
+        found = [next(parts[by_library]) for by_library in is_slow.tolist()]
+        return Encoded(np.concatenate(found), np.fromiter(map(len, found), np.int32, len(found)))
 
     def _try(self, points: np.ndarray) -> None:
         """Learn on which of these code points the engine and the library agree."""
@@ -143,8 +144,8 @@ class Encoder:
         ours, theirs = self.engine.encode(texts), _by_library(self._library, texts)
         self._agreement[points] = _AGREES
         if not same(ours, theirs):
-            pairs = zip(owners.tolist(), _lists(ours), _lists(theirs), strict=True)
-            self._agreement[[point for point, one, other in pairs if one != other]] = _DIFFERS
+            pairs = zip(owners.tolist(), _split(ours), _split(theirs), strict=True)
+            self._agreement[[point for point, one, other in pairs if not np.array_equal(one, other)]] = _DIFFERS
 
 
 class _Engine(NamedTuple):
@@ -258,12 +259,6 @@ def _by_library(tokenizer: Tokenizer, texts: list[str]) -> Encoded:
     return Encoded(np.concatenate([NOTHING.ids, *found]), np.fromiter(map(len, found), np.int32, len(found)))
 
 
-def _lists(encoded: Encoded) -> Iterator[list[int]]:
-    ends = np.cumsum(encoded.lengths, dtype=np.int64)
-    return map(np.ndarray.tolist, np.split(encoded.ids, ends[:-1]))
-
-
-def _reordered(encoded: Encoded, order: np.ndarray) -> Encoded:
-    """The texts at these places, int64 [N]."""
-    parts = np.split(encoded.ids, np.cumsum(encoded.lengths, dtype=np.int64)[:-1])
-    return Encoded(np.concatenate([parts[place] for place in order.tolist()]), encoded.lengths[order])
+def _split(encoded: Encoded) -> list[np.ndarray]:
+    """The ids of each text."""
+    return np.split(encoded.ids, np.cumsum(encoded.lengths, dtype=np.int64)[:-1])

@@ -122,11 +122,11 @@ def frame(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
     )
 
 
-def frame_causal(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
-    """For a causal model a text begins with [SEP], the end of the one before, and is open at its own end."""
-    sep = tokenizer.id_to_token(tokens.sep)
+def frame_causal(tokenizer: Tokenizer, begin: int | None) -> None:
+    """Begin texts with this token, if any, and leave them open at the end, as a causal model has them."""
+    names = [] if begin is None else [tokenizer.id_to_token(begin)]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{sep} $A", pair=f"{sep} $A {sep} $B", special_tokens=[(sep, tokens.sep)]
+        single=[*names, "$A"], pair=[*names, "$A", *names, "$B"], special_tokens=[(name, begin) for name in names]
     )
 
 

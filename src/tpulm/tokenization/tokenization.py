@@ -137,7 +137,7 @@ class Tokenization:
     def causal(self) -> Tokenization:
         """The same for a causal model: `encode_one` puts [SEP] before a text, as every text of causal rows has it."""
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
-        frame_causal(tokenizer, self.special)
+        frame_causal(tokenizer, self.special.sep)
         return Tokenization(tokenizer, self.special)
 
     def plain(self) -> Tokenizer:

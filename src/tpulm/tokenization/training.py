@@ -387,8 +387,10 @@ def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[
     taken = 0
 
     def batches() -> Iterator[list[str]]:
+        """Every word as often as it occurred, in sorted order: the trainer has no other way to take counts."""
         nonlocal taken
-        for batch in _repeated(words):
+        repeated = itertools.chain.from_iterable(itertools.repeat(word, words[word]) for word in sorted(words))
+        while batch := list(itertools.islice(repeated, _BATCH_WORDS)):
             taken += len(batch)
             yield batch
 
@@ -426,13 +428,6 @@ class Unreached(Exception):
 def check_reached(reached: int, vocab_size: int) -> None:
     if reached != vocab_size:
         raise Unreached(reached)
-
-
-def _repeated(words: Mapping[str, int]) -> Iterator[list[str]]:
-    """Every word as often as it occurred, in sorted order, in batches. The trainer has no other way to take counts."""
-    repeated = itertools.chain.from_iterable(itertools.repeat(word, words[word]) for word in sorted(words))
-    while batch := list(itertools.islice(repeated, _BATCH_WORDS)):
-        yield batch
 
 
 _ALGORITHMS = {
