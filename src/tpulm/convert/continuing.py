@@ -15,7 +15,7 @@ from tpulm.config import ModelConfig
 from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head, Model
-from tpulm.convert.huggingface import CONFIG, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
+from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier
@@ -23,10 +23,10 @@ from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Electra, generator_config
 from tpulm.nn.params import initialize, is_spec, named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
+from tpulm.tokenization.files import TOKENIZER, VOCABULARY
 from tpulm.train.optimizer import Moments
 
 NEXT_SENTENCE = "next_sentence"
-_REPORT = "import.json"
 
 
 class Beginning(NamedTuple):
@@ -103,7 +103,7 @@ def starting_moments(path: str | PurePath, spec: Any) -> Moments:
 
 def _step_of(folder: PurePath) -> int | None:
     """Of the training that made a model, where its folder says it."""
-    for path in (folder / _REPORT, folder / "results" / "export.json"):
+    for path in (folder / REPORT, folder / "results" / "export.json"):
         if storage.exists(path):
             return storage.read_json(path).get("step")
     return None
@@ -116,7 +116,7 @@ def _is_unwanted_head(name: str, spec: Any) -> bool:
 def _same_vocabulary(path: str | PurePath, loaded: LoadedModel, tokenization: Tokenization) -> None:
     check_trainable(path, loaded.tokenization)
     if loaded.tokenization.vocabulary() != tokenization.vocabulary():
-        given = model_folder(path) / "tokenizer.json"
+        given = model_folder(path) / TOKENIZER
         raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{given}'")
 
 
@@ -136,11 +136,6 @@ def _fitted(found: dict[str, np.ndarray], spec: Any, path: str | PurePath) -> An
     for name, leaf in wanted.items():
         if name in found and leaf.axes[0] == "vocab" and len(found[name]) > leaf.shape[0]:
             found[name] = found[name][: leaf.shape[0]]
-    _same_shapes(path, found, wanted)
-    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), [found[name] for name in wanted])
-
-
-def _same_shapes(path: str | PurePath, found: dict[str, np.ndarray], wanted: dict[str, Any]) -> None:
     if any(name.startswith(f"{NEXT_SENTENCE}/") and name not in found for name in wanted):
         raise ConfigError(f"the model of {path} has no next-sentence head; set data.next_sentence=false")
     wrong = [f"{name} is missing there" for name in wanted if name not in found]
@@ -153,6 +148,7 @@ def _same_shapes(path: str | PurePath, found: dict[str, np.ndarray], wanted: dic
     if wrong:
         shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
         raise ConfigError(f"the model of {path} is not the one this run trains: {shown}. Give [model] the same settings")
+    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), [found[name] for name in wanted])
 
 
 _HEAD_SEED = 0x6865_6164  # so that a head's values differ from those of anything else drawn from the same seed
@@ -221,11 +217,11 @@ def starting_point(path: str | os.PathLike[str]) -> Start:
 def _tokenizer(folder: PurePath, loaded: LoadedModel) -> dict[str, Any]:
     vocab_size, segmenter = loaded.tokenization.vocab_size, loaded.tokenization.segmenter
     morphemes = {} if segmenter is None else {"morphemes": segmenter.analyser}
-    if storage.exists(folder / "tokenizer.json"):
-        return {"path": str(folder / "tokenizer.json"), "vocab_size": vocab_size, **morphemes}
+    if storage.exists(folder / TOKENIZER):
+        return {"path": str(folder / TOKENIZER), "vocab_size": vocab_size, **morphemes}
     settings = vocabulary_settings(folder)
     rules = {name: getattr(settings, name) for name in ("lowercase", "strip_accents", "split_cjk")}
-    return {"path": str(folder / "vocab.txt"), "vocab_size": vocab_size, **rules, **morphemes}
+    return {"path": str(folder / VOCABULARY), "vocab_size": vocab_size, **rules, **morphemes}
 
 
 def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:

@@ -33,16 +33,19 @@ from tpulm.models.classifier import SequenceClassifier
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
+from tpulm.tokenization.causal import GPT2_VOCABULARY
+from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY
 from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.segmenter import declared_segmenter
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")  # any is enough; the last, with merges.txt, for GPT-2
+TOKENIZERS = (TOKENIZER, VOCABULARY, GPT2_VOCABULARY)  # any is enough; the last with merges.txt, of GPT-2
 SENTENCEPIECE = "tokenizer.model"
+HALVES = ("discriminator", "generator")  # of an ELECTRA, folders of its export
 # Of an export: the model itself; of ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
-_STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
+REPORT = "import.json"  # of an imported model
 
 
 Folder = TypeVar("Folder", bound="str | PurePath")
@@ -148,9 +151,9 @@ def save_parts(
         save_model(target, params, config, card=card, **arguments)
         return folder
     both = halves(params)
-    parts = {"discriminator": (both.discriminator, config), "generator": (both.generator, generator_config(config))}
+    parts = ((both.discriminator, config), (both.generator, generator_config(config)))
     with storage.built_aside(target, last=CONFIG) as temporary:
-        for half, (model, its_config) in parts.items():
+        for half, (model, its_config) in zip(HALVES, parts, strict=True):
             facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
             save_model(temporary / half, model, its_config, card=facts, **arguments)
     return folder
@@ -263,7 +266,7 @@ def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max
 
     A causal model's texts begin with [SEP] and are padded on the left, so that what follows them follows at once.
     """
-    files = [source / name for name in storage.walk(source) if name != _STAGE_MANIFEST]
+    files = [source / name for name in storage.walk(source) if name != MANIFEST]
     if not files:
         raise StorageError(f"cannot read {source}: no such file or folder, or an empty one")
     causal = config.architecture == "decoder"
@@ -276,7 +279,7 @@ def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max
             if causal:
                 changes |= {"bos_token": values["sep_token"], "eos_token": values["sep_token"], "padding_side": "left"}
             storage.write_json(target / file.name, {**values, **changes})
-        elif file.name == "tokenizer.json" and causal:
+        elif file.name == TOKENIZER and causal:
             storage.write_atomic(target / file.name, tokenization.load(source).causal().canonical_json)
         else:
             storage.write_atomic(target / file.name, storage.read_bytes(file))

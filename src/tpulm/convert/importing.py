@@ -22,6 +22,8 @@ from tpulm.convert.config_json import FOREIGN_TYPES
 from tpulm.convert.heads import Model, head_of
 from tpulm.convert.huggingface import (
     CONFIG,
+    HALVES,
+    REPORT,
     SENTENCEPIECE,
     TOKENIZERS,
     WEIGHTS,
@@ -37,19 +39,18 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
+from tpulm.tokenization.causal import GPT2_ADDED, GPT2_MERGES, GPT2_VOCABULARY
+from tpulm.tokenization.files import TOKENIZER, VOCABULARY
+from tpulm.tokenization.given import SETTINGS_FILES
 
 AnyPath = str | os.PathLike[str]
-REPORT = "import.json"
-HALVES = ("discriminator", "generator")
 CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
-VOCABULARY = "vocab.txt"
-JSON = "tokenizer.json"
 SHARDED = "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")
 # Beside tokenizer.json, of a model whose tokenizer is not one of ours; and of one that only transformers can use.
-_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
-_FOREIGN_TOKENIZERS = ("tokenizer.json", "vocab.json", SENTENCEPIECE)
-_FOREIGN = (*_FOREIGN_TOKENIZERS, "merges.txt", "added_tokens.json", *_SETTINGS)
+_SETTINGS = (*SETTINGS_FILES, "generation_config.json")
+_FOREIGN_TOKENIZERS = (TOKENIZER, GPT2_VOCABULARY, SENTENCEPIECE)
+_FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, GPT2_ADDED, *_SETTINGS)
 
 
 class Imported(NamedTuple):
@@ -186,7 +187,7 @@ def _unusable_tokenizer(folder: PurePath) -> str | None:
         else:
             return None
     elif any(storage.exists(folder / name) for name in _FOREIGN_TOKENIZERS):
-        why = f"it is not in the format of the tokenizers library; load it with AutoTokenizer and save_pretrained() it: {JSON}"
+        why = f"it is no {TOKENIZER} of the tokenizers library; load it with AutoTokenizer and save_pretrained() it"
     else:
         return None
     return f"the tokenizer was copied as it is: transformers reads it, tpulm's own commands do not ({why})"
@@ -202,9 +203,9 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
     storage.make_folder(target)
     if tokenizer is None:
         _check_foreign_size(source, values["vocab_size"])
-    elif not storage.exists(source / JSON):
-        storage.write_atomic(target / JSON, tokenizer.canonical_json)
-    for name in _FOREIGN if tokenizer is None else (JSON, *_SETTINGS):
+    elif not storage.exists(source / TOKENIZER):
+        storage.write_atomic(target / TOKENIZER, tokenizer.canonical_json)
+    for name in _FOREIGN if tokenizer is None else (TOKENIZER, *_SETTINGS):
         if storage.exists(source / name):
             storage.write_atomic(target / name, storage.read_bytes(source / name))
     class_name = next(layout.class_name for layout in LAYOUTS if layout.model_type == values["model_type"])
@@ -213,7 +214,7 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
 
 
 def _check_foreign_size(folder: PurePath, vocab_size: int) -> None:
-    tokens = tokenization.vocab_size_of(folder / JSON) if storage.exists(folder / JSON) else 0
+    tokens = tokenization.vocab_size_of(folder / TOKENIZER) if storage.exists(folder / TOKENIZER) else 0
     if tokens > vocab_size:
         raise DataError(
             f"the vocabulary has {tokens:,} tokens, but the model only {vocab_size:,} (vocab_size in {CONFIG}): "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
@@ -297,18 +297,22 @@ def _examples(examples: Sequence[Example]) -> _Table | None:
     return ("Text", *(f"{_ordinal(i)} answer" for i in range(1, width + 1))), rows
 
 
+def _row(name: str, value: Any, written: Callable[[Any], str] = "{:,}".format) -> list[Row]:
+    """No row for what is not known."""
+    return [] if value is None else [(name, written(value))]
+
+
 def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
     if corpus is None:
         return []
-    rows = [("documents read", f"{corpus.documents:,}")]
-    rows += [(f"left out: {reason}", f"{count:,}") for reason, count in sorted(corpus.skipped.items()) if count]
-    counts = [
-        ("exact duplicates left out", corpus.duplicates),
-        ("documents trained on", corpus.training_documents),
-        ("documents held out", corpus.holdout_documents),
-        ("characters", corpus.characters),
+    return [
+        ("documents read", f"{corpus.documents:,}"),
+        *((f"left out: {reason}", f"{count:,}") for reason, count in sorted(corpus.skipped.items()) if count),
+        *_row("exact duplicates left out", corpus.duplicates),
+        *_row("documents trained on", corpus.training_documents),
+        *_row("documents held out", corpus.holdout_documents),
+        *_row("characters", corpus.characters),
     ]
-    return rows + [(name, f"{count:,}") for name, count in counts if count is not None]
 
 
 def _import_rows(imported: ImportFacts | None) -> list[Row]:
@@ -325,29 +329,26 @@ def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
     if dataset is None:
         return []
     length = facts.config.data.sequence_length
-    rows = [("tokens", f"{dataset.tokens:,}"), (f"training rows of {length:,} tokens", f"{dataset.rows:,}")]
-    if dataset.holdout_rows is not None:
-        rows.append(("held-out rows", f"{dataset.holdout_rows:,}"))
-    if dataset.padding_fraction is not None:
-        rows.append(("padding", _percent(dataset.padding_fraction)))
-    if dataset.unknown_fraction is not None:
-        rows.append(("unknown tokens", _percent(dataset.unknown_fraction)))
-    if dataset.tokens_per_character is not None:
-        rows.append(("tokens per character", f"{dataset.tokens_per_character:.3f}"))
-    if dataset.rows:
-        rows.append(("passes over the rows", f"{facts.steps * facts.config.train.batch_size / dataset.rows:.2f}"))
-    return rows
+    passes = facts.steps * facts.config.train.batch_size / dataset.rows if dataset.rows else None
+    return [
+        ("tokens", f"{dataset.tokens:,}"),
+        (f"training rows of {length:,} tokens", f"{dataset.rows:,}"),
+        *_row("held-out rows", dataset.holdout_rows),
+        *_row("padding", dataset.padding_fraction, _percent),
+        *_row("unknown tokens", dataset.unknown_fraction, _percent),
+        *_row("tokens per character", dataset.tokens_per_character, "{:.3f}".format),
+        *_row("passes over the rows", passes, "{:.2f}".format),
+    ]
 
 
 def _training_rows(facts: CardFacts) -> list[Row]:
-    done = [("steps done", f"{facts.steps:,}")]
-    if facts.hardware:
-        done.append(("hardware", facts.hardware))
-    if facts.training_seconds is not None:
-        done.append(("time", duration(facts.training_seconds)))
-    if facts.tokens_per_second is not None:
-        done.append(("tokens of text per second", f"{facts.tokens_per_second:,.0f}"))
-    return [*done, *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None))]
+    return [
+        ("steps done", f"{facts.steps:,}"),
+        *_row("hardware", facts.hardware or None, str),
+        *_row("time", facts.training_seconds, duration),
+        *_row("tokens of text per second", facts.tokens_per_second, "{:,.0f}".format),
+        *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None)),
+    ]
 
 
 def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:

@@ -23,9 +23,9 @@ from tpulm.tokenization.pipelines import frame_causal
 from tpulm.tokenization.tokenization import Tokenization
 
 _MODEL = ("generation_config.json", "config.json")  # the former takes precedence
-GPT2_VOCABULARY, MERGES = "vocab.json", "merges.txt"
+GPT2_VOCABULARY, GPT2_MERGES = "vocab.json", "merges.txt"
 _VERSION = "#version"  # how the first line of merges.txt begins
-_ADDED = "added_tokens.json"  # older than added_tokens_decoder of tokenizer_config.json
+GPT2_ADDED = "added_tokens.json"  # older than added_tokens_decoder of tokenizer_config.json
 _NAMED = ("unk_token", "bos_token", "eos_token", "pad_token")
 _USUAL = "<|endoftext|>"
 
@@ -126,10 +126,12 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
     if not vocabulary or len(set(vocabulary.values())) < len(vocabulary):
         wrong = "two tokens of the vocabulary share an id" if vocabulary else "the vocabulary is empty"
         raise DataError(wrong, location=str(folder / GPT2_VOCABULARY))
-    if not storage.exists(folder / MERGES):
-        raise DataError(f"{MERGES} is missing beside {GPT2_VOCABULARY}; copy both, or a tokenizer.json", location=str(folder))
-    merges = _read_merges(folder / MERGES)
-    with guarded(str(folder), f"{MERGES} does not go with {GPT2_VOCABULARY} (copy both again)"):
+    if not storage.exists(folder / GPT2_MERGES):
+        raise DataError(
+            f"{GPT2_MERGES} is missing beside {GPT2_VOCABULARY}; copy both, or a tokenizer.json", location=str(folder)
+        )
+    merges = _read_merges(folder / GPT2_MERGES)
+    with guarded(str(folder), f"{GPT2_MERGES} does not go with {GPT2_VOCABULARY} (copy both again)"):
         model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.add_prefix_space))
@@ -166,7 +168,7 @@ def _read_merges(path: PurePath) -> list[tuple[str, str]]:
 def _add_tokens(tokenizer: Tokenizer, folder: PurePath, settings: GivenSettings) -> None:
     """Those that are found in a text before it is cut into words, and those that were added behind the vocabulary."""
     wanted: dict[int, AddedToken] = {}
-    older = _read_ids(folder / _ADDED) if storage.exists(folder / _ADDED) else {}
+    older = _read_ids(folder / GPT2_ADDED) if storage.exists(folder / GPT2_ADDED) else {}
     for name, index in older.items():
         wanted[index] = AddedToken(name, normalized=False, special=True)
     for index, token in settings.added_tokens_decoder.items():
