@@ -264,15 +264,13 @@ def _rotary_theta(values: Mapping[str, Any], origin: str) -> float:
 
 def _check_heads(values: Mapping[str, Any], config: ModelConfig, origin: str) -> None:
     heads, size = config.num_heads, config.hidden_size
-    if values.get("num_key_value_heads") not in (None, heads):
-        raise DataError(
-            f"num_key_value_heads is {brief(values['num_key_value_heads'])}; only num_attention_heads ({heads}) is supported",
-            location=origin,
-        )
-    if values.get("head_dim") not in (None, size // heads):
-        raise DataError(
-            f"head_dim is {brief(values['head_dim'])}; only hidden_size / num_attention_heads is supported", location=origin
-        )
+    expected = {
+        "num_key_value_heads": (heads, f"num_attention_heads ({heads})"),
+        "head_dim": (size // heads, "hidden_size / num_attention_heads"),
+    }
+    for key, (value, meaning) in expected.items():
+        if values.get(key) not in (None, value):
+            raise DataError(f"{key} is {brief(values[key])}; only {meaning} is supported", location=origin)
     if values["attention_bias"] != values["mlp_bias"]:
         raise DataError("attention_bias and mlp_bias differ; only both or neither are supported", location=origin)
 
