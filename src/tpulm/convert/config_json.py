@@ -1,6 +1,6 @@
 """Hugging Face's config.json: our `ModelConfig` and the labels of a classifier, to and from it.
 
-Neither Llama nor EuroBERT has a place for the dropout between layers: a model read back has none.
+Llama and EuroBERT have no key for the dropout between layers: a model read back has none.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def from_config_json(values: Any, *, origin: str) -> Described:
 
 
 def _activation(values: Mapping[str, Any], key: str, origin: str) -> str:
-    """Our name of the activation that stands under `key`."""
+    """Our name of the activation under `key`."""
     theirs = _get(values, key, origin)
     ours = next((ours for ours, names in ACTIVATIONS.items() if theirs in names), None)
     if ours is None:
@@ -298,7 +298,7 @@ class Answers(NamedTuple):
 
 
 def answers_to_json(answers: Answers, model_type: str) -> dict[str, Any]:
-    """What config.json of a classifier has beside the encoder's own keys."""
+    """The keys that config.json of a classifier has in addition to the encoder's."""
     names = answers.names or ("LABEL_0",)
     values: dict[str, Any] = {
         "problem_type": "regression" if answers.is_regression else "single_label_classification",
@@ -311,7 +311,7 @@ def answers_to_json(answers: Answers, model_type: str) -> dict[str, Any]:
 
 
 def answers_from_json(values: Mapping[str, Any], *, origin: str) -> Answers:
-    """Raises DataError for labels that are no names of 0 to C - 1, and for a task or a pooling that is not ours."""
+    """Raises DataError for labels that do not name 0 to C - 1, and for an unsupported task or pooling."""
     problem = values.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
         raise DataError(

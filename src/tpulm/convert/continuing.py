@@ -1,4 +1,4 @@
-"""A finished model as the beginning of a run or of a classifier: its settings, tokenizer, weights and optimizer moments."""
+"""A finished model as the starting point of a run or a classifier: settings, tokenizer, weights and optimizer moments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEXT_SENTENCE = "next_sentence"
 
 
 class Beginning(NamedTuple):
-    """What training begins with: trees of float32 arrays (numpy) as the spec; `said` is a sentence about it."""
+    """What training starts from: float32 (numpy) trees of the spec's structure; `said` is a sentence about it."""
 
     params: Any
     moments: Moments | None
@@ -102,7 +102,7 @@ def starting_moments(path: str | PurePath, spec: Any) -> Moments:
 
 
 def _step_of(folder: PurePath) -> int | None:
-    """Of the training that made a model, where its folder says it."""
+    """The step at which training of a model ended, if its folder says so."""
     for path in (folder / REPORT, folder / "results" / "export.json"):
         if storage.exists(path):
             return storage.read_json(path).get("step")
@@ -124,8 +124,8 @@ def check_trainable(path: str | PurePath, theirs: Tokenization) -> None:
     """Raises ConfigError for a model whose tokenizer is for generation alone."""
     if isinstance(theirs, CausalTokenization):
         raise ConfigError(
-            f"the model of {path} cannot be trained further: its tokenizer lacks special tokens, or its texts begin and end "
-            "otherwise than in rows of tpulm's, which have [SEP] between them. 'tpulm generate' uses it; a run goes on from a "
+            f"the model of {path} cannot be trained further: its tokenizer lacks special tokens, or begins and ends texts in "
+            "another way than tpulm's rows, which have [SEP] between them. 'tpulm generate' uses it; a run can continue from a "
             "causal model that tpulm has exported"
         )
 
@@ -165,7 +165,7 @@ def begin_classifier(
     """
     if isinstance(params, Decoder):
         raise ConfigError(
-            "this is a causal language model, whose states see only what lies before them: classification needs an encoder "
+            "this is a causal language model, whose states see only the tokens before them: classification needs an encoder "
             "(bert or electra)"
         )
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
@@ -179,7 +179,7 @@ def begin_classifier(
 
 
 def random_classifier(spec: SequenceClassifier, *, seed: int) -> SequenceClassifier:
-    """All of it drawn from the seed: what a pretrained one is compared with."""
+    """Randomly initialized from the seed, as a baseline for pretrained ones."""
     return jax.device_get(initialize(spec, jax.random.key(seed, impl="threefry2x32")))
 
 
@@ -191,9 +191,9 @@ HALVES = ("generator", "discriminator")
 
 
 def starting_point(path: str | os.PathLike[str]) -> Start:
-    """What a run takes from an import, an export, a Hugging Face folder or a work folder with an export.
+    """What a run takes over from an import, an export, a Hugging Face folder or a work folder with an export.
 
-    Raises ConfigError where a run cannot go on from it, and what `load_model` raises.
+    Raises ConfigError if a run cannot continue from it, and what `load_model` raises.
     """
     given = storage.as_path(path)
     given = given.expanduser().absolute() if isinstance(given, Path) else given
@@ -255,6 +255,6 @@ def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
 
 
 def _same(small: LoadedModel, large: LoadedModel, name: str) -> bool:
-    """Whether the two halves have this part in common: the same arrays."""
+    """Whether the two halves share this part, that is, have equal arrays."""
     left, right = (named_leaves(getattr(model.params, name)) for model in (small, large))
     return left.keys() == right.keys() and all(np.array_equal(left[path], right[path]) for path in left)

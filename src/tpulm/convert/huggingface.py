@@ -52,7 +52,7 @@ Folder = TypeVar("Folder", bound="str | PurePath")
 
 
 class LoadedModel(NamedTuple):
-    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `convert.heads.spec_of` says.
+    """A model read from a folder: float32 parameters (numpy), with the vocabulary padded as in `convert.heads.spec_of`.
 
     `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier);
     `answers` says what the outputs of a classifier mean, `max_length` to how many tokens its texts are cut (None: not said).
@@ -69,7 +69,7 @@ class LoadedModel(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A model without its tokenizer, and what that says; the fields are those of `LoadedModel`."""
+    """A model without its tokenizer; the fields are those of `LoadedModel`."""
 
     params: Model
     config: ModelConfig
@@ -116,7 +116,7 @@ def save_model(
 
 
 def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
-    """As `save_model`, of a model with the tokenizer it has."""
+    """As `save_model`, for a model with the tokenizer it was loaded with."""
     with storage.scratch_folder() as tokenizer_folder:
         tokenization.save(model.tokenization, tokenizer_folder)
         return save_model(
@@ -145,7 +145,7 @@ def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int) -> by
 def save_parts(
     folder: Folder, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
 ) -> Folder:
-    """As `save_model`, of what training gives: ELECTRA becomes two models, in `discriminator` and `generator`."""
+    """As `save_model`, for the result of training: ELECTRA becomes two models, in `discriminator` and `generator`."""
     target = storage.as_path(folder)
     if not isinstance(params, Electra):
         save_model(target, params, config, card=card, **arguments)
@@ -228,7 +228,7 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
 
 
 def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
-    """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
+    """How transformers reads a folder's bare vocab.txt; irrelevant for a tokenizer.json, which has its own rules."""
     settings = read_settings(folder, [TOKENIZER_CONFIG])
     if (segmenter := declared_segmenter(settings, str(folder / TOKENIZER_CONFIG))) is not None:
         return TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
@@ -241,7 +241,7 @@ def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
 
 
 def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
-    """The tokens to which a classifier's texts were cut; None where the tokenizer says nothing of use (1e30: no limit)."""
+    """The number of tokens to which a classifier's texts were truncated; None if unknown (1e30 means no limit)."""
     length = read_settings(folder, [TOKENIZER_CONFIG]).model_max_length
     return int(length) if isinstance(length, int | float) and LEAST_LENGTH <= length <= max_positions else None
 
@@ -262,9 +262,9 @@ def _check_finite(params: Model) -> None:
 
 
 def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max_length: int | None) -> None:
-    """All files of the tokenizer's folder; transformers is told there how long a text the model takes, and which inputs.
+    """Copy all files of the tokenizer's folder, and add the model's longest input and its input names for transformers.
 
-    A causal model's texts begin with [SEP] and are padded on the left, so that what follows them follows at once.
+    A causal model's texts begin with [SEP] and are padded on the left, so that a continuation follows immediately.
     """
     files = [source / name for name in storage.walk(source) if name != MANIFEST]
     if not files:

@@ -29,11 +29,11 @@ from tpulm.tokenization import UNKNOWN_WARNING
 CARD = "README.md"
 CURVE = "curve.svg"
 CURVE_ROWS = 12  # of the table
-LONGEST_TITLE = 36  # letters of a name that fit above the picture, beside its legend
+LONGEST_TITLE = 36  # letters of a name that fit above the picture, next to its legend
 Row = tuple[str, str]
 _Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the head, the rows
 
-# What a card states. What is None or empty was not measured or is not known, and the card does not mention it.
+# What a card states. None or empty means not measured or not known; the card then leaves it out.
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CorpusFacts:
 
 @dataclass(frozen=True)
 class ImportFacts:
-    """Of a dataset that was not made from text here, but from somebody's records."""
+    """Of a dataset made from existing TFRecords instead of text."""
 
     records: int  # read
     duplicates: int  # rows left out
@@ -259,7 +259,7 @@ def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
 
 
 def _origin(facts: CardFacts) -> str:
-    """What the weights began as, and what they were trained to do."""
+    """Where the weights started from, and the task they were trained on."""
     task, start = _BY_HEAD[facts.head].task, facts.config.train.start_from
     if facts.config.train.objective.whole_words and facts.head != "causal":
         task += ", with whole words masked,"
@@ -270,7 +270,7 @@ def _origin(facts: CardFacts) -> str:
 
 
 def _architecture(facts: CardFacts) -> str:
-    """What the model is, with the class of transformers that it is built as."""
+    """The kind of model, and its class in transformers."""
     model = facts.model
     if model.architecture == "decoder":
         return "A causal Transformer (Hugging Face's " + ("GPT-2)" if model.positions == "learned" else "Llama)")
@@ -352,9 +352,9 @@ def _training_rows(facts: CardFacts) -> list[Row]:
 
 
 def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
-    """What decides a model, as dotted names and values of a run file; where texts lie is nobody's business.
+    """The settings that determine a model, as dotted names and values of a run file, without the paths of texts.
 
-    What would have made the rows is left out if they were `imported`.
+    Settings for making rows are left out if the rows were `imported`.
     """
     groups = {
         "corpus": config.corpus.model_dump(mode="json", exclude={"sources"}),

@@ -29,10 +29,9 @@ _NEWEST = re.compile(r'^model_checkpoint_path:\s*"([^"]*)"', re.MULTILINE)
 
 
 def find_checkpoint(path: PurePath) -> PurePath | None:
-    """The prefix that PREFIX.index lies under; None where nothing there looks like a TF1 checkpoint.
+    """The PREFIX of PREFIX.index; None if nothing there looks like a TF1 checkpoint.
 
-    Raises ConfigError for a folder of several or a prefix that is wrong, DataError for a checkpoint of version 1 or without
-    its index.
+    Raises ConfigError for a folder of several or a wrong prefix, DataError for a checkpoint of version 1 or without its index.
     """
     name = _DATA.sub("", path.name).removesuffix(INDEX)
     prefix = path.with_name(name) if name else path
@@ -70,7 +69,7 @@ def _in_folder(folder: PurePath) -> PurePath | None:
         if name in prefixes:  # the folder may have been moved since it was written
             return folder / name
         if not prefixes:
-            raise DataError(f"{LATEST} names {name!r}, of which no file is there; copy them too", location=str(folder))
+            raise DataError(f"{LATEST} names {name!r}, which has no files here; copy them too", location=str(folder))
     if len(prefixes) > 1:
         example = folder / prefixes[-1]
         raise ConfigError(f"{folder} holds {len(prefixes)} checkpoints: {', '.join(prefixes[:8])}. Name one, as in {example}")
@@ -126,7 +125,7 @@ _Header, _Entry = (message_class(_messages(), name) for name in ("Header", "Entr
 
 
 class StoredTensor:
-    """One tensor of a checkpoint; nothing of it is read before `read`."""
+    """One tensor of a checkpoint; its data is not read before `read`."""
 
     def __init__(self, bundle: Bundle, name: str, entry: Any):
         self.name, self.shape = name, tuple(dim.size for dim in entry.shape.dim)

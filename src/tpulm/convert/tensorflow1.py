@@ -1,7 +1,7 @@
-"""Models of Google's BERT and ELECTRA from their TF1 checkpoints, the optimizer's moments included.
+"""Reading Google's BERT and ELECTRA from their TF1 checkpoints, including the optimizer's moments.
 
 Google's BERT computes GELU in its tanh form and ELECTRA by erf; both call it "gelu" (modeling.py of the two). Their layer norms
-have an epsilon of 1e-12. BERT's sizes stand in its bert_config.json; ELECTRA's are seen in the shapes, but for the number of
+have an epsilon of 1e-12. BERT's sizes are in its bert_config.json; ELECTRA's follow from the shapes, except the number of
 heads: size / 64 in all published ones, and max(1, size / 64) in every generator (electra: pretrain/pretrain_helpers.py).
 """
 
@@ -125,8 +125,8 @@ def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
 def _bert(bundle: Bundle, weights: Sequence[str], given: Given | None) -> _Layout:
     if given is None:
         raise ConfigError(
-            f"{bundle.prefix}: no bert_config.json lies beside the checkpoint, and the number of heads stands nowhere else; "
-            "name it with --config"
+            f"{bundle.prefix}: no bert_config.json is beside the checkpoint, and only that has the number of heads; name "
+            "it with --config"
         )
     head: Head = "next_sentence" if TF1_NEXT_SENTENCE in weights else "masked"
     described = _described("bert", given.values, given.origin)
@@ -141,7 +141,7 @@ def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dic
     own_embeddings = any(name.startswith("generator/embeddings/") for name in weights)
     body, embeddings = "generator" if own_layers else "electra", "generator" if own_embeddings else "electra"
     sizes = _sizes(bundle, weights, body="electra", embeddings="electra")
-    # What stands in the file goes before, and is then compared with the shapes.
+    # Values from the file take precedence, and are then compared with the shapes.
     large = _described("electra", {**sizes, **_heads(settings, sizes["hidden_size"], bundle), **settings}, origin)
     sizes = _sizes(bundle, weights, body=body, embeddings=embeddings)
     heads = max(1, sizes["hidden_size"] // HEAD_SIZE) if own_layers else large.config.num_heads
@@ -163,12 +163,12 @@ def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dic
 
 
 def _sizes(bundle: Bundle, weights: Sequence[str], *, body: str, embeddings: str) -> dict[str, int]:
-    """Keys of a config.json, by the shapes of the tensors in two scopes."""
+    """Keys of a config.json, derived from the shapes of the tensors in two scopes."""
     sizes: dict[str, int] = {}
     for key, (name, axis) in _SIZES.items():
         full = f"{embeddings if name.startswith('embeddings') else body}/{name}"
         if full not in bundle or len(bundle[full].shape) != 2:
-            raise DataError(f"missing: {full}, a matrix, by which {key} would be known", location=bundle.index)
+            raise DataError(f"missing: {full}, a matrix whose shape gives {key}", location=bundle.index)
         sizes[key] = bundle[full].shape[axis]
     numbers = [int(found.group(1)) for name in weights if (found := re.match(rf"{body}/encoder/layer_(\d+)/", name))]
     return sizes | {"num_hidden_layers": 1 + max(numbers)}
@@ -179,14 +179,14 @@ def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, 
         return {}
     if size % HEAD_SIZE:
         raise ConfigError(
-            f"{bundle.prefix}: the layers are {size} wide, which heads of {HEAD_SIZE} do not divide, so that their number "
-            "cannot be seen; write a JSON file with num_attention_heads and name it with --config"
+            f"{bundle.prefix}: the layers are {size} wide, which is no multiple of a head's {HEAD_SIZE}, so the number of "
+            "heads is not known; write a JSON file with num_attention_heads and name it with --config"
         )
     return {"num_attention_heads": size // HEAD_SIZE}
 
 
 def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
-    """Google's keys are those of Hugging Face, but for the meaning of "gelu" and what is fixed in their code."""
+    """Google's keys are those of Hugging Face, except for the meaning of "gelu" and constants in their code."""
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     activation = values.get("hidden_act", "gelu")
@@ -210,7 +210,7 @@ def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str =
 
 
 def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
-    """Of all parameters as they are trained, where there are both moments of each; what is shared is the discriminator's."""
+    """Of all parameters as trained, if both moments of each are there; shared ones are the discriminator's."""
     wanted = [f"{name}/{role}" for layout in layouts.values() for name in layout.tensors for role in ("adam_m", "adam_v")]
     if not all(name in extras for name in wanted):
         return {}

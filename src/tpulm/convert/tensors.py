@@ -1,4 +1,4 @@
-"""Copying parameters by a table of names, to other people's tensors and back.
+"""Copying parameters to and from other formats' tensors by a table of names.
 
 Axes that our specs name "layers" become one of their tensors each, and the rows that pad our vocabulary are cut off on the way
 out and added on the way in.

@@ -1,4 +1,4 @@
-"""From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
+"""From text to token ids: training or loading a tokenizer, encoding in bulk, saving it as a Hugging Face folder."""
 
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import analysers

@@ -1,7 +1,7 @@
-"""Somebody else's causal model has somebody else's tokenizer: no [CLS], [SEP] or [MASK], and a beginning of its own.
+"""Tokenizers of other people's causal models, which lack [CLS], [SEP] and [MASK] and begin texts in their own way.
 
-What comes before a prompt the tokenizer's own file says (GPT-2: nothing; Llama: a token that begins a text), unless
-tokenizer_config.json has `add_bos_token`, which goes before it in transformers too.
+The tokenizer's own file says what precedes a prompt (GPT-2: nothing; Llama: a beginning-of-text token), unless
+tokenizer_config.json has `add_bos_token`, which takes precedence in transformers too.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _USUAL = "<|endoftext|>"
 
 
 class CausalTokenization(Tokenization):
-    """For generation alone: the first of the tokens that end a text stands for all special ones.
+    """For generation only: the first end-of-text token fills all roles of special tokens.
 
-    `begin` is what a text without a prompt begins with, `ends` are the ids that end one.
+    `begin` is the id that starts a text without a prompt, `ends` are the ids that end one.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, begin: int, ends: Iterable[int]):
@@ -53,7 +53,7 @@ class CausalTokenization(Tokenization):
         return frozenset(self._ends)
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
-        """The ids of a prompt with what its file puts around it; of an empty one at least the token that begins a text."""
+        """The ids of a prompt with the special tokens its file adds; of an empty one at least the token that begins a text."""
         return super().encode_one(text, special_tokens) or ([self._begin] if special_tokens else [])
 
     def causal(self) -> Tokenization:
@@ -61,10 +61,10 @@ class CausalTokenization(Tokenization):
 
 
 def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None = None) -> Tokenization:
-    """The tokenizer in the folder of a causal model: ours where it ends and begins texts as ours do, else theirs.
+    """The tokenizer in the folder of a causal model: as `load` gives it if it begins and ends texts as ours do, else theirs.
 
-    Read are tokenizer.json, vocab.json with merges.txt, or a vocab.txt (for which `config` is, as in `load`). Raises as `load`
-    does, and DataError where no token ends a text.
+    Reads tokenizer.json, vocab.json with merges.txt, or a vocab.txt (to which `config` applies, as in `load`). Raises as `load`
+    does, and DataError if no token ends a text.
     """
     source = storage.as_path(folder)
     settings = read_settings(source)
@@ -80,7 +80,7 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
     if framed and set(ends) <= {framed[-1]}:  # as [SEP] in ours
         try:
             return load(source, config)
-        except DataError:  # it has not all of our special tokens
+        except DataError:  # it lacks some of our special tokens
             pass
     if not ends:
         raise DataError(
@@ -97,7 +97,7 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
 def _ids(
     key: str, tokenizer: Tokenizer, found: Iterable[Mapping[str, Any]], settings: GivenSettings, folder: PurePath
 ) -> list[int]:
-    """Those the model's files state under "…_id", else the one that the tokenizer's name."""
+    """The ids that the model's files state under "…_id", else the id of the token that the tokenizer's files name."""
     stated = next((values[f"{key}_id"] for values in found if values.get(f"{key}_id") is not None), None)
     if stated is None:
         name = settings.token(key)
@@ -118,9 +118,9 @@ def _ids(
 
 
 def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
-    """Byte-level BPE as transformers' GPT2Tokenizer makes it; `settings` are those of tokenizer_config.json.
+    """Byte-level BPE as transformers' GPT2Tokenizer builds it; `settings` are those of tokenizer_config.json.
 
-    Raises DataError where the files contradict each other.
+    Raises DataError if the files contradict each other.
     """
     vocabulary = _read_ids(folder / GPT2_VOCABULARY)
     if not vocabulary or len(set(vocabulary.values())) < len(vocabulary):
@@ -142,7 +142,7 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
 
 
 def _read_ids(path: PurePath) -> dict[str, int]:
-    """An object of tokens and their ids, which the library has in 32 bits."""
+    """An object of tokens and their ids, which must fit into the library's 32 bits."""
     ids = storage.read_given_object(path)
     wrong = next((token for token, index in ids.items() if type(index) is not int or not 0 <= index < 1 << 32), None)
     if wrong is not None:
@@ -166,7 +166,7 @@ def _read_merges(path: PurePath) -> list[tuple[str, str]]:
 
 
 def _add_tokens(tokenizer: Tokenizer, folder: PurePath, settings: GivenSettings) -> None:
-    """Those that are found in a text before it is cut into words, and those that were added behind the vocabulary."""
+    """Tokens that are matched in a text before it is split into words, and those that were added after the vocabulary."""
     wanted: dict[int, AddedToken] = {}
     older = _read_ids(folder / GPT2_ADDED) if storage.exists(folder / GPT2_ADDED) else {}
     for name, index in older.items():

@@ -37,7 +37,7 @@ from tpulm.tokenization.tokenization import Tokenization
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 _USUAL_LENGTHS = (128, 512)  # rows of BERT's two phases
 _SPEED_BYTES = 2_000_000
-LONGEST_DOCUMENT = 1 << 20  # characters; what is over that is left out, so that memory is bounded
+LONGEST_DOCUMENT = 1 << 20  # characters; the rest is left out, to bound memory
 _SLICE_BYTES = 1 << 17  # of text that is handed on at a time
 
 
@@ -110,10 +110,10 @@ def compare(
     speed_bytes: int = _SPEED_BYTES,
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Read the sample once and encode it with all. Memory does not grow with it but by distinct lengths and unknown words.
+    """Read the sample once and encode it with all. Memory grows only with distinct lengths and unknown words.
 
-    `contrasts`: how many passages to show on which they differ; `repetitions`: of the measurement of speed. Raises DataError
-    where there is no text.
+    `contrasts`: how many passages to show on which they differ; `repetitions`: of the measurement of speed. Raises DataError if
+    there is no text.
     """
     tokenizations = {one.label: one.tokenization for one in candidates}
     texts, tallies = TextTally(), [TokenTally(made) for made in tokenizations.values()]
@@ -199,7 +199,7 @@ class _Named(NamedTuple):
 
 
 def load_candidates(given: Sequence[str], *, progress: Progress = SILENT) -> list[Candidate]:
-    """Raises ConfigError for names and settings that cannot be, and where two are the same; else as `load` does."""
+    """Raises ConfigError for impossible names and settings and for duplicates; otherwise as `load` does."""
     if len(given) < 2:
         raise ConfigError(
             "a comparison needs two tokenizers or more: name another one. 'tpulm tokenizer report' looks at one alone."
@@ -243,7 +243,7 @@ def _load(one: _Named, progress: Progress) -> Tokenization:
     says_itself = storage.exists(path / TOKENIZER) if folder else path.suffix in (".json", ".model")
     if one.settings and says_itself:
         raise ConfigError(
-            f"'{one.given}': only a vocab.txt takes settings; {path} says itself how text is split. Leave out "
+            f"'{one.given}': only a vocab.txt takes settings; {path} already defines how text is split. Leave out "
             f"':{','.join(one.settings)}'."
         )
     if folder and not says_itself and storage.exists(path / GPT2_VOCABULARY):
@@ -258,7 +258,7 @@ def _load(one: _Named, progress: Progress) -> Tokenization:
 
 
 def _short_name(path: PurePath) -> str:
-    """Of the run whose work folder this is, or lies in; else the nearest name in the path that says something."""
+    """The name of the run whose work folder contains this, else the nearest descriptive name in the path."""
     for part in (path, *path.parents):
         run = storage.read_json(part / "run.json").get("name") if storage.exists(part / "run.json") else None
         for name in (run, part.stem if part.suffix in (".txt", ".json", ".model") else part.name):
@@ -271,21 +271,21 @@ def _short_name(path: PurePath) -> str:
 
 
 class TextSample:
-    """Iterate over it once: lists of documents that have a word; what was read is known afterwards.
+    """Iterate over it once for lists of non-blank documents; afterwards its attributes say what was read.
 
-    Raises as `corpus.find_files` does for what is not there, and as `corpus.read_texts` for what cannot be read.
+    Raises as `corpus.find_files` does for missing files, and as `corpus.read_texts` for unreadable ones.
     """
 
     def __init__(self, sources: Sequence[SourceConfig], max_bytes: int):
         self._max_bytes = max_bytes
         found = corpus.find_files(sources)
         sizes: dict[str, int] = {}
-        for file in found:  # of a large dump there are several stretches
+        for file in found:  # a large dump is split into several
             sizes[file.path] = sizes.get(file.path, 0) + file.bytes
         source_of = {file.path: sources[file.source] for file in found}
         self._files = [(source_of[path].model_copy(update={"path": path}), total) for path, total in sizes.items()]
         compressed = any(file.compression is not None for file in found)
-        # Compressed files hold more text than bytes, so that only the limit is known.
+        # Compressed files hold more text than bytes, so only the limit is known.
         self.expected_bytes = max_bytes if compressed else min(max_bytes, sum(sizes.values()))
         self.read_bytes = self.cut_documents = 0
         self.is_whole = True  # nothing was left out
@@ -298,7 +298,7 @@ class TextSample:
             yield from self._file(source, round((self._max_bytes - self.read_bytes) * share))
 
     def _file(self, source: SourceConfig, allowed: int) -> Iterator[list[str]]:
-        """Whole documents, up to the first that passes the allowance."""
+        """Whole documents, until one exceeds the allowance."""
         documents: list[str] = []
         here = gathered = 0
         batches = corpus.read_texts([source])
@@ -333,7 +333,7 @@ class TextSample:
 
 
 class Reservoir:
-    """A fair choice among the slices of a stream, of about `max_bytes` in all, however many there are."""
+    """A uniform sample of the slices of a stream, of about `max_bytes` in all (reservoir sampling)."""
 
     def __init__(self, max_bytes: int):
         self._most = max(1, max_bytes // _SLICE_BYTES)
@@ -369,7 +369,7 @@ class Speed:
 def measure_speed(
     tokenizations: Sequence[Tokenization], texts: list[str], *, repetitions: int = 5, progress: Progress = SILENT
 ) -> list[Speed]:
-    """In turns, so that what else the machine does meets all alike; building a tokenizer is not counted."""
+    """In turns, so that other load on the machine affects all alike; building a tokenizer is not counted."""
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     seconds: list[tuple[list[float], list[float]]] = [([], []) for _ in tokenizations]
     progress.start("tokenizer: speed", total=repetitions * len(tokenizations), unit="measurements")
@@ -387,7 +387,7 @@ def measure_speed(
 
 def _new_bulk(made: Tokenization) -> Callable[[list[str]], object]:
     new = Tokenization(Tokenizer.from_str(made.canonical_json), made.special)
-    new.encode([])  # builds what encodes, which takes longer than a short text
+    new.encode([])  # builds the encoder, which takes longer than encoding a short text
     return new.encode
 
 

@@ -1,9 +1,9 @@
-"""The passages of a text that show best how tokenizers differ: those that suit one best, or worst.
+"""The passages of a text that best show how tokenizers differ: those that suit one best, or worst.
 
-A tokenizer's cost of a passage is its tokens per character, where an unknown token counts for all characters it hides: else a
-vocabulary would seem thrifty for knowing nothing. A side is one tokenizer that wins, or loses, against all others; its margin
-is how much it costs less than the next best one (more than the next worst one). The sides take turns, so that one tokenizer
-which is bad throughout does not fill the list.
+A tokenizer's cost of a passage is its tokens per character, where an unknown token counts for all characters it hides, or a
+vocabulary would look efficient by knowing nothing. A side is one tokenizer that wins, or loses, against all others; its margin
+is the difference in cost to the next best (or next worst) one. The sides take turns, so that a tokenizer which is bad
+throughout does not fill the list.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tpulm.tokenization.tokenization import Tokenization
 _LEAST_DISTINCT = 10  # characters of a passage: "ㅋㅋㅋㅋㅋㅋ…" would fill every list
 _KEPT_CHARACTERS = 2_000  # of a document
 _KEPT_DOCUMENTS = 50  # of each side, of which the best passages are taken
-_MOST_ALIKE = 0.4  # of the words, or groups of three letters, that two of the passages shown have
+_MOST_ALIKE = 0.4  # fraction of words or letter trigrams that two of the passages shown have in common
 _PASSAGE = re.compile(r"(?:\S(?:.{0,58}\S)?(?!\S)|\S{60})\s*", re.DOTALL)  # words side by side, or a part of a long one
 
 
 class Piece(NamedTuple):
-    """A token of a passage. `text` is what it writes, fit to be shown; of an unknown one what stands in the passage."""
+    """A token of a passage. `text` is what it stands for, made displayable; for an unknown one, the text of the passage."""
 
     token: str
     text: str
@@ -96,7 +96,7 @@ class Contrasts:
 
 
 def _in_turns(sides: Iterable[_Side], costs: Mapping[str, Mapping[str, float]], count: int) -> list[tuple[_Side, str]]:
-    """Every side's best passage, then every side's next best, and so on; none that is like one before."""
+    """Every side's best passage, then every side's next best, and so on, without near-duplicates."""
     waiting: deque[tuple[_Side, Iterator[str]]] = deque()
     for side in sides:
         margins = {passage: margin for passage, one in costs.items() if (margin := side.margin(one)) > 0}
@@ -116,7 +116,7 @@ def _is_varied(text: str) -> bool:
 
 
 def _alike(one: str, other: str) -> float:
-    """The larger of the shares of words and of groups of three letters that both have."""
+    """The larger of the fractions of words and of letter trigrams in common."""
     words = [set(text.split()) for text in (one, other)]
     groups = [{text[start : start + 3] for start in range(len(text) - 2)} for text in (one, other)]
     return max(len(mine & theirs) / max(1, min(len(mine), len(theirs))) for mine, theirs in (words, groups))

@@ -17,7 +17,7 @@ from tpulm.errors import DataError, TpulmError, shorten
 from tpulm.progress import held_stderr
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-SETTINGS_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)  # the latter goes before the former
+SETTINGS_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)  # the latter takes precedence
 _PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is no Exception and has no name to import
 _SAMPLE: Final = "A 1, 가 \U000f0000"  # the last character is in no vocabulary
 _LARGEST_ID: Final = 10_000_000  # tables have a row for every id
@@ -77,7 +77,7 @@ class GivenSettings(_Given):
 
 
 def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> GivenSettings:
-    """Those of the files that are there. Raises DataError naming file and key for a value of another type."""
+    """The settings of those files that exist. Raises DataError naming file and key for a value of the wrong type."""
     values: dict[str, Any] = {}
     for name in names:
         if storage.exists(folder / name):
@@ -89,7 +89,7 @@ def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> Gi
 
 @contextlib.contextmanager
 def guarded(location: str, problem: str = "the tokenizers library cannot read it") -> Iterator[None]:
-    """Turn whatever the library raises inside the block into a DataError. What a panic prints is not shown."""
+    """Turn whatever the library raises inside the block into a DataError, and suppress what a panic prints."""
     with held_stderr() as held:
         try:
             yield

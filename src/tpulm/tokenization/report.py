@@ -28,7 +28,7 @@ _WORD = re.compile(r"\S+")  # as str.split() has it
 
 @dataclass(frozen=True)
 class ScriptCoverage:
-    """How the characters of one script are written. `whole`: within one token; `split`: over several tokens, as bytes."""
+    """How the characters of one script are encoded. `whole`: within one token; `split`: over several tokens, as bytes."""
 
     script: str
     characters: int
@@ -65,12 +65,12 @@ class CountedTokens(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """Tokens, an unknown one counted for every character it hides."""
+        """Tokens, where an unknown one counts once for each character it hides."""
         return self.tokens - self.unknown_tokens + self.hidden_characters
 
 
 class TextTally:
-    """What the texts have whoever cuts them up."""
+    """Counts that do not depend on the tokenizer."""
 
     def __init__(self) -> None:
         self.documents = self.words = self.text_bytes = 0
@@ -87,7 +87,7 @@ class TextTally:
 
 
 class TokenTally:
-    """What one tokenizer makes of the texts."""
+    """Counts of one tokenizer's tokens."""
 
     def __init__(self, tokenization: Tokenization):
         self._tokenization, self._encoder = tokenization, tokenization.plain()
@@ -124,10 +124,10 @@ class TokenTally:
         return CountedTokens(len(ids), len(hidden), sum(map(len, hidden)))
 
     def fit(self, texts: TextTally) -> Fit:
-        """To the texts, of which there is at least a word."""
+        """The fit to the texts, which must have at least one word."""
         tokens, characters = sum(length * count for length, count in self.lengths.items()), texts.characters.total()
         unknown = sum(count for character, count in self._unknown.items() if not character.isspace())
-        some = max(1, tokens)  # a tokenizer may drop all there is
+        some = max(1, tokens)  # a tokenizer may drop everything
         return Fit(
             vocab_size=self._tokenization.vocab_size,
             tokens_used=len(self._used),
@@ -203,7 +203,7 @@ class TokenizerReport(Fit):
     most_tokens: tuple[DocumentReport, ...]  # per character
 
     def summary_rows(self) -> list[tuple[str, str]]:
-        """(what, value), ready to be drawn."""
+        """(what, value), for display."""
         return [
             ("documents", f"{self.documents:,}"),
             ("words", f"{self.words:,}"),
@@ -283,8 +283,8 @@ def _most_tokens(documents: Iterable[DocumentReport], worst: int) -> list[Docume
     return sorted(found, key=lambda item: (-item.tokens / item.characters, item.number))[:worst]
 
 
-UNKNOWN_WARNING: Final = 0.02  # of the tokens; from here on the vocabulary does not quite fit
-UNKNOWN_REFUSED: Final = 0.3  # … and does not fit at all
+UNKNOWN_WARNING: Final = 0.02  # fraction of the tokens from which the vocabulary fits poorly
+UNKNOWN_REFUSED: Final = 0.3  # … and from which it does not fit at all
 _SHOWN = 8  # characters, and words
 _WORDS_TRIED = 20_000
 

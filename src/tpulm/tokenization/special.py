@@ -1,8 +1,8 @@
-"""The special tokens: what they are called, which ids they have, how they are found in somebody else's vocabulary.
+"""Special tokens: their names and ids, and how they are found in other people's vocabularies.
 
 A vocabulary trained here begins as Google's later ones do, and as the Korean BERT and ELECTRA ones do: [PAD]=0, [UNK]=1,
 [CLS]=2, [SEP]=3, [MASK]=4, then the [unusedN] slots, then text. (Google's English vocabularies have ninety-nine slots between
-[PAD] and [UNK]. Five fixed ids are easier to remember, and a slot taken into use later moves nothing.)
+[PAD] and [UNK]. Five fixed ids are easier to remember, and using a slot later moves nothing.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_slot(token: str) -> bool:
 
 
 def absent(vocabulary: Collection[str]) -> list[str]:
-    """Our names of the roles for which a vocabulary has no token of a usual name."""
+    """Our names for the roles that no usual name in the vocabulary fills."""
     return [
         token for token, names in zip(TOKENS, _NAMES.values(), strict=True) if not any(name in vocabulary for name in names)
     ]

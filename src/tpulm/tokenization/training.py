@@ -14,7 +14,7 @@ The same texts and settings give the same vocabulary every time, which the train
 
 Which characters get a token of their own: Chinese and Japanese corpora hold over ten thousand, most of them a handful of times.
 The most frequent ones first (ties by code point), as long as they occur at least `min_frequency` times and their tokens fit
-into half of the vocabulary. WordPiece, to which the rest is unknown, takes in any case as many as it needs to write 99 % of the
+into half of the vocabulary. WordPiece, to which the rest is unknown, always takes as many as it needs to write 99 % of the
 text. Unigram writes the rest in bytes.
 """
 
@@ -58,7 +58,7 @@ _BATCH_WORDS = 20_000  # given to a trainer at once
 _POLL_SECONDS = 0.2
 _CHARACTERS_HELD = 8_000_000  # of chunks, before the distinct ones are turned into words
 
-# Where pipelines begin a word, whatever else is there: all before a single space, two of them between letters and marks.
+# Where pipelines always begin a word: all before a single space, two of them between letters and marks.
 _SPACES = re.compile(r"(?<=\S)(?= \S)")
 _LETTERS, _MARKS = "A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3", r",.!?:;()\u3001\u3002\u300c\u300d\u2026"
 _SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS}])|(?<=[{_MARKS}])(?=[{_LETTERS}])")
@@ -87,7 +87,7 @@ def train(texts: Iterable[list[str]], config: TokenizerConfig, *, progress: Prog
 
 
 def _unreachable(words: Counter[str], config: TokenizerConfig, reached: int) -> ConfigError:
-    """The error that names a size which can be reached. A smaller vocabulary has a smaller alphabet, hence the trials."""
+    """An error that names a reachable size, found by trial since a smaller vocabulary has a smaller alphabet."""
     _, learn = _ALGORITHMS[config.algorithm]
     what = f"tokenizer.vocab_size {config.vocab_size:,} cannot be reached"
     while True:
@@ -275,7 +275,7 @@ def interruptible(words: Mapping[str, int], progress: Progress = SILENT) -> Iter
     for number, item in enumerate(words.items()):
         if number % 100_000 == 0:
             interrupt.check("no tokenizer was written yet")
-            progress.advance(0)  # a sign of life
+            progress.advance(0)  # shows that it is alive
         yield item
 
 
