@@ -110,7 +110,7 @@ def test_the_fingerprint_knows_the_analyser(made: Tokenization) -> None:
 
 
 def test_offsets_are_refused(made: Tokenization) -> None:
-    with pytest.raises(ConfigError, match="cuts texts into morphemes first"):
+    with pytest.raises(ConfigError, match="splits texts into morphemes first"):
         made.plain()
 
 
