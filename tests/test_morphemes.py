@@ -85,5 +85,5 @@ def test_a_classifier_of_it(tmp_path: Path) -> None:
     classifier.save_pretrained(tmp_path / "classifier")
     texts = [text for text, _ in examples]
     assert tpulm.Classifier(tmp_path / "classifier").predict(texts) == classifier.predict(texts)
-    with pytest.raises(ConfigError, match="cuts texts into morphemes first"):
+    with pytest.raises(ConfigError, match="splits texts into morphemes first"):
         tokenization.load(export).plain()

@@ -19,7 +19,7 @@ from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
 from tpulm.convert.continuing import beginning_of, starting_moments, starting_params, starting_point
 from tpulm.convert.huggingface import load_model, save_model, save_parts
 from tpulm.convert.importing import import_model
-from tpulm.convert.tensorbundle import open_bundle
+from tpulm.convert.tensorbundle import Bundle
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder, electra
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves
@@ -173,7 +173,7 @@ def test_each_moment_lands_in_its_leaf(bert_folder: Path):
         assert found.keys() == expected.keys()
         for name, array in expected.items():
             np.testing.assert_array_equal(found[name], array, err_msg=name, strict=True)
-    bundle = open_bundle(bert_folder.parent / "source" / "model.ckpt")
+    bundle = Bundle(bert_folder.parent / "source" / "model.ckpt")
     theirs = bundle["bert/embeddings/word_embeddings/adam_v"].read()
     np.testing.assert_array_equal(moments.nu.embeddings.tokens[:60], theirs)
     assert not moments.nu.embeddings.tokens[60:].any() and not moments.mu.masked_head.output_bias[60:].any(), "padding"
@@ -289,7 +289,7 @@ def test_a_vocabulary_that_was_rounded_up_further_is_cut(tmp_path: Path, importe
     settings, tokenizer = run_of(tmp_path / "model"), tokenization.load(tmp_path / "model")
     spec = bert.spec(settings.model, vocab_size=tokenizer.vocab_size, next_sentence=True)
     begin = beginning_of(tmp_path / "model", settings.model, spec, tokenizer, with_moments=True)
-    theirs = open_bundle(prefix)["bert/embeddings/word_embeddings"].read()
+    theirs = Bundle(prefix)["bert/embeddings/word_embeddings"].read()
     np.testing.assert_array_equal(begin.params.embeddings.tokens, theirs[:128])
 
 

@@ -179,7 +179,7 @@ def test_parameters_are_those_of_the_file(norm_position, next_sentence):
     head: Head = "next_sentence" if next_sentence else "masked"
     tree = spec(model, vocab_size=130, next_sentence=next_sentence)
     params = map_specs(lambda leaf: np.zeros(leaf.shape, np.float32), tree)
-    tensors = to_theirs(params, tree, names(model, head), vocab_size=130)
+    tensors = to_theirs(params, tree, names({"post": "bert", "pre": "megatron-bert"}[norm_position], tree), vocab_size=130)
     assert num_parameters(model, head, 130) == sum(tensor.size for tensor in tensors.values())
 
 

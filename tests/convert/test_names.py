@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tpulm.config import ModelConfig
-from tpulm.convert.heads import Head
 from tpulm.convert.names import head_in, names, tidy
 from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import DataError
 from tpulm.models.bert import spec
 from tpulm.nn.params import map_specs, named_leaves
 
+MODEL_TYPES = {"post": "bert", "pre": "megatron-bert"}
 VOCAB_SIZE = 57  # not a multiple of 128
 KINDS = [("post", False), ("post", True), ("pre", False), ("pre", True)]
 
@@ -26,10 +26,6 @@ def config(norm_position: Any = "post") -> ModelConfig:
     )
 
 
-def head(next_sentence: bool) -> Head:
-    return "next_sentence" if next_sentence else "masked"
-
-
 def model(norm_position: Any, next_sentence: bool) -> tuple[Any, Any]:
     tree = spec(config(norm_position), vocab_size=VOCAB_SIZE, next_sentence=next_sentence)
     random = np.random.default_rng(0)
@@ -38,19 +34,19 @@ def model(norm_position: Any, next_sentence: bool) -> tuple[Any, Any]:
 
 def exported(norm_position: Any = "post", next_sentence: bool = False) -> dict[str, np.ndarray]:
     tree, params = model(norm_position, next_sentence)
-    return to_theirs(params, tree, names(config(norm_position), head(next_sentence)), vocab_size=VOCAB_SIZE)
+    return to_theirs(params, tree, names(MODEL_TYPES[norm_position], tree), vocab_size=VOCAB_SIZE)
 
 
 def imported(tensors: Any, norm_position: Any = "post", next_sentence: bool = False) -> Any:
     tree = spec(config(norm_position), vocab_size=VOCAB_SIZE, next_sentence=next_sentence)
-    table = names(config(norm_position), head(next_sentence))
+    table = names(MODEL_TYPES[norm_position], tree)
     return from_theirs(tensors, tree, table, vocab_size=VOCAB_SIZE, origin="model.safetensors")
 
 
 @pytest.mark.parametrize(("norm_position", "next_sentence"), KINDS)
 def test_each_parameter_has_one_name_on_either_side(norm_position, next_sentence):
-    table = names(config(norm_position), head(next_sentence))
     tree = spec(config(norm_position), vocab_size=VOCAB_SIZE, next_sentence=next_sentence)
+    table = names(MODEL_TYPES[norm_position], tree)
     assert sorted(row.ours for row in table) == sorted(named_leaves(tree))
     assert len({row.theirs for row in table}) == len(table)
 
@@ -111,7 +107,7 @@ def test_old_names_repeats_and_buffers_are_tidied():
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
     old["bert.embeddings.position_ids"] = np.arange(9)[None]
     old["bert.pooler.dense.weight"], old["bert.pooler.dense.bias"] = np.zeros((12, 12)), np.zeros(12)
-    kept = tidy(old, origin="here")
+    kept = tidy(old, "bert", origin="here")
     assert kept.dropped == ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
     assert kept.tensors.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -121,7 +117,7 @@ def test_old_names_repeats_and_buffers_are_tidied():
 def test_the_pooler_stays_with_its_classifier():
     tensors = exported(next_sentence=True)
     assert head_in(tensors) == "next_sentence"
-    assert tidy(tensors, origin="here").tensors.keys() == tensors.keys()
+    assert tidy(tensors, "bert", origin="here").tensors.keys() == tensors.keys()
     assert head_in(exported()) == "masked"
 
 
@@ -129,4 +125,4 @@ def test_a_decoder_of_its_own_is_refused():
     tensors = exported()
     tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"] + 1
     with pytest.raises(DataError, match=r"here: cls\.predictions\.decoder\.weight differs from bert\.embeddings"):
-        tidy(tensors, origin="here")
+        tidy(tensors, "bert", origin="here")

@@ -12,7 +12,7 @@ import pytest
 
 import bundles
 from tpulm import storage
-from tpulm.convert.tensorbundle import Bundle, find_checkpoint, open_bundle
+from tpulm.convert.tensorbundle import Bundle, find_checkpoint
 from tpulm.errors import ConfigError, DataError
 
 TENSORS = {
@@ -43,7 +43,7 @@ def flip(path: Path, byte: int) -> None:
 @pytest.mark.parametrize("block_entries", [1, 4, 100])
 def test_what_was_written_is_read(tmp_path: Path, shards: int, restart_every: int, block_entries: int):
     prefix = bundles.write(tmp_path / "x", TENSORS, shards=shards, restart_every=restart_every, block_entries=block_entries)
-    bundle = open_bundle(prefix)
+    bundle = Bundle(prefix)
     assert list(bundle) == sorted(TENSORS) and len(bundle) == len(TENSORS)
     for name, array in TENSORS.items():
         assert bundle[name].shape == array.shape and bundle[name].dtype == array.dtype
@@ -52,14 +52,14 @@ def test_what_was_written_is_read(tmp_path: Path, shards: int, restart_every: in
 
 def test_a_thousand_names_that_begin_alike(tmp_path: Path):
     tensors = {f"encoder/layer_{index}/kernel": np.float32(index).reshape(1) for index in range(1000)}
-    bundle = open_bundle(bundles.write(tmp_path / "x", tensors, block_entries=50, restart_every=16))
+    bundle = Bundle(bundles.write(tmp_path / "x", tensors, block_entries=50, restart_every=16))
     assert {name: float(stored.read()[0]) for name, stored in bundle.items()} == {n: float(a[0]) for n, a in tensors.items()}
 
 
 def test_nothing_is_read_before_it_is_asked_for(prefix: Path):
     data = prefix.with_name(prefix.name + ".data-00000-of-00001")
     data.unlink()
-    bundle = open_bundle(prefix)
+    bundle = Bundle(prefix)
     assert bundle["a/kernel"].shape == (3, 4)
     with pytest.raises(
         DataError, match=r"tensor a/kernel \(byte 0\): the data file is not there.*Copy model.ckpt-7.data-00000"
@@ -72,7 +72,7 @@ def test_every_changed_byte_of_the_data_is_found(prefix: Path):
     whole = data.read_bytes()
     for byte in range(len(whole)):
         flip(data, byte)
-        bundle = open_bundle(prefix)
+        bundle = Bundle(prefix)
         with pytest.raises(
             DataError, match=r"\.data-00000-of-00001, tensor \S+ \(byte \d+\): its [\d,]+ bytes have the checks"
         ):
@@ -87,7 +87,7 @@ def test_every_changed_byte_of_the_index_s_blocks_is_found(prefix: Path):
     for byte in range(len(whole) - 48):
         flip(index, byte)
         with pytest.raises(DataError, match=r"\.index, byte [\d,]+: .*damaged"):
-            open_bundle(prefix)
+            Bundle(prefix)
         index.write_bytes(whole)
 
 
@@ -97,13 +97,13 @@ def test_every_cut_is_found(prefix: Path):
     for size in range(0, len(whole), 7):
         index.write_bytes(whole[:size])
         with pytest.raises(DataError, match=r"\.index, byte \d+: it does not end as the index of a checkpoint"):
-            open_bundle(prefix)
+            Bundle(prefix)
     index.write_bytes(whole)
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(
         DataError, match=r"tensor wide \(byte \d+\): its 72 bytes end at byte \d+, and the file has \d+: it was"
     ):
-        open_bundle(prefix)["wide"].read()
+        Bundle(prefix)["wide"].read()
 
 
 def test_a_damaged_footer_never_does_worse_than_say_so(prefix: Path):
@@ -112,7 +112,7 @@ def test_a_damaged_footer_never_does_worse_than_say_so(prefix: Path):
     for byte in range(len(whole) - 48, len(whole)):
         flip(index, byte)
         with contextlib.suppress(DataError):
-            assert list(open_bundle(prefix)) == sorted(TENSORS)  # the padding
+            assert list(Bundle(prefix)) == sorted(TENSORS)  # the padding
         index.write_bytes(whole)
 
 
@@ -120,7 +120,7 @@ def single(path: Path, entry: bytes, *, header: bytes | None = None, kind: int =
     entries = {b"": bundles.header(1) if header is None else header, b"x": entry}
     path.with_name(path.name + ".index").write_bytes(bundles.table(entries, kind=kind))
     path.with_name(path.name + ".data-00000-of-00001").write_bytes(b"\0" * 16)
-    return open_bundle(path)
+    return Bundle(path)
 
 
 def test_what_is_not_supported_is_refused_by_name(tmp_path: Path):
@@ -133,8 +133,8 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path):
         single(path, bundles.entry(7, (4,), 0, 0, data))["x"].read()
     with pytest.raises(DataError, match="big-endian"):
         single(path, bundles.entry(1, (4,), 0, 0, data), header=bundles.header(1, endianness=1))
-    with pytest.raises(DataError, match=r"its header is damaged \(field 2 is no number"):
-        single(path, bundles.entry(1, (4,), 0, 0, data), header=bundles.number(1, 1) + bundles.message(2, b"x"))
+    with pytest.raises(DataError, match="its header is damaged"):
+        single(path, bundles.entry(1, (4,), 0, 0, data), header=bundles.header(1)[:-1])
     with pytest.raises(DataError, match=r"says 16 bytes, and \[5\] of float32 are 20"):
         single(path, bundles.entry(1, (5,), 0, 0, data))["x"].read()
     with pytest.raises(DataError, match="tensor x: it is said to be in data file 3, of 1"):
@@ -181,14 +181,14 @@ def test_a_checkpoint_in_cloud_storage(gcs: object, prefix: Path):
         storage.write_atomic(f"gs://runs/bert/{file.name}", file.read_bytes())
     found = find_checkpoint(storage.as_path("gs://runs/bert"))
     assert found is not None and str(found) == "gs://runs/bert/model.ckpt-7"
-    for name, stored in open_bundle(found).items():
+    for name, stored in Bundle(found).items():
         np.testing.assert_array_equal(stored.read(), TENSORS[name])
 
 
 def test_a_checkpoint_written_by_tensorflow(real_data: Path):
     prefix = find_checkpoint(real_data / "fixtures" / "bert_tf1_checkpoint")
     assert prefix is not None
-    bundle = open_bundle(prefix)
+    bundle = Bundle(prefix)
     assert len(bundle) == 1 + 3 * 46 and sum(name.endswith("/adam_m") for name in bundle) == 46
     assert int(bundle["global_step"].read()) == 20
     assert bundle["bert/embeddings/word_embeddings"].shape == (15, 4)

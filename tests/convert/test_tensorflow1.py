@@ -18,7 +18,7 @@ import bundles
 from tpulm.config import ModelConfig
 from tpulm.convert import LoadedModel, load_model
 from tpulm.convert.importing import import_model
-from tpulm.convert.tensorbundle import find_checkpoint, open_bundle
+from tpulm.convert.tensorbundle import Bundle, find_checkpoint
 from tpulm.convert.tensorflow1 import Given, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import electra
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_google_s_code(real_data: Path, tmp_path: Path, torch: A
     assert imported.moments and imported.lowercase and not imported.dropped
     prefix = find_checkpoint(source)
     assert prefix is not None
-    tensors = {name: one.read() for name, one in open_bundle(prefix).items()}
+    tensors = {name: one.read() for name, one in Bundle(prefix).items()}
     assert_equal_tensors(stored(tmp_path / "out"), bundles.as_transformers(tensors))
     model = load_model(tmp_path / "out")
     compare(torch, tensors, json.loads((source / "bert_config.json").read_text()), model)
@@ -196,7 +196,7 @@ def test_the_moments_are_those_of_the_training_tree(make: Make, name: str):
 
 def test_a_config_says_how_many_heads(make: Make, tmp_path: Path):
     tensors = bundles.drawn(bundles.electra(size=24, small=16, embedding=12))
-    with pytest.raises(ConfigError, match=r"24 wide, which heads of 64 do not divide.*num_attention_heads.*--config"):
+    with pytest.raises(ConfigError, match=r"24 wide, which is no multiple of a head's 64.*num_attention_heads.*--config"):
         import_model(make(tensors), tmp_path / "out")
     import_model(make(tensors, {"num_attention_heads": 3}), tmp_path / "out")
     assert [load_model(tmp_path / "out" / half).config.num_heads for half in ("discriminator", "generator")] == [3, 1]
@@ -253,7 +253,7 @@ def test_checkpoints_of_other_models_are_refused(make: Make, tmp_path: Path):
 
 def test_a_bert_needs_its_config_and_every_checkpoint_its_vocabulary(make: Make, tmp_path: Path):
     prefix = make(bundles.drawn(bundles.bert(), moments=False))
-    with pytest.raises(ConfigError, match=r"no bert_config.json lies beside the checkpoint.*--config"):
+    with pytest.raises(ConfigError, match=r"no bert_config.json is beside the checkpoint.*--config"):
         import_model(prefix, tmp_path / "out")
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
     (prefix.parent / "vocab.txt").rename(tmp_path / "v.txt")
@@ -270,7 +270,7 @@ def test_a_vocabulary_of_another_model_is_refused(make: Make, tmp_path: Path):
     ):
         import_model(make(tensors, CONFIG, tokens=61), tmp_path / "out")
     imported = import_model(make(tensors, CONFIG, tokens=57), tmp_path / "out")
-    assert "the vocabulary has 57 tokens and the model 60: the last 3 stand for none" in imported.notes
+    assert "the vocabulary has 57 tokens and the model 60: the last 3 are unused" in imported.notes
     wide = bundles.drawn(bundles.bert(vocab=300), moments=False)
     with pytest.raises(DataError, match=r"the vocabulary has 60 tokens, and the model of .* 300"):
         import_model(make(wide, CONFIG | {"vocab_size": 300}), tmp_path / "other")

@@ -104,7 +104,7 @@ def _use(made: tokenization.Tokenization) -> None:
 
 def _read_tokenizer(path: Path) -> Callable[[], Any]:
     def read() -> None:
-        if path.suffix != ".txt":
+        if path.suffix == ".json":
             tokenization.vocab_size_of(path)
         _use(tokenization.load(path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import math
 import re
@@ -15,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tpulm import tokenization
 from tpulm.config import SourceConfig
-from tpulm.errors import DataError
-from tpulm.tokenization import Comparison, TextSample, Tokenization
-from tpulm.tokenization.candidates import Candidate
-from tpulm.tokenization.comparison import PERCENTILES, Overlap
+from tpulm.errors import ConfigError, DataError, StorageError
+from tpulm.progress import Silent
+from tpulm.tokenization import Comparison, TextSample, Tokenization, comparison, load_candidates, save
+from tpulm.tokenization.comparison import PERCENTILES, Candidate, Overlap, Reservoir
 from tpulm.tokenization.comparison_report import contrast_tables, page, tables
 from tpulm.tokenization.contrasts import Contrast, Piece
 
@@ -198,3 +200,249 @@ def test_published_vocabularies_in_one_command(real_data: Path, tmp_path: Path):
     assert english.tokens_per_character > 2 * korean.tokens_per_character  # it breaks syllables into letters
     assert english.unknown_words > 0.2 > 0.02 > korean.unknown_words > other.unknown_words
     assert math.isclose(sample.read_bytes, 100_000, rel_tol=0.01)
+
+
+# -- naming the tokenizers --
+
+
+CASED = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\ncafe\ncafé\n"
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.said.append(message)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, trained: dict[str, Tokenization]) -> Path:
+    """Tokenizers x/ko and x/ja, an export, work folders of runs, two vocabularies."""
+    save(trained["wordpiece"], tmp_path / "x" / "ko" / "tokenizer")
+    save(trained["bpe"], tmp_path / "x" / "ja" / "tokenizer")
+    save(trained["unigram"], tmp_path / "y" / "ja" / "export")
+    save(trained["unigram"], tmp_path / "x" / "tokenizer")
+    save(trained["bpe"], tmp_path / "x" / "export")
+    for workdir, name, algorithm in (("z", "korean-bert", "unigram"), ("unnamed", "run", "bpe")):
+        save(trained[algorithm], tmp_path / workdir / "tokenizer")
+        save(trained[algorithm], tmp_path / workdir / "export" / "discriminator")
+        (tmp_path / workdir / "run.json").write_text(json.dumps({"name": name}))
+    for name, text in (("one", CASED), ("two", CASED + "two\n"), ("z/one", CASED)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def labels(folder: Path, *given: str) -> list[str]:
+    prefix = [text if "=" in text else f"{folder}/{text}" for text in given]
+    return [candidate.label for candidate in load_candidates([text.replace("@", f"{folder}/") for text in prefix])]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("x/ko", "x/ja"), ["ko", "ja"]),
+        (("x/ko", "x/ja", "y/ja/export"), ["ko", "@x/ja", "@y/ja/export"]),
+        (("z", "z/one/vocab.txt"), ["korean-bert", "one"]),
+        (("z/tokenizer/tokenizer.json", "two"), ["korean-bert", "two"]),
+        (("unnamed", "z/export/discriminator"), ["unnamed", "korean-bert"]),
+        (("x/ko/tokenizer/tokenizer.json", "two/vocab.txt"), ["ko", "two"]),
+        (("one/vocab.txt", "two/vocab.txt", "x/ja"), ["one", "two", "ja"]),
+        (("one", "one:uncased", "two/vocab.txt:whole_cjk"), ["@one", "@one:uncased", "two"]),
+        (("x", "x/export"), ["@x", "@x/export"]),
+        (("mine=@x/ko", "x/ja"), ["mine", "ja"]),
+        (("ja=@x/ko", "x/ja"), ["ja", "@x/ja"]),
+    ],
+)
+def test_labels_are_short_and_unique(folder: Path, given: tuple[str, ...], expected: list[str]):
+    assert labels(folder, *given) == [name.replace("@", f"{folder}/") for name in expected]
+
+
+def test_settings_are_those_of_the_text(folder: Path):
+    cased, uncased, lower = load_candidates([f"{folder}/one{settings}" for settings in ("", ":uncased", ":lowercase")])
+    words = [
+        [one.tokenization.token(index) for index in one.tokenization.encode(["The Café"]).ids]
+        for one in (cased, uncased, lower)
+    ]
+    assert words == [["The", "[UNK]"], ["the", "cafe"], ["the", "café"]]
+
+
+def test_a_path_may_have_the_signs(tmp_path: Path):
+    for name in ("a=b", "c:uncased"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text(CASED + name, encoding="utf-8")
+    one, other = load_candidates([f"{tmp_path}/a=b", f"{tmp_path}/c:uncased"])
+    assert (one.label, other.label) == ("a=b", "c:uncased")
+    assert [one.tokenization.token(index) for index in other.tokenization.encode(["The"]).ids] == ["The"]
+
+
+def test_gpt2_files(folder: Path, tmp_path: Path):
+    words = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    gpt2 = tmp_path / "gpt2"
+    gpt2.mkdir()
+    (gpt2 / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}), "utf-8")
+    (gpt2 / "merges.txt").write_text("#version: 0.2\n")
+    (gpt2 / "config.json").write_text('{"eos_token_id": 0}')
+    tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate([*words, "two"])}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    other = tmp_path / "other"
+    other.mkdir()
+    tokenizer.save(str(other / "tokenizer.json"))
+    (other / "config.json").write_text('{"eos_token_id": 0}')
+    found = load_candidates([str(gpt2), str(other), f"{folder}/one"])
+    assert [one.tokenization.encode(["ab"]).lengths.tolist() for one in found[:2]] == [[2], [2]]
+
+
+def test_an_uncased_one_without_the_setting_is_pointed_out(tmp_path: Path, folder: Path):
+    (tmp_path / "low.txt").write_text(CASED.replace("The\n", ""), encoding="utf-8")
+    notes = Notes()
+    load_candidates([f"{tmp_path}/low.txt", f"{folder}/one"], progress=notes)
+    assert len(notes.said) == 1 and f"{tmp_path}/low.txt:uncased" in notes.said[0]
+    notes = Notes()
+    load_candidates([f"{tmp_path}/low.txt:uncased", f"{folder}/one"], progress=notes)
+    assert not notes.said
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((), "needs two tokenizers"),
+        (("@one",), "needs two tokenizers"),
+        (("@one", "@one"), "are the same tokenizer"),
+        (("@one", "a=@one"), "are the same tokenizer"),
+        (("@one", "@one/vocab.txt"), "are the same tokenizer"),
+        (("@one", "@one:uncasd"), "no setting 'uncasd'.*Did you mean 'uncased'"),
+        (("@one", "@x/ko:uncased"), "only a vocab.txt takes settings"),
+        (("a=@one", "a=@two"), "two tokenizers are named 'a'"),
+        (("@one", "@tow"), "no file or folder .*/tow"),
+        (("@one", "@x/kko"), "Did you mean 'ko'"),
+        (("@one", ""), "names no tokenizer"),
+        (("@one", "s3://bucket/x"), "local or gs://"),
+    ],
+)
+def test_mistakes(folder: Path, given: tuple[str, ...], message: str):
+    with pytest.raises(ConfigError, match=message):
+        load_candidates([text.replace("@", f"{folder}/") for text in given])
+
+
+def test_a_folder_without_a_tokenizer(folder: Path):
+    with pytest.raises(StorageError, match="holds no tokenizer"):
+        load_candidates([f"{folder}/one", f"{folder}/y"])
+
+
+# -- speed --
+
+
+def test_the_median_of_what_the_clock_says(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
+    now, steps = 0.0, iter([1.0, 2.0, 5.0, 4.0, 3.0, 9.0])  # bulk and library in turns: 1, 5, 3 and 2, 4, 9 seconds
+    reads = 0
+
+    def clock() -> float:
+        nonlocal now, reads
+        reads += 1
+        now += next(steps) if reads % 2 == 0 else 100.0
+        return now
+
+    monkeypatch.setattr(comparison.time, "perf_counter", clock)
+    [found] = comparison.measure_speed([made], ["xyz" * 1_000], repetitions=3)
+    assert (found.bulk, found.library) == pytest.approx((0.003 / 3.0, 0.003 / 4.0))
+
+
+def test_every_repetition_is_cold_and_in_turns(trained: dict[str, Tokenization], monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[str, int]] = []
+    kept: list[Tokenization] = []  # so that no id is given twice
+    encode = Tokenization.encode
+
+    def spy(self: Tokenization, texts: list[str]) -> object:
+        if texts:
+            seen.append((self.algorithm, id(self)))
+            kept.append(self)
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenization, "encode", spy)
+    found = comparison.measure_speed([trained["wordpiece"], trained["bpe"]], ["some text"] * 10, repetitions=3)
+    assert [name for name, _ in seen] == ["WordPiece", "BPE", "BPE", "WordPiece", "WordPiece", "BPE"]
+    assert len({one for _, one in seen}) == 6
+    assert all(one.bulk > 0 and one.library > 0 for one in found)
+
+
+# -- how much of which file is read --
+
+
+def read(sample: TextSample) -> list[str]:
+    return [text for documents in sample for text in documents]
+
+
+@pytest.fixture
+def two_files(tmp_path: Path) -> Path:
+    """Two files of 10-byte lines, the second three times as long."""
+    for name, lines in (("a.txt", 100), ("b.txt", 300)):
+        (tmp_path / name).write_text("".join(f"{name} {number:03d}\n" for number in range(lines)))
+    return tmp_path
+
+
+def test_all_of_it(two_files: Path):
+    sample = TextSample([SourceConfig(path=str(two_files))], 10**6)
+    texts = read(sample)
+    assert len(texts) == 400 and texts[100] == "b.txt 000"
+    assert sample.is_whole and sample.read_bytes == 400 * 9
+    assert str(sample) == "all text of 2 files, 3,600 bytes"
+    assert sample.expected_bytes == 4_000
+
+
+def test_of_each_file_its_share(two_files: Path):
+    sample = TextSample([SourceConfig(path=str(two_files))], 400)
+    texts = read(sample)
+    assert [sum(text.startswith(name) for text in texts) for name in ("a", "b")] == [12, 33]  # 9 bytes each of 100 and 300
+    assert texts[0] == "a.txt 000" and texts[12] == "b.txt 000"
+    assert not sample.is_whole and sample.read_bytes == 45 * 9
+    assert str(sample) == "405 bytes of 2 files: the beginning of each, not a random sample"
+
+
+def test_what_a_small_file_leaves_goes_to_the_next(tmp_path: Path):
+    """A file may hold less text than its size tells: here it is blank lines."""
+    (tmp_path / "a.txt").write_text(" \n" * 500)
+    (tmp_path / "b.txt").write_text("bbb\n" * 250)
+    sample = TextSample([SourceConfig(path=str(tmp_path / name)) for name in ("a.txt", "b.txt")], 600)
+    assert set(read(sample)) == {"bbb"} and sample.read_bytes == 600
+
+
+def test_compressed_text_is_longer_than_its_file(tmp_path: Path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"some words\n" * 10_000))
+    sample = TextSample([SourceConfig(path=str(tmp_path))], 50_000)
+    assert sample.expected_bytes == 50_000
+    assert len(read(sample)) == 5_000
+
+
+def test_slices_are_small_and_a_document_too_long_is_cut(two_files: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(comparison, "_SLICE_BYTES", 50)
+    monkeypatch.setattr(comparison, "LONGEST_DOCUMENT", 5)
+    sample = TextSample([SourceConfig(path=str(two_files / "a.txt"))], 10**6)
+    slices = list(sample)
+    assert [len(documents) for documents in slices] == [10] * 10
+    assert {text for documents in slices for text in documents} == {"a.txt"}
+    assert sample.cut_documents == 100 and not sample.is_whole
+    assert "of 100 documents only the first 5 characters" in str(sample)
+
+
+def test_fields_and_formats(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"body": "one two"}\n{"body": "three"}\n')
+    assert read(TextSample([SourceConfig(path=str(tmp_path), text_field="body")], 1_000)) == ["one two", "three"]
+
+
+def test_a_missing_file_is_said_with_its_neighbour(two_files: Path):
+    with pytest.raises(ConfigError, match=r"no file or folder .*aa\.txt.*Did you mean 'a\.txt'"):
+        TextSample([SourceConfig(path=str(two_files / "aa.txt"))], 1_000)
+
+
+def test_a_reservoir_keeps_a_fair_choice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(comparison, "_SLICE_BYTES", 10)
+    reservoir = Reservoir(100)
+    for number in range(1_000):
+        reservoir.add([str(number)])
+    kept = [int(text) for text in reservoir.texts()]
+    assert len(set(kept)) == 10 and 200 < sum(kept) / 10 < 800
+    few = Reservoir(100)
+    few.add(["a", "b"])
+    assert few.texts() == ["a", "b"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tpulm.tokenization import Tokenization
-from tpulm.tokenization.contrasts import Contrast, Contrasts
-from tpulm.tokenization.tally import TokenTally
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tpulm.tokenization import Tokenization, load
+from tpulm.tokenization.comparison import Overlap, overlap
+from tpulm.tokenization.contrasts import Contrast, Contrasts, Form, forms
+from tpulm.tokenization.report import TokenTally
 
 
 def contrasts(made: dict[str, Tokenization], texts: list[str], count: int) -> tuple[Contrast, ...]:
@@ -91,3 +95,73 @@ def test_a_long_document_is_cut_into_passages(two: dict[str, Tokenization]):
 
 def test_none_are_asked_for(trained: dict[str, Tokenization]):
     assert contrasts(trained, [SPREAD], 0) == ()
+
+
+# -- tokens as text --
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"]
+
+
+def loaded(tokenizer: Tokenizer, path: Path) -> Tokenization:
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIAL[:5]])
+    tokenizer.save(str(path))
+    return load(path)
+
+
+def signed(word: str) -> str:
+    """As byte-level vocabularies write it: by the library itself."""
+    return "".join(part for part, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(word))
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> dict[str, dict[int, Form]]:
+    """The same vocabulary in three spellings: "the" and "영화" begin words, "ing" and "는" go on."""
+    words, parts = ["the", "영화"], ["ing", "는"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *words, *(f"##{part}" for part in parts), "##"]), "utf-8")
+    byte_level = [*SPECIAL, *(signed(f" {word}") for word in words), *map(signed, parts), signed("영")[:2], signed(" ")]
+    bpe = Tokenizer(models.BPE({word: index for index, word in enumerate(byte_level)}, []))
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    pieces = [*SPECIAL, *(f"▁{word}" for word in words), *parts, "▁", "<0xEC>"]
+    unigram = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 1, False))
+    return {
+        "wordpiece": forms(load(tmp_path / "vocab.txt")),
+        "bpe": forms(loaded(bpe, tmp_path / "bpe.json")),
+        "unigram": forms(loaded(unigram, tmp_path / "unigram.json")),
+    }
+
+
+COMMON_WORDS = {Form("the", True), Form("영화", True), Form("ing", False), Form("는", False)}
+
+
+def test_signs_are_gone_and_places_stay(three: dict[str, dict[int, Form]]):
+    assert set(three["wordpiece"].values()) == COMMON_WORDS | {Form("##", True)}  # two signs of a number are a word
+    assert set(three["bpe"].values()) == COMMON_WORDS | {Form("영".encode()[:2], False), Form(" ", False)}
+    assert set(three["unigram"].values()) == COMMON_WORDS | {Form(" ", False), Form(b"\xec", False)}
+
+
+def test_special_tokens_and_slots_have_none(three: dict[str, dict[int, Form]]):
+    assert all(min(found) == len(SPECIAL) for found in three.values())
+
+
+def test_overlap_by_hand(three: dict[str, dict[int, Form]]):
+    wordpiece, bpe = (frozenset(three[name].values()) for name in ("wordpiece", "bpe"))
+    assert overlap(wordpiece, bpe) == Overlap(4, 4 / 5, 4 / 7)
+    assert overlap(bpe, wordpiece) == Overlap(4, 4 / 6, 4 / 7)
+    assert overlap(bpe, bpe) == Overlap(6, 1.0, 1.0)
+    assert overlap(frozenset(), bpe).share == 0.0
+
+
+def test_place_matters():
+    assert overlap({Form("a", True)}, {Form("a", False)}).both == 0
+
+
+def test_forms_of_trained_ones_write_the_text_again(trained: dict[str, Tokenization]):
+    for name in ("bpe", "unigram"):
+        made = trained[name]
+        known = forms(made)
+        found = b""
+        for index in made.encode(["a was 영화는 good"]).ids.tolist():
+            form = known[index]
+            found += b" " * form.begins_word + (form.text if isinstance(form.text, bytes) else form.text.encode())
+        assert found.decode().strip() == "a was 영화는 good"

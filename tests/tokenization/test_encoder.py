@@ -18,7 +18,7 @@ from packaging.version import Version
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tpulm.config import TokenizerConfig
-from tpulm.tokenization import Encoded, Tokenization, byte_level, encode, pipelines, special
+from tpulm.tokenization import Encoded, Tokenization, encode, pipelines, special
 from tpulm.tokenization.pipelines import unigram_words
 
 
@@ -226,7 +226,7 @@ def random_texts(count: int, seed: int) -> list[str]:
 
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-BYTES = byte_level.CHARACTERS
+BYTES = pipelines.BYTE_CHARACTERS
 
 
 def elsewhere(model: models.Model, pre_tokenizer: pre_tokenizers.PreTokenizer) -> Tokenization:

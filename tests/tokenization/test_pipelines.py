@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from tpulm import tokenization
 from tpulm.config import TokenizerConfig
-from tpulm.tokenization import pipelines
+from tpulm.tokenization import Tokenization, pipelines
+from tpulm.tokenization.pipelines import without_surrogates
+from tpulm.tokenization.special import TOKENS, locate
 
 
 def words(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -45,3 +48,65 @@ def test_unigram_words_end_at_punctuation_and_lines(text: str, expected: list[st
 def test_byte_level_words_are_gpt2s():
     assert words(pipelines.bpe(TokenizerConfig()), "it's 12 a!") == ["it", "'s", "Ġ12", "Ġa", "!"]
     assert words(pipelines.bpe(TokenizerConfig(lowercase=True, strip_accents=True)), "É") == ["e"]
+
+
+# -- special tokens' names as ordinary text --
+
+
+NAMES = [*TOKENS, "[unused0]", "[unused1]", "[unused7]", "a[MASK]b", "the [SEP] cat", "[CLS][SEP]", "<0x41>", "<0xE3><0x81>"]
+
+
+def test_names_in_the_text_give_no_special_id(made: Tokenization):
+    reserved = set(made.special) - {made.special.unknown}  # WordPiece has seen no "["
+    for name in NAMES:
+        ids = made.encode([name]).ids.tolist()
+        assert ids and not reserved & set(ids), (name, [made.token(index) for index in ids])
+        if made.algorithm != "WordPiece":
+            assert made.decode(ids) == name
+
+
+def test_names_in_one_text_are_recognized_where_that_is_asked_for(made: Tokenization):
+    special = made.special
+    ids = made.encode_one("the [MASK] cat")
+    assert ids[0] == special.cls and ids[-1] == special.sep and ids.count(special.mask) == 1
+    assert special.mask not in made.encode_one("the [MASK] cat", special_tokens=False)
+
+
+def word_level() -> Tokenization:
+    """An imported tokenizer whose model knows the names as words, and has an added word that is not special."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "[unused0]", "a", "b"]
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word in words[:5]])
+    return Tokenization(tokenizer, locate(tokenizer.get_vocab(), "words"))
+
+
+def test_a_model_that_knows_the_names_as_words():
+    made = word_level()
+    unknown = made.special.unknown
+    assert made.encode(["a <mask> b", "<s> <pad>", "[unused0] <unk>"]).ids.tolist() == [6, unknown, 7, *[unknown] * 4]
+    assert made.encode_one("a <mask> b").count(made.special.mask) == 1
+
+
+def test_added_words_that_are_not_special_keep_their_ids():
+    tokenizer = Tokenizer.from_str(word_level().canonical_json)
+    tokenizer.add_tokens(["New York"])
+    tokenizer.add_special_tokens(["<late>"])
+    tokenizer.add_tokens(["Rio"])
+    made = Tokenization(tokenizer, locate(tokenizer.get_vocab(), "words"))
+    new_york, late, rio = (tokenizer.token_to_id(token) for token in ("New York", "<late>", "Rio"))
+    assert (new_york, late, rio) == (8, 9, 10)
+    assert made.encode(["a New York Rio b <late>"]).ids.tolist() == [6, new_york, rio, 7, made.special.unknown]
+
+
+def test_plain_copies_leave_the_original_alone(made: Tokenization):
+    before = made.canonical_json
+    made.encode(["the [MASK]"])
+    tokenization.report(made, [["the [MASK]"]])
+    assert made.canonical_json == before
+
+
+@pytest.mark.parametrize("text", ["", "a", "가\ud800", "\udc00\ud800", "👍"])
+def test_surrogates_only_are_replaced(text: str):
+    replaced = without_surrogates(text)
+    assert replaced == "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)

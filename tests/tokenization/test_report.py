@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-from made_up import batches
+import re
+import sys
+from pathlib import Path
 
+import pytest
+from hypothesis import HealthCheck, given, settings
+from made_up import batches, troublesome_text
+
+from tpulm import tokenization
 from tpulm.errors import DataError
 from tpulm.tokenization import Tokenization, TokenizerReport, report
-from tpulm.tokenization.report import DOCUMENT_HEADER, SCRIPT_HEADER
-from tpulm.tokenization.tally import ScriptCoverage
+from tpulm.tokenization.report import DOCUMENT_HEADER, SCRIPT_HEADER, Fit, ScriptCoverage, TextTally, TokenTally, script_of
 
 
 def by_script(found: TokenizerReport) -> dict[str, ScriptCoverage]:
@@ -74,3 +79,126 @@ def test_rows_are_ready_to_be_drawn(made: Tokenization, texts: list[str]):
 def test_no_text_is_an_error(made: Tokenization, nothing: list[list[str]]):
     with pytest.raises(DataError, match="no text to report on"):
         report(made, nothing)
+
+
+# -- counts of one tokenizer --
+
+
+def fit(made: Tokenization, texts: list[str]) -> Fit:
+    text_tally, token_tally = TextTally(), TokenTally(made)
+    for text in texts:
+        text_tally.add(text)
+    token_tally.add(texts)
+    return token_tally.fit(text_tally)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "tokens", "characters"),
+    [
+        ("the was", 0, 0, 0),
+        ("the 龘 was", 1, 1, 1),
+        ("龘漢the 龘 was.龘.", 3, 4, 4),  # a Han character is a token of its own; the first word has two, the last one
+        (" \u3000龘\t\n", 1, 1, 1),
+    ],
+)
+def test_a_word_is_unknown_that_has_an_unknown_token(
+    trained: dict[str, Tokenization], text: str, words: int, tokens: int, characters: int
+):
+    found = fit(trained["wordpiece"], [text])
+    assert found.unknown_tokens == tokens
+    assert found.unknown_words == words / len(text.split())
+    assert found.unknown_characters == characters / len("".join(text.split()))
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=troublesome_text)
+def test_any_text_counted_character_by_character(trained: dict[str, Tokenization], text: str):
+    """Tokens may begin, end or lie in blanks."""
+    for made in trained.values():
+        if not text.split():
+            return
+        encoding = made.plain().encode(text, add_special_tokens=False)
+        unknown = {
+            place
+            for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+            if index == made.special.unknown
+            for place in range(start, stop)
+        }
+        words = [not unknown.isdisjoint(range(*word.span())) for word in re.finditer(r"\S+", text)]
+        characters = len("".join(text.split()))
+        found = fit(made, [text])
+        assert found.unknown_words == sum(words) / len(text.split())
+        assert found.unknown_characters == sum(not text[one].isspace() for one in unknown) / characters
+        assert (found.tokens, found.unknown_tokens) == (len(encoding.ids), encoding.ids.count(made.special.unknown))
+        assert sum(item.characters for item in found.scripts) == characters
+
+
+def test_every_character_is_in_one_column(made: Tokenization, texts: list[str]):
+    for item in fit(made, [*texts[:200], "龘 👍🏽 é"]).scripts:
+        assert item.characters == item.whole + item.split + item.unknown and min(item.whole, item.split, item.unknown) >= 0
+
+
+# -- scripts --
+
+
+@pytest.mark.parametrize(
+    ("characters", "script"),
+    [
+        ("aZéßÅＡªﬁ𝐀ⅷ"[:-1], "Latin"),
+        ("가힣ㄱᄀ", "Hangul"),
+        ("漢字豈々"[:-1], "Han"),
+        ("ひらがな", "Hiragana"),
+        ("カタカナｶー", "Katakana"),
+        ("Жя", "Cyrillic"),
+        ("αΩ", "Greek"),
+        ("ا", "Arabic"),
+        ("ไ", "Thai"),
+        ("09٣½①", "digits"),
+        ("\u0301\u3099", "marks"),
+        ("!。「", "punctuation"),
+        ("+$😀▁", "symbols"),
+        ("\x00\u200d\ue000\u0378", "other"),
+    ],
+)
+def test_scripts_by_name(characters: str, script: str):
+    assert {script_of(character) for character in characters} == {script}
+
+
+def test_every_character_has_one():
+    assert all(script_of(chr(code)) for code in range(sys.maxunicode + 1))
+
+
+# -- unknown tokens --
+
+
+KNOWN = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##a", "##b", "."]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> tokenization.Tokenization:
+    (tmp_path / "vocab.txt").write_text("\n".join(KNOWN))
+    return tokenization.load(tmp_path / "vocab.txt")
+
+
+def test_unknown_tokens_with_their_characters_and_words(tokenizer: tokenization.Tokenization):
+    found = tokenization.count_unknown(tokenizer, iter([["ab zz .", "zz a"], ["xb zz"]]))
+    assert (found.tokens, found.unknown) == (8, 4)  # a ##b zz . zz a xb zz
+    assert found.characters == ("z", "x")
+    assert found.words == ("zz", "xb")
+    assert str(found) == "50.0% of the text's tokens are unknown (characters z x; words zz, xb)"
+
+
+def test_text_that_is_known(tokenizer: tokenization.Tokenization):
+    assert tokenization.count_unknown(tokenizer, [["ab ba."]]) == (5, 0, (), ())
+    assert tokenization.count_unknown(tokenizer, []).fraction == 0.0
+
+
+def test_korean_with_an_english_vocabulary(real_data: Path):
+    import gzip
+    from itertools import islice
+
+    english = tokenization.load(real_data / "vocab" / "bert_base_uncased_vocab.txt")
+    with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
+        found = tokenization.count_unknown(english, [list(islice(stream, 2_000))])
+    assert found.fraction > tokenization.UNKNOWN_REFUSED
+    assert "영화" in found.words and "이" in found.characters

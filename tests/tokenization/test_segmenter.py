@@ -110,7 +110,7 @@ def test_the_fingerprint_knows_the_analyser(made: Tokenization) -> None:
 
 
 def test_offsets_are_refused(made: Tokenization) -> None:
-    with pytest.raises(ConfigError, match="cuts texts into morphemes first"):
+    with pytest.raises(ConfigError, match="splits texts into morphemes first"):
         made.plain()
 
 
@@ -175,5 +175,5 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         RunConfig.model_validate(morphemes | causal)
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
     tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path)
-    with pytest.raises(ConfigError, match="says itself how texts are cut"):
+    with pytest.raises(ConfigError, match="splits texts in another way by its own settings"):
         tokenization.load(tmp_path / "tokenizer.json", TokenizerConfig(morphemes="mecab"))

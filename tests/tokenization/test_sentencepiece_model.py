@@ -106,16 +106,16 @@ def test_it_is_saved_as_any_other(model: tuple[Path, Tokenization], tmp_path: Pa
     tokenization.save(ours, tmp_path / "t")
     again = tokenization.load(tmp_path / "t")
     assert again.fingerprint == ours.fingerprint
-    assert tokenization.vocab_size_of(model[0]) == ours.vocab_size == tokenization.vocab_size_of(tmp_path / "t")
+    assert again.vocab_size == ours.vocab_size
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model_type": "char"}, "cuts text into characters"),
-        ({"model_type": "word"}, "cuts text into words"),
-        ({"model_type": "bpe", "user_defined_symbols": ["<x>"]}, "symbols of its user's own (<x>)"),
-        ({"model_type": "bpe", "treat_whitespace_as_suffix": True}, "writes spaces otherwise than before words"),
+        ({"model_type": "char"}, "splits text into characters"),
+        ({"model_type": "word"}, "splits text into words"),
+        ({"model_type": "bpe", "user_defined_symbols": ["<x>"]}, "user-defined symbols (<x>)"),
+        ({"model_type": "bpe", "treat_whitespace_as_suffix": True}, "marks spaces after words or not at all"),
     ],
 )
 def test_kinds_that_have_no_like(tmp_path: Path, options: dict[str, Any], message: str):

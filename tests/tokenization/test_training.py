@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import os
 import random
 import re
 import subprocess
 import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from made_up import ALGORITHMS, VOCAB_SIZES, batches, make_texts
-from tokenizers import Tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import ALGORITHMS, VOCAB_SIZES, batches, in_order, make_texts, troublesome_text
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tpulm import tokenization
 from tpulm.config import TokenizerConfig
-from tpulm.errors import ConfigError, DataError
+from tpulm.errors import ConfigError, DataError, Stopped
 from tpulm.progress import Silent
-from tpulm.tokenization import Tokenization
+from tpulm.runtime import interrupt
+from tpulm.tokenization import Tokenization, pipelines, training
+from tpulm.tokenization.pipelines import SPACE, without_surrogates
 from tpulm.tokenization.special import TOKENS, TRAINED
+from tpulm.tokenization.training import (
+    BYTES,
+    Unreached,
+    check_reached,
+    choose_alphabet,
+    count_characters,
+    count_words,
+    interruptible,
+    learn_bpe,
+    learn_wordpiece,
+    most_frequent,
+    run_trainer,
+)
 
 
 def config(algorithm: str, **settings: object) -> TokenizerConfig:
@@ -144,3 +167,279 @@ def test_settings_are_in_the_file(algorithm: str):
     for pair in (("CAFÉ Ärger", "cafe arger"), ("영화", "\u110b\u1167\u11bc\u1112\u116a")):  # the latter: the same, decomposed
         one, other = (stock.encode(text, add_special_tokens=False).ids for text in pair)
         assert one == other and made.special.unknown not in one
+
+
+# -- the alphabet --
+
+
+COUNTS = {"a": 500, "b": 300, "c": 150, "d": 45, "e": 4, "f": 1}
+
+
+def chosen(vocab_size: int, *, tokens: int = 1, reserved: int = 5, min_frequency: int = 2, least_coverage: float = 0.99) -> str:
+    found = choose_alphabet(
+        COUNTS,
+        dict.fromkeys(COUNTS, tokens),
+        vocab_size=vocab_size,
+        reserved=reserved,
+        min_frequency=min_frequency,
+        least_coverage=least_coverage,
+    )
+    assert found.coverage == pytest.approx(sum(COUNTS[character] for character in found.characters) / 1_000)
+    return "".join(sorted(found.characters))
+
+
+def test_rare_characters_are_left_out():
+    assert chosen(100) == "abcde"
+    assert chosen(100, min_frequency=1) == "abcdef"
+    assert chosen(100, min_frequency=5) == "abcd"
+
+
+def test_half_of_the_room_unless_the_text_needs_more():
+    assert chosen(5 + 6, least_coverage=0.0) == "abc"
+    assert chosen(5 + 12, tokens=2, least_coverage=0.0) == "abc"
+    assert chosen(5 + 6) == "abcd"
+
+
+def test_ties_go_by_code_point():
+    counts = dict.fromkeys("zyxw", 10)
+    found = choose_alphabet(counts, dict.fromkeys(counts, 1), vocab_size=4, reserved=0, min_frequency=1, least_coverage=0.0)
+    assert found.characters == {"w", "x"}
+
+
+def test_too_small_an_alphabet_names_the_least_possible():
+    with pytest.raises(ConfigError, match=r"vocab_size 8 is too small.*4 characters.*99%.*least possible is 9;"):
+        chosen(8)
+    assert chosen(9) == "abcd"
+
+
+def test_characters_are_counted_with_their_words():
+    assert count_characters([("aab", 2), ("b", 3)]) == {"a": 4, "b": 5}
+
+
+# -- running a trainer --
+
+
+def test_words_count_as_often_as_said():
+    tokenizer = Tokenizer(models.BPE())
+    run_trainer(tokenizer, trainers.BpeTrainer(vocab_size=4, show_progress=False), {"ab": 3, "bc": 5})
+    assert tokenizer.get_vocab() == {"a": 0, "b": 1, "c": 2, "bc": 3}
+
+
+def test_no_batch_is_large_however_frequent_a_word():
+    class Recording:
+        def train_from_iterator(self, batches: Iterable[list[str]], _: object) -> None:
+            for batch in batches:
+                sizes.append(len(batch))
+                seen.update(batch)
+
+    sizes: list[int] = []
+    seen: Counter[str] = Counter()
+    words = {"b": 100_001, "a": 2, "c": 1}
+    run_trainer(Recording(), trainers.BpeTrainer(), words)  # pyright: ignore[reportArgumentType]
+    assert seen == words and max(sizes) <= 20_000
+
+
+def test_the_librarys_failure_is_raised_here():
+    with pytest.raises(TypeError):
+        run_trainer(Tokenizer(models.BPE()), trainers.BpeTrainer(show_progress=False), {5: 1})  # pyright: ignore[reportArgumentType]
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]):
+    run_trainer(Tokenizer(models.BPE()), trainers.BpeTrainer(vocab_size=4, show_progress=False), {"ab": 3})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_requested_stop_does_not_wait_for_the_library(monkeypatch: pytest.MonkeyPatch):
+    def stop(_: str) -> None:
+        raise Stopped("stopped")
+
+    class Slow:
+        def train_from_iterator(self, *_: object) -> None:
+            time.sleep(2)
+
+    monkeypatch.setattr(interrupt, "check", stop)
+    started = time.monotonic()
+    with pytest.raises(Stopped):
+        run_trainer(Slow(), trainers.BpeTrainer(), {"a": 1})  # pyright: ignore[reportArgumentType]
+    assert time.monotonic() - started < 1.5
+
+
+def test_sizes_must_be_exact():
+    check_reached(300, 300)
+    with pytest.raises(Unreached) as caught:
+        check_reached(299, 300)
+    assert caught.value.reached == 299
+
+
+# -- counting words --
+
+
+def counted_plainly(texts: list[str], algorithm: str, config: TokenizerConfig) -> Counter[str]:
+    pipeline = getattr(pipelines, algorithm)(config)
+    counts: Counter[str] = Counter()
+    for text in map(without_surrogates, texts):
+        normalized = pipeline.normalizer.normalize_str(text) if pipeline.normalizer else text
+        counts.update(word for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(normalized) if word)
+    if algorithm == "bpe":
+        counts = Counter({(pipelines.from_byte_characters(word) or b"").decode(): count for word, count in counts.items()})
+    return counts
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "config", [TokenizerConfig(), TokenizerConfig(lowercase=True, strip_accents=True)], ids=["cased", "uncased"]
+)
+def test_counts_are_those_of_the_whole_texts(algorithm: str, config: TokenizerConfig):
+    @settings(max_examples=60)
+    @given(st.lists(troublesome_text, min_size=1, max_size=4))
+    def check(texts: list[str]):
+        texts.append("a word")
+        assert count_words([texts], getattr(pipelines, algorithm)(config)) == counted_plainly(texts, algorithm, config)
+
+    check()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_order_batches_and_memory_do_not_matter(algorithm: str, monkeypatch: pytest.MonkeyPatch):
+    texts, pipeline = [*make_texts(400), "a\ud800b"], getattr(pipelines, algorithm)(TokenizerConfig())
+    expected = count_words([texts], pipeline)
+    random.Random(0).shuffle(texts)
+    monkeypatch.setattr(training, "_CHARACTERS_HELD", 1_000)
+    assert count_words(batches(texts, 7), pipeline) == expected
+
+
+@pytest.mark.parametrize("texts", [[], [[]], [["", " ", "\n"]]])
+def test_no_words_are_an_error(texts: list[list[str]]):
+    with pytest.raises(DataError, match="no text to train a tokenizer on"):
+        count_words(texts, pipelines.wordpiece(TokenizerConfig()))
+
+
+def test_most_frequent_words_first_and_ties_by_chance_alone():
+    counts = {f"word{number:04}": 1 + (number < 50) for number in range(1_000)}
+    chosen = most_frequent(counts, 8 * 300)
+    assert len(chosen) == 300 and all(chosen[word] == count for word, count in counts.items() if count == 2)
+    singles = sorted(int(word[4:]) for word, count in chosen.items() if count == 1)
+    assert 400 < sum(singles) / len(singles) < 650  # not the first ones
+    assert most_frequent(dict(reversed(counts.items())), 8 * 300) == chosen
+    assert most_frequent(counts, 8 * 1_000) == counts
+
+
+@given(
+    st.dictionaries(st.text("aé本", min_size=1, max_size=4), st.integers(1, 5), min_size=1), st.integers(0, 60), st.booleans()
+)
+def test_the_choice_is_the_beginning_of_the_sorted_words(counts: dict[str, int], most: int, in_bytes: bool):
+    size_of = (lambda word: len(word.encode())) if in_bytes else len
+    by_frequency = sorted(counts, key=lambda word: (-counts[word], hashlib.blake2b(word.encode(), digest_size=8).digest()))
+    sizes = itertools.accumulate(map(size_of, by_frequency))
+    expected = {word: counts[word] for word, size in zip(by_frequency, sizes, strict=True) if size <= most}
+    assert most_frequent(counts, most, size_of=size_of) == expected
+
+
+def test_byte_level_words_are_written_as_the_library_writes_them():
+    @given(troublesome_text)
+    def check(text: str):
+        text = without_surrogates(text)
+        [word] = [word for word, _ in one_word.pre_tokenize_str(text)] or [""]
+        assert pipelines.to_byte_characters(text) == word
+
+    one_word = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    check()
+
+
+def test_a_stop_is_noticed_between_batches_and_within_a_pass(monkeypatch: pytest.MonkeyPatch):
+    def stop(_: str) -> None:
+        raise Stopped("stopped")
+
+    monkeypatch.setattr(interrupt, "check", stop)
+    with pytest.raises(Stopped):
+        count_words([["a"]], pipelines.bpe(TokenizerConfig()))
+    with pytest.raises(Stopped):
+        list(interruptible({"a": 1}))
+
+
+# -- WordPiece --
+
+
+WORDS = {"low": 5, "lower": 2, "newest": 6, "widest": 3}  # the example of Sennrich et al. 2016
+
+
+def learn(words: dict[str, int], vocab_size: int, **settings: int) -> list[str]:
+    config = TokenizerConfig.model_validate({"vocab_size": vocab_size} | settings)
+    return in_order(Tokenizer(learn_wordpiece(Counter(words), config)))
+
+
+def test_special_tokens_slots_characters_their_continuations_merges():
+    inside = ["##d", "##e", "##i", "##o", "##r", "##s", "##t", "##w"]
+    start = [*TOKENS, "[unused0]", *"deilnorstw", *inside]
+    assert learn(WORDS, len(start) + 3, unused_slots=1) == [*start, "##es", "##est", "lo"]
+
+
+def test_words_with_a_rare_character_teach_nothing():
+    words = {**{word: 100 * count for word, count in WORDS.items()}, "low\u9f98": 1}
+    assert "\u9f98" not in "".join(learn(words, 30))
+
+
+def test_words_longer_than_bert_reads_teach_nothing():
+    assert "##z" not in learn({**WORDS, "lo" + "w" * 99 + "z": 1, "z": 1}, 30, min_frequency=1)
+
+
+def test_ties_are_broken_by_characters_and_not_by_chance():
+    words = {f"{first}{second}": 3 for first in "abcdefgh" for second in "ijklmnop"}
+    results = {
+        tuple(learn(dict(sorted(words.items(), reverse=turn)), 5 + 8 + 16 + 10)) for turn in (False, True) for _ in range(3)
+    }
+    assert len(results) == 1
+    assert results.pop()[-10:] == (*("a" + second for second in "ijklmnop"), "bi", "bj")
+
+
+# -- byte-level BPE --
+
+
+def test_special_tokens_slots_bytes_merges():
+    words = Counter({"low": 5, "lower": 2, "newest": 6, "widest": 3})
+    found = in_order(Tokenizer(learn_bpe(words, TokenizerConfig(algorithm="bpe", vocab_size=5 + 1 + 256 + 3, unused_slots=1))))
+    assert found == [*TOKENS, "[unused0]", *sorted(pre_tokenizers.ByteLevel.alphabet()), "es", "est", "lo"]
+
+
+# -- Unigram --
+
+
+def pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
+    return [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
+
+
+def test_special_tokens_slots_bytes_then_pieces_by_falling_score(trained: dict[str, Tokenization]):
+    vocabulary = pieces(Tokenizer.from_str(trained["unigram"].canonical_json))
+    reserved = [*TOKENS, "[unused0]", "[unused1]", *BYTES]
+    assert [piece for piece, _ in vocabulary[: len(reserved)]] == reserved
+    assert {score for _, score in vocabulary[: len(reserved)]} == {-1000.0}
+    scores = [score for _, score in vocabulary[len(reserved) :]]
+    assert scores == sorted(scores, reverse=True) and all(score > -100 and (1024 * score).is_integer() for score in scores)
+    assert len({piece for piece, _ in vocabulary}) == len(vocabulary)
+
+
+def test_characters_without_a_token_are_written_in_bytes(trained: dict[str, Tokenization]):
+    made = trained["unigram"]
+    ids = made.encode(["the 龘 was"]).ids
+    assert [made.token(index) for index in ids if made.token(index) in BYTES] == ["<0xE9>", "<0xBE>", "<0x98>"]
+    assert made.decode(ids) == "the 龘 was" and made.special.unknown not in ids
+
+
+@pytest.mark.parametrize("name", [*TOKENS, "[unused0]", "<0x41>"])
+def test_a_reserved_name_common_in_the_text_is_no_second_piece(name: str):
+    words = Counter({SPACE + word: 5 for text in make_texts(500) for word in text.split()} | {SPACE + name: 1_000, name: 1_000})
+    config = TokenizerConfig(algorithm="unigram", vocab_size=600, unused_slots=2)
+    vocabulary = [piece for piece, _ in pieces(Tokenizer(training.learn_unigram(words, config)))]
+    assert vocabulary.count(name) == 1 and vocabulary.index(name) < 263
+
+
+def test_only_so_much_is_trained_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(training, "_UNIGRAM_CHARACTERS", 2_000)
+    monkeypatch.setattr(training, "_LONGEST_WORD", 10)
+    words = Counter({SPACE + "abcdefghij"[n % 10 :] + "klmnopqrst"[: n % 7] + str(n): 1 + n % 3 for n in range(2_000)})
+    words["x" * 10_000] = 1
+    config = TokenizerConfig(algorithm="unigram", vocab_size=5 + 256 + 130)
+    found = [
+        pieces(Tokenizer(training.learn_unigram(given, config))) for given in (words, Counter(dict(reversed(words.items()))))
+    ]
+    assert found[0] == found[1] and len(found[0]) == config.vocab_size

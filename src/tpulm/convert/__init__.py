@@ -1,4 +1,4 @@
-"""Our models in other people's formats, and theirs in ours."""
+"""Converting models to and from other formats."""
 
 from tpulm.convert.curve import Point
 from tpulm.convert.huggingface import LoadedModel, load_model, save_model

@@ -1,6 +1,6 @@
 """Hugging Face's config.json: our `ModelConfig` and the labels of a classifier, to and from it.
 
-Neither Llama nor EuroBERT has a place for the dropout between layers: a model read back has none.
+Llama and EuroBERT have no key for the dropout between layers: a model read back has none.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def from_config_json(values: Any, *, origin: str) -> Described:
 
 
 def _activation(values: Mapping[str, Any], key: str, origin: str) -> str:
-    """Our name of the activation that stands under `key`."""
+    """Our name of the activation under `key`."""
     theirs = _get(values, key, origin)
     ours = next((ours for ours, names in ACTIVATIONS.items() if theirs in names), None)
     if ours is None:
@@ -264,15 +264,13 @@ def _rotary_theta(values: Mapping[str, Any], origin: str) -> float:
 
 def _check_heads(values: Mapping[str, Any], config: ModelConfig, origin: str) -> None:
     heads, size = config.num_heads, config.hidden_size
-    if values.get("num_key_value_heads") not in (None, heads):
-        raise DataError(
-            f"num_key_value_heads is {brief(values['num_key_value_heads'])}; only num_attention_heads ({heads}) is supported",
-            location=origin,
-        )
-    if values.get("head_dim") not in (None, size // heads):
-        raise DataError(
-            f"head_dim is {brief(values['head_dim'])}; only hidden_size / num_attention_heads is supported", location=origin
-        )
+    expected = {
+        "num_key_value_heads": (heads, f"num_attention_heads ({heads})"),
+        "head_dim": (size // heads, "hidden_size / num_attention_heads"),
+    }
+    for key, (value, meaning) in expected.items():
+        if values.get(key) not in (None, value):
+            raise DataError(f"{key} is {brief(values[key])}; only {meaning} is supported", location=origin)
     if values["attention_bias"] != values["mlp_bias"]:
         raise DataError("attention_bias and mlp_bias differ; only both or neither are supported", location=origin)
 
@@ -300,7 +298,7 @@ class Answers(NamedTuple):
 
 
 def answers_to_json(answers: Answers, model_type: str) -> dict[str, Any]:
-    """What config.json of a classifier has beside the encoder's own keys."""
+    """The keys that config.json of a classifier has in addition to the encoder's."""
     names = answers.names or ("LABEL_0",)
     values: dict[str, Any] = {
         "problem_type": "regression" if answers.is_regression else "single_label_classification",
@@ -313,7 +311,7 @@ def answers_to_json(answers: Answers, model_type: str) -> dict[str, Any]:
 
 
 def answers_from_json(values: Mapping[str, Any], *, origin: str) -> Answers:
-    """Raises DataError for labels that are no names of 0 to C - 1, and for a task or a pooling that is not ours."""
+    """Raises DataError for labels that do not name 0 to C - 1, and for an unsupported task or pooling."""
     problem = values.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
         raise DataError(

@@ -1,4 +1,4 @@
-"""A finished model as the beginning of a run or of a classifier: its settings, tokenizer, weights and optimizer moments."""
+"""A finished model as the starting point of a run or a classifier: settings, tokenizer, weights and optimizer moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpulm.config import ModelConfig
 from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head, Model
-from tpulm.convert.huggingface import CONFIG, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
+from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier
@@ -23,14 +23,14 @@ from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Electra, generator_config
 from tpulm.nn.params import initialize, is_spec, named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
+from tpulm.tokenization.files import TOKENIZER, VOCABULARY
 from tpulm.train.optimizer import Moments
 
 NEXT_SENTENCE = "next_sentence"
-_REPORT = "import.json"
 
 
 class Beginning(NamedTuple):
-    """What training begins with: trees of float32 arrays (numpy) as the spec; `said` is a sentence about it."""
+    """What training starts from: float32 (numpy) trees of the spec's structure; `said` is a sentence about it."""
 
     params: Any
     moments: Moments | None
@@ -102,8 +102,8 @@ def starting_moments(path: str | PurePath, spec: Any) -> Moments:
 
 
 def _step_of(folder: PurePath) -> int | None:
-    """Of the training that made a model, where its folder says it."""
-    for path in (folder / _REPORT, folder / "results" / "export.json"):
+    """The step at which training of a model ended, if its folder says so."""
+    for path in (folder / REPORT, folder / "results" / "export.json"):
         if storage.exists(path):
             return storage.read_json(path).get("step")
     return None
@@ -116,7 +116,7 @@ def _is_unwanted_head(name: str, spec: Any) -> bool:
 def _same_vocabulary(path: str | PurePath, loaded: LoadedModel, tokenization: Tokenization) -> None:
     check_trainable(path, loaded.tokenization)
     if loaded.tokenization.vocabulary() != tokenization.vocabulary():
-        given = model_folder(path) / "tokenizer.json"
+        given = model_folder(path) / TOKENIZER
         raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{given}'")
 
 
@@ -124,8 +124,8 @@ def check_trainable(path: str | PurePath, theirs: Tokenization) -> None:
     """Raises ConfigError for a model whose tokenizer is for generation alone."""
     if isinstance(theirs, CausalTokenization):
         raise ConfigError(
-            f"the model of {path} cannot be trained further: its tokenizer lacks special tokens, or its texts begin and end "
-            "otherwise than in rows of tpulm's, which have [SEP] between them. 'tpulm generate' uses it; a run goes on from a "
+            f"the model of {path} cannot be trained further: its tokenizer lacks special tokens, or begins and ends texts in "
+            "another way than tpulm's rows, which have [SEP] between them. 'tpulm generate' uses it; a run can continue from a "
             "causal model that tpulm has exported"
         )
 
@@ -136,11 +136,6 @@ def _fitted(found: dict[str, np.ndarray], spec: Any, path: str | PurePath) -> An
     for name, leaf in wanted.items():
         if name in found and leaf.axes[0] == "vocab" and len(found[name]) > leaf.shape[0]:
             found[name] = found[name][: leaf.shape[0]]
-    _same_shapes(path, found, wanted)
-    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), [found[name] for name in wanted])
-
-
-def _same_shapes(path: str | PurePath, found: dict[str, np.ndarray], wanted: dict[str, Any]) -> None:
     if any(name.startswith(f"{NEXT_SENTENCE}/") and name not in found for name in wanted):
         raise ConfigError(f"the model of {path} has no next-sentence head; set data.next_sentence=false")
     wrong = [f"{name} is missing there" for name in wanted if name not in found]
@@ -153,6 +148,7 @@ def _same_shapes(path: str | PurePath, found: dict[str, np.ndarray], wanted: dic
     if wrong:
         shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
         raise ConfigError(f"the model of {path} is not the one this run trains: {shown}. Give [model] the same settings")
+    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), [found[name] for name in wanted])
 
 
 _HEAD_SEED = 0x6865_6164  # so that a head's values differ from those of anything else drawn from the same seed
@@ -169,7 +165,7 @@ def begin_classifier(
     """
     if isinstance(params, Decoder):
         raise ConfigError(
-            "this is a causal language model, whose states see only what lies before them: classification needs an encoder "
+            "this is a causal language model, whose states see only the tokens before them: classification needs an encoder "
             "(bert or electra)"
         )
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
@@ -183,7 +179,7 @@ def begin_classifier(
 
 
 def random_classifier(spec: SequenceClassifier, *, seed: int) -> SequenceClassifier:
-    """All of it drawn from the seed: what a pretrained one is compared with."""
+    """Randomly initialized from the seed, as a baseline for pretrained ones."""
     return jax.device_get(initialize(spec, jax.random.key(seed, impl="threefry2x32")))
 
 
@@ -195,9 +191,9 @@ HALVES = ("generator", "discriminator")
 
 
 def starting_point(path: str | os.PathLike[str]) -> Start:
-    """What a run takes from an import, an export, a Hugging Face folder or a work folder with an export.
+    """What a run takes over from an import, an export, a Hugging Face folder or a work folder with an export.
 
-    Raises ConfigError where a run cannot go on from it, and what `load_model` raises.
+    Raises ConfigError if a run cannot continue from it, and what `load_model` raises.
     """
     given = storage.as_path(path)
     given = given.expanduser().absolute() if isinstance(given, Path) else given
@@ -221,11 +217,11 @@ def starting_point(path: str | os.PathLike[str]) -> Start:
 def _tokenizer(folder: PurePath, loaded: LoadedModel) -> dict[str, Any]:
     vocab_size, segmenter = loaded.tokenization.vocab_size, loaded.tokenization.segmenter
     morphemes = {} if segmenter is None else {"morphemes": segmenter.analyser}
-    if storage.exists(folder / "tokenizer.json"):
-        return {"path": str(folder / "tokenizer.json"), "vocab_size": vocab_size, **morphemes}
+    if storage.exists(folder / TOKENIZER):
+        return {"path": str(folder / TOKENIZER), "vocab_size": vocab_size, **morphemes}
     settings = vocabulary_settings(folder)
     rules = {name: getattr(settings, name) for name in ("lowercase", "strip_accents", "split_cjk")}
-    return {"path": str(folder / "vocab.txt"), "vocab_size": vocab_size, **rules, **morphemes}
+    return {"path": str(folder / VOCABULARY), "vocab_size": vocab_size, **rules, **morphemes}
 
 
 def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
@@ -259,6 +255,6 @@ def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
 
 
 def _same(small: LoadedModel, large: LoadedModel, name: str) -> bool:
-    """Whether the two halves have this part in common: the same arrays."""
+    """Whether the two halves share this part, that is, have equal arrays."""
     left, right = (named_leaves(getattr(model.params, name)) for model in (small, large))
     return left.keys() == right.keys() and all(np.array_equal(left[path], right[path]) for path in left)

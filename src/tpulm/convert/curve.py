@@ -1,4 +1,4 @@
-"""A loss curve as a hand-written SVG: readable in a README on a light or a dark page, with no plotting library."""
+"""A loss curve as an SVG that is readable in a README on a light or a dark page, without a plotting library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model a tree of parameters is: an architecture with one of its heads."""
+"""Identifies a tree of parameters: an architecture with one of its heads."""
 
 from __future__ import annotations
 

@@ -26,30 +26,33 @@ from tpulm.convert.config_json import (
 )
 from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import Name, foreign_names, fuse, head_in, names, tidy, untie
+from tpulm.convert.names import fuse, head_in, names, tidy
 from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
+from tpulm.tokenization.causal import GPT2_VOCABULARY
+from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY
 from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
-from tpulm.tokenization.segmenter import declared
+from tpulm.tokenization.segmenter import declared_segmenter
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")  # any is enough; the last, with merges.txt, for GPT-2
+TOKENIZERS = (TOKENIZER, VOCABULARY, GPT2_VOCABULARY)  # any is enough; the last with merges.txt, of GPT-2
 SENTENCEPIECE = "tokenizer.model"
+HALVES = ("discriminator", "generator")  # of an ELECTRA, folders of its export
 # Of an export: the model itself; of ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
-_STAGE_MANIFEST = "manifest.json"  # of the work folder's tokenizer; no part of a model
+REPORT = "import.json"  # of an imported model
 
 
 Folder = TypeVar("Folder", bound="str | PurePath")
 
 
 class LoadedModel(NamedTuple):
-    """A model as it lies in a folder: float32 parameters (numpy), vocabulary padded as `convert.heads.spec_of` says.
+    """A model read from a folder: float32 parameters (numpy), with the vocabulary padded as in `convert.heads.spec_of`.
 
     `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier);
     `answers` says what the outputs of a classifier mean, `max_length` to how many tokens its texts are cut (None: not said).
@@ -66,7 +69,7 @@ class LoadedModel(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A model without its tokenizer, and what that says; the fields are those of `LoadedModel`."""
+    """A model without its tokenizer; the fields are those of `LoadedModel`."""
 
     params: Model
     config: ModelConfig
@@ -113,7 +116,7 @@ def save_model(
 
 
 def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
-    """As `save_model`, of a model with the tokenizer it has."""
+    """As `save_model`, for a model with the tokenizer it was loaded with."""
     with storage.scratch_folder() as tokenizer_folder:
         tokenization.save(model.tokenization, tokenizer_folder)
         return save_model(
@@ -135,22 +138,22 @@ def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int) -> by
     params = jax.device_get(params)
     _check_finite(params)
     tree = spec_of(config, head, vocab_size=vocab_size, num_outputs=_num_outputs(params))
-    tensors = fuse(to_theirs(params, tree, _table(model_type, tree, config, head), vocab_size=vocab_size))
+    tensors = fuse(to_theirs(params, tree, names(model_type, tree), vocab_size=vocab_size))
     return safetensors.numpy.save(tensors, metadata={"format": "pt"})
 
 
 def save_parts(
     folder: Folder, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
 ) -> Folder:
-    """As `save_model`, of what training gives: ELECTRA becomes two models, in `discriminator` and `generator`."""
+    """As `save_model`, for the result of training: ELECTRA becomes two models, in `discriminator` and `generator`."""
     target = storage.as_path(folder)
     if not isinstance(params, Electra):
         save_model(target, params, config, card=card, **arguments)
         return folder
     both = halves(params)
-    parts = {"discriminator": (both.discriminator, config), "generator": (both.generator, generator_config(config))}
+    parts = ((both.discriminator, config), (both.generator, generator_config(config)))
     with storage.built_aside(target, last=CONFIG) as temporary:
-        for half, (model, its_config) in parts.items():
+        for half, (model, its_config) in zip(HALVES, parts, strict=True):
             facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
             save_model(temporary / half, model, its_config, card=facts, **arguments)
     return folder
@@ -158,10 +161,6 @@ def save_parts(
 
 def _num_outputs(params: Model) -> int:
     return params.classification_head.output.kernel.shape[1] if isinstance(params, SequenceClassifier) else 0
-
-
-def _table(model_type: str, tree: Any, config: ModelConfig, head: Head) -> tuple[Name, ...]:
-    return foreign_names(model_type, tree) if model_type in FOREIGN_TYPES else names(config, head)
 
 
 def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> LoadedModel:
@@ -180,16 +179,7 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
             location=str(folder),
         )
     max_length = _length_of_texts(folder, weights.config.max_positions) if weights.answers is not None else None
-    return LoadedModel(
-        weights.params,
-        weights.config,
-        weights.vocab_size,
-        tokenizer,
-        weights.head,
-        weights.dropped,
-        weights.answers,
-        max_length,
-    )
+    return LoadedModel(**weights._asdict(), tokenization=tokenizer, max_length=max_length)
 
 
 def load_weights(folder: PurePath) -> Weights:
@@ -197,15 +187,12 @@ def load_weights(folder: PurePath) -> Weights:
     values, origin = storage.read_given_object(folder / CONFIG), str(folder / WEIGHTS)
     described = from_config_json(values, origin=str(folder / CONFIG))
     config, found = described.config, read_tensors(folder / WEIGHTS)
-    if values["model_type"] in FOREIGN_TYPES:
-        kept = untie(found, values["model_type"], tied=config.tied_output, origin=origin)
-    else:
-        kept = tidy(found, origin=origin)
+    kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
     head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
     answers = answers_from_json(values, origin=str(folder / CONFIG)) if head == "classification" else None
     outputs = answers.num_outputs if answers is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
-    table = _table(values["model_type"], tree, config, head)
+    table = names(values["model_type"], tree)
     params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
     return Weights(params, config, described.vocab_size, head, kept.dropped, answers)
 
@@ -241,9 +228,9 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
 
 
 def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
-    """How transformers reads a folder's bare vocab.txt; of no account beside a tokenizer.json, which has its own rules."""
+    """How transformers reads a folder's bare vocab.txt; irrelevant for a tokenizer.json, which has its own rules."""
     settings = read_settings(folder, [TOKENIZER_CONFIG])
-    if (segmenter := declared(settings, str(folder / TOKENIZER_CONFIG))) is not None:
+    if (segmenter := declared_segmenter(settings, str(folder / TOKENIZER_CONFIG))) is not None:
         return TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
     lowercase, strip_accents = settings.do_lower_case, settings.strip_accents
     return TokenizerConfig(
@@ -254,7 +241,7 @@ def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
 
 
 def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
-    """The tokens to which a classifier's texts were cut; None where the tokenizer says nothing of use (1e30: no limit)."""
+    """The number of tokens to which a classifier's texts were truncated; None if unknown (1e30 means no limit)."""
     length = read_settings(folder, [TOKENIZER_CONFIG]).model_max_length
     return int(length) if isinstance(length, int | float) and LEAST_LENGTH <= length <= max_positions else None
 
@@ -275,11 +262,11 @@ def _check_finite(params: Model) -> None:
 
 
 def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max_length: int | None) -> None:
-    """All files of the tokenizer's folder; transformers is told there how long a text the model takes, and which inputs.
+    """Copy all files of the tokenizer's folder, and add the model's longest input and its input names for transformers.
 
-    A causal model's texts begin with [SEP] and are padded on the left, so that what follows them follows at once.
+    A causal model's texts begin with [SEP] and are padded on the left, so that a continuation follows immediately.
     """
-    files = [source / name for name in storage.walk(source) if name != _STAGE_MANIFEST]
+    files = [source / name for name in storage.walk(source) if name != MANIFEST]
     if not files:
         raise StorageError(f"cannot read {source}: no such file or folder, or an empty one")
     causal = config.architecture == "decoder"
@@ -292,7 +279,7 @@ def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max
             if causal:
                 changes |= {"bos_token": values["sep_token"], "eos_token": values["sep_token"], "padding_side": "left"}
             storage.write_json(target / file.name, {**values, **changes})
-        elif file.name == "tokenizer.json" and causal:
+        elif file.name == TOKENIZER and causal:
             storage.write_atomic(target / file.name, tokenization.load(source).causal().canonical_json)
         else:
             storage.write_atomic(target / file.name, storage.read_bytes(file))

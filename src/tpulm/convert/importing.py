@@ -1,4 +1,4 @@
-"""Somebody else's model as a folder of ours: from a Hugging Face folder, or from a TF1 checkpoint of Google's.
+"""Importing a Hugging Face folder or one of Google's TF1 checkpoints as a model folder of ours.
 
 Either way the weights become our parameters first, so every name and shape is checked, and are then written as an export is.
 Nothing is ever unpickled.
@@ -22,6 +22,8 @@ from tpulm.convert.config_json import FOREIGN_TYPES
 from tpulm.convert.heads import Model, head_of
 from tpulm.convert.huggingface import (
     CONFIG,
+    HALVES,
+    REPORT,
     SENTENCEPIECE,
     TOKENIZERS,
     WEIGHTS,
@@ -37,19 +39,18 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
+from tpulm.tokenization.causal import GPT2_ADDED, GPT2_MERGES, GPT2_VOCABULARY
+from tpulm.tokenization.files import TOKENIZER, VOCABULARY
+from tpulm.tokenization.given import SETTINGS_FILES
 
 AnyPath = str | os.PathLike[str]
-REPORT = "import.json"
-HALVES = ("discriminator", "generator")
 CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
-VOCABULARY = "vocab.txt"
-JSON = "tokenizer.json"
 SHARDED = "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")
-# Beside tokenizer.json, of a model whose tokenizer is not one of ours; and of one that only transformers can use.
-_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
-_FOREIGN_TOKENIZERS = ("tokenizer.json", "vocab.json", SENTENCEPIECE)
-_FOREIGN = (*_FOREIGN_TOKENIZERS, "merges.txt", "added_tokens.json", *_SETTINGS)
+# Files beside the tokenizer.json of a foreign model, and all files of a tokenizer that only transformers can use.
+_SETTINGS = (*SETTINGS_FILES, "generation_config.json")
+_FOREIGN_TOKENIZERS = (TOKENIZER, GPT2_VOCABULARY, SENTENCEPIECE)
+_FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, GPT2_ADDED, *_SETTINGS)
 
 
 class Imported(NamedTuple):
@@ -61,7 +62,7 @@ class Imported(NamedTuple):
     parts: tuple[str, ...]  # folders with a model, below `folder`: "" is itself
     parameters: int  # numbers in the model, or in both halves; the vocabulary's padding not counted
     vocab_size: int
-    lowercase: bool | None  # of a bare vocab.txt; None: the tokenizer's own file says it
+    lowercase: bool | None  # of a bare vocab.txt; None: the tokenizer's own file defines it
     step: int | None
     moments: bool
     dropped: tuple[str, ...]
@@ -171,7 +172,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
 
 
 def _unusable_tokenizer(folder: PurePath) -> str | None:
-    """Why tpulm cannot use the tokenizer of a model that is built as Llama is, or of a GPT-2; None where it can."""
+    """Why tpulm cannot use the tokenizer of a foreign model type; None if it can."""
     values = storage.read_given_object(folder / CONFIG) if storage.exists(folder / CONFIG) else None
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if model_type not in FOREIGN_TYPES:
@@ -186,25 +187,25 @@ def _unusable_tokenizer(folder: PurePath) -> str | None:
         else:
             return None
     elif any(storage.exists(folder / name) for name in _FOREIGN_TOKENIZERS):
-        why = f"it is not in the format of the tokenizers library; load it with AutoTokenizer and save_pretrained() it: {JSON}"
+        why = f"it is no {TOKENIZER} of the tokenizers library; load it with AutoTokenizer and save_pretrained() it"
     else:
         return None
     return f"the tokenizer was copied as it is: transformers reads it, tpulm's own commands do not ({why})"
 
 
 def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tokenization | None) -> None:
-    """The weights as we write them, and the tokenizer of somebody else's model: as it is, or as a tokenizer.json.
+    """Save the weights in our form with a foreign tokenizer, which is copied as it is or written as tokenizer.json.
 
-    vocab.json and merges.txt become that one file, which says all that they do: with both there, they could differ.
+    vocab.json and merges.txt become that one file, which says the same; if both were there, they could differ.
     """
     values = storage.read_given_object(source / CONFIG)
     values.pop("torch_dtype", None)  # the older name of dtype
     storage.make_folder(target)
     if tokenizer is None:
         _check_foreign_size(source, values["vocab_size"])
-    elif not storage.exists(source / JSON):
-        storage.write_atomic(target / JSON, tokenizer.canonical_json)
-    for name in _FOREIGN if tokenizer is None else (JSON, *_SETTINGS):
+    elif not storage.exists(source / TOKENIZER):
+        storage.write_atomic(target / TOKENIZER, tokenizer.canonical_json)
+    for name in _FOREIGN if tokenizer is None else (TOKENIZER, *_SETTINGS):
         if storage.exists(source / name):
             storage.write_atomic(target / name, storage.read_bytes(source / name))
     class_name = next(layout.class_name for layout in LAYOUTS if layout.model_type == values["model_type"])
@@ -213,7 +214,7 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
 
 
 def _check_foreign_size(folder: PurePath, vocab_size: int) -> None:
-    tokens = tokenization.vocab_size_of(folder) if storage.exists(folder / JSON) else 0
+    tokens = tokenization.vocab_size_of(folder / TOKENIZER) if storage.exists(folder / TOKENIZER) else 0
     if tokens > vocab_size:
         raise DataError(
             f"the vocabulary has {tokens:,} tokens, but the model only {vocab_size:,} (vocab_size in {CONFIG}): "
@@ -249,7 +250,7 @@ def _from_tensorflow1(
     if found.moments:
         storage.write_atomic(target / OPTIMIZER_FILE, safetensors.numpy.save(dict(found.moments)))
     elif any(name.endswith(("/adam_m", "/adam_v")) for name in found.dropped):
-        notes.append("the optimizer's moments were left out: the checkpoint has not those of every parameter")
+        notes.append("the optimizer's moments were left out: the checkpoint lacks those of some parameters")
     return Imported(
         str(target),
         "tf1",
@@ -266,7 +267,7 @@ def _from_tensorflow1(
 
 
 def _vocabulary(path: PurePath, lowercase: bool | None, notes: list[str]) -> tuple[Tokenization, bool]:
-    """The tokenizer, and whether it makes text lower-case: asked for, or known by a vocabulary without upper-case letters."""
+    """The tokenizer, and whether it lower-cases text: as asked, or if the vocabulary has no upper-case letters."""
     if lowercase is None:
         tokens = tokenization.load(path).vocabulary()
         lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
@@ -279,7 +280,7 @@ def _vocabulary(path: PurePath, lowercase: bool | None, notes: list[str]) -> tup
 
 
 def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath, notes: list[str]) -> None:
-    """A vocabulary may be shorter than the model's table, where that was rounded up."""
+    """A vocabulary may be shorter than the model's table, which may have been rounded up."""
     if tokens > rows or rows - tokens >= VOCABULARY_MULTIPLE:
         raise DataError(
             f"the vocabulary has {tokens:,} tokens, and the model of {prefix} {rows:,}: it belongs to another model. Name the "
@@ -287,14 +288,14 @@ def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath,
             location=str(vocab),
         )
     if tokens < rows:
-        notes.append(f"the vocabulary has {tokens:,} tokens and the model {rows:,}: the last {rows - tokens} stand for none")
+        notes.append(f"the vocabulary has {tokens:,} tokens and the model {rows:,}: the last {rows - tokens} are unused")
 
 
 # -- both -------------------------------------------------------------------------------------------------------------------
 
 
 def _count(params: Model, vocab_size: int) -> int:
-    """Numbers in a model; a table of the vocabulary counts without its padding."""
+    """Parameters of a model, without the padding of the vocabulary."""
     leaves: Mapping[str, np.ndarray] = named_leaves(params)
     vocabulary = ("embeddings/tokens", "masked_head/output", "masked_head/output_bias", "output")
     return sum((vocab_size * leaf.size // leaf.shape[0]) if name in vocabulary else leaf.size for name, leaf in leaves.items())

@@ -1,4 +1,4 @@
-"""The little Markdown that a model card is written in."""
+"""Markdown helpers for model cards."""
 
 from __future__ import annotations
 

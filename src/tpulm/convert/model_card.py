@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
@@ -29,11 +29,11 @@ from tpulm.tokenization import UNKNOWN_WARNING
 CARD = "README.md"
 CURVE = "curve.svg"
 CURVE_ROWS = 12  # of the table
-LONGEST_TITLE = 36  # letters of a name that fit above the picture, beside its legend
+LONGEST_TITLE = 36  # letters of a name that fit above the picture, next to its legend
 Row = tuple[str, str]
 _Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the head, the rows
 
-# What a card states. What is None or empty was not measured or is not known, and the card does not mention it.
+# What a card states. None or empty means not measured or not known; the card then leaves it out.
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CorpusFacts:
 
 @dataclass(frozen=True)
 class ImportFacts:
-    """Of a dataset that was not made from text here, but from somebody's records."""
+    """Of a dataset made from existing TFRecords instead of text."""
 
     records: int  # read
     duplicates: int  # rows left out
@@ -259,7 +259,7 @@ def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
 
 
 def _origin(facts: CardFacts) -> str:
-    """What the weights began as, and what they were trained to do."""
+    """Where the weights started from, and the task they were trained on."""
     task, start = _BY_HEAD[facts.head].task, facts.config.train.start_from
     if facts.config.train.objective.whole_words and facts.head != "causal":
         task += ", with whole words masked,"
@@ -270,7 +270,7 @@ def _origin(facts: CardFacts) -> str:
 
 
 def _architecture(facts: CardFacts) -> str:
-    """What the model is, with the class of transformers that it is built as."""
+    """The kind of model, and its class in transformers."""
     model = facts.model
     if model.architecture == "decoder":
         return "A causal Transformer (Hugging Face's " + ("GPT-2)" if model.positions == "learned" else "Llama)")
@@ -297,18 +297,22 @@ def _examples(examples: Sequence[Example]) -> _Table | None:
     return ("Text", *(f"{_ordinal(i)} answer" for i in range(1, width + 1))), rows
 
 
+def _row(name: str, value: Any, written: Callable[[Any], str] = "{:,}".format) -> list[Row]:
+    """No row for what is not known."""
+    return [] if value is None else [(name, written(value))]
+
+
 def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
     if corpus is None:
         return []
-    rows = [("documents read", f"{corpus.documents:,}")]
-    rows += [(f"left out: {reason}", f"{count:,}") for reason, count in sorted(corpus.skipped.items()) if count]
-    counts = [
-        ("exact duplicates left out", corpus.duplicates),
-        ("documents trained on", corpus.training_documents),
-        ("documents held out", corpus.holdout_documents),
-        ("characters", corpus.characters),
+    return [
+        ("documents read", f"{corpus.documents:,}"),
+        *((f"left out: {reason}", f"{count:,}") for reason, count in sorted(corpus.skipped.items()) if count),
+        *_row("exact duplicates left out", corpus.duplicates),
+        *_row("documents trained on", corpus.training_documents),
+        *_row("documents held out", corpus.holdout_documents),
+        *_row("characters", corpus.characters),
     ]
-    return rows + [(name, f"{count:,}") for name, count in counts if count is not None]
 
 
 def _import_rows(imported: ImportFacts | None) -> list[Row]:
@@ -325,35 +329,32 @@ def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
     if dataset is None:
         return []
     length = facts.config.data.sequence_length
-    rows = [("tokens", f"{dataset.tokens:,}"), (f"training rows of {length:,} tokens", f"{dataset.rows:,}")]
-    if dataset.holdout_rows is not None:
-        rows.append(("held-out rows", f"{dataset.holdout_rows:,}"))
-    if dataset.padding_fraction is not None:
-        rows.append(("padding", _percent(dataset.padding_fraction)))
-    if dataset.unknown_fraction is not None:
-        rows.append(("unknown tokens", _percent(dataset.unknown_fraction)))
-    if dataset.tokens_per_character is not None:
-        rows.append(("tokens per character", f"{dataset.tokens_per_character:.3f}"))
-    if dataset.rows:
-        rows.append(("passes over the rows", f"{facts.steps * facts.config.train.batch_size / dataset.rows:.2f}"))
-    return rows
+    passes = facts.steps * facts.config.train.batch_size / dataset.rows if dataset.rows else None
+    return [
+        ("tokens", f"{dataset.tokens:,}"),
+        (f"training rows of {length:,} tokens", f"{dataset.rows:,}"),
+        *_row("held-out rows", dataset.holdout_rows),
+        *_row("padding", dataset.padding_fraction, _percent),
+        *_row("unknown tokens", dataset.unknown_fraction, _percent),
+        *_row("tokens per character", dataset.tokens_per_character, "{:.3f}".format),
+        *_row("passes over the rows", passes, "{:.2f}".format),
+    ]
 
 
 def _training_rows(facts: CardFacts) -> list[Row]:
-    done = [("steps done", f"{facts.steps:,}")]
-    if facts.hardware:
-        done.append(("hardware", facts.hardware))
-    if facts.training_seconds is not None:
-        done.append(("time", duration(facts.training_seconds)))
-    if facts.tokens_per_second is not None:
-        done.append(("tokens of text per second", f"{facts.tokens_per_second:,.0f}"))
-    return [*done, *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None))]
+    return [
+        ("steps done", f"{facts.steps:,}"),
+        *_row("hardware", facts.hardware or None, str),
+        *_row("time", facts.training_seconds, duration),
+        *_row("tokens of text per second", facts.tokens_per_second, "{:,.0f}".format),
+        *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None)),
+    ]
 
 
 def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
-    """What decides a model, as dotted names and values of a run file; where texts lie is nobody's business.
+    """The settings that determine a model, as dotted names and values of a run file, without the paths of texts.
 
-    What would have made the rows is left out if they were `imported`.
+    Settings for making rows are left out if the rows were `imported`.
     """
     groups = {
         "corpus": config.corpus.model_dump(mode="json", exclude={"sources"}),

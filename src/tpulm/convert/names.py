@@ -1,4 +1,4 @@
-"""Names of parameters in other people's checkpoints: one two-column table for each model, and what else their files hold.
+"""Names of parameters in other people's checkpoints: a two-column table for each architecture, and what else their files hold.
 
 Hugging Face's linear layers keep weights as [out, in], ours as [in, out] with the heads apart. TF1's names follow from Hugging
 Face's by a rule. GPT-2 keeps queries, keys and values in one tensor, whose thirds are written here as "…c_attn.weight[0]", [1]
@@ -7,12 +7,11 @@ and [2].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head
 from tpulm.errors import DataError
 from tpulm.nn.params import named_leaves
@@ -42,7 +41,7 @@ def _norm(ours: str, theirs: str) -> Table:
 
 
 _BERT_LAYER = "bert.encoder.layer.{layer}."
-_BODY = (
+_BERT_BODY = (
     Name("embeddings/tokens", "bert.embeddings.word_embeddings.weight"),
     Name("embeddings/positions", "bert.embeddings.position_embeddings.weight"),
     Name("embeddings/types", "bert.embeddings.token_type_embeddings.weight"),
@@ -53,49 +52,36 @@ _BODY = (
     *_linear("layers/up", _BERT_LAYER + "intermediate.dense"),
     *_linear("layers/down", _BERT_LAYER + "output.dense"),
 )
-_NORMS = {
-    "post": (  # BertForMaskedLM
-        *_norm("embeddings/norm", "bert.embeddings.LayerNorm"),
-        *_norm("layers/attention_norm", _BERT_LAYER + "attention.output.LayerNorm"),
-        *_norm("layers/feed_forward_norm", _BERT_LAYER + "output.LayerNorm"),
-    ),
-    "pre": (  # MegatronBertForMaskedLM
-        *_norm("layers/attention_norm", _BERT_LAYER + "attention.ln"),
-        *_norm("layers/feed_forward_norm", _BERT_LAYER + "ln"),
-        *_norm("final_norm", "bert.encoder.ln"),
-    ),
-}
-_MASKED_HEAD = (
+_POST_NORMS = (
+    *_norm("embeddings/norm", "bert.embeddings.LayerNorm"),
+    *_norm("layers/attention_norm", _BERT_LAYER + "attention.output.LayerNorm"),
+    *_norm("layers/feed_forward_norm", _BERT_LAYER + "output.LayerNorm"),
+)
+_PRE_NORMS = (
+    *_norm("layers/attention_norm", _BERT_LAYER + "attention.ln"),
+    *_norm("layers/feed_forward_norm", _BERT_LAYER + "ln"),
+    *_norm("final_norm", "bert.encoder.ln"),
+)
+_BERT_HEADS = (
     *_linear("masked_head/dense", "cls.predictions.transform.dense"),
     *_norm("masked_head/norm", "cls.predictions.transform.LayerNorm"),
     Name("masked_head/output_bias", "cls.predictions.bias"),
+    *_linear("next_sentence/pooler", "bert.pooler.dense"),
+    *_linear("next_sentence/output", "cls.seq_relationship"),
+    *_linear("classification_head/dense", "bert.pooler.dense"),
+    *_linear("classification_head/output", "classifier"),
 )
-_NEXT_SENTENCE = _linear("next_sentence/output", "cls.seq_relationship")
-_BERT_HEADS = {
-    "masked": _MASKED_HEAD,
-    "next_sentence": (*_MASKED_HEAD, *_linear("next_sentence/pooler", "bert.pooler.dense"), *_NEXT_SENTENCE),
-    "classification": (  # BertForSequenceClassification, MegatronBertForSequenceClassification
-        *_linear("classification_head/dense", "bert.pooler.dense"),
-        *_linear("classification_head/output", "classifier"),
-    ),
-}
-_ELECTRA_HEADS = {
-    "masked": (  # ElectraForMaskedLM
-        *_linear("masked_head/dense", "generator_predictions.dense"),
-        *_norm("masked_head/norm", "generator_predictions.LayerNorm"),
-        Name("masked_head/output_bias", "generator_lm_head.bias"),
-    ),
-    "detection": (  # ElectraForPreTraining
-        *_linear("detection_head/dense", "discriminator_predictions.dense"),
-        *_linear("detection_head/output", "discriminator_predictions.dense_prediction"),
-    ),
-    "classification": (  # ElectraForSequenceClassification
-        *_linear("classification_head/dense", "classifier.dense"),
-        *_linear("classification_head/output", "classifier.out_proj"),
-    ),
-}
-_PROJECTION = _linear("projection", "electra.embeddings_project")
-
+_ELECTRA = (
+    *(row._replace(theirs=row.theirs.replace("bert.", "electra.", 1)) for row in (*_BERT_BODY, *_POST_NORMS)),
+    *_linear("projection", "electra.embeddings_project"),
+    *_linear("masked_head/dense", "generator_predictions.dense"),
+    *_norm("masked_head/norm", "generator_predictions.LayerNorm"),
+    Name("masked_head/output_bias", "generator_lm_head.bias"),
+    *_linear("detection_head/dense", "discriminator_predictions.dense"),
+    *_linear("detection_head/output", "discriminator_predictions.dense_prediction"),
+    *_linear("classification_head/dense", "classifier.dense"),
+    *_linear("classification_head/output", "classifier.out_proj"),
+)
 _LLAMA_LAYER = "model.layers.{layer}."
 _LLAMA = (
     Name("embeddings/tokens", "model.embed_tokens.weight"),
@@ -135,22 +121,35 @@ _GPT2 = (
     *_norm("final_norm", "transformer.ln_f"),
     Name("output", "lm_head.weight"),
 )
-_FOREIGN = {"gpt2": _GPT2, "llama": _LLAMA, "eurobert": _LLAMA}
-
-# Theirs that repeat another tensor: dropped when equal to it, refused otherwise.
-TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-    "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
+# By the `model_type` of config.json. Each table has the rows of all heads and options of the architecture.
+TABLES: Mapping[str, Table] = {
+    "bert": (*_BERT_BODY, *_POST_NORMS, *_BERT_HEADS),
+    "megatron-bert": (*_BERT_BODY, *_PRE_NORMS, *_BERT_HEADS),
+    "electra": _ELECTRA,
+    "eurobert": _LLAMA,
+    "gpt2": _GPT2,
+    "llama": _LLAMA,
 }
-# Theirs that hold no weights (a buffer of 0, 1, 2, …), and those that nothing reads when the next-sentence head is absent.
-BUFFERS = ("bert.embeddings.position_ids", "electra.embeddings.position_ids")
-POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
+_HEAD_MARKS: Mapping[Head, tuple[str, ...]] = {  # how a name begins that only files with this head contain
+    "classification": ("classifier.weight", "classifier.out_proj.weight"),
+    "detection": ("discriminator_predictions.",),
+    "next_sentence": ("cls.seq_relationship.",),
+}
+# Tensors that repeat another one: dropped when equal to it, refused otherwise.
+_TIED = (
+    ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
+    ("lm_head.weight", "transformer.wte.weight"),
+    ("lm_head.weight", "model.embed_tokens.weight"),
+)
+# Ends of names of tensors without weights (a buffer of 0, 1, 2, … or a mask), and tensors only the next-sentence head reads.
+_BUFFERS = (".embeddings.position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+_POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
 # How the first conversions, bert-base-uncased among them, name the two vectors of a norm.
 _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-_FOREIGN_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # ends of names that old files have
 _FUSED = (".c_attn.weight", ".c_attn.bias")
-_BARE = ("wte.", "wpe.", "h.", "ln_f.")
+_BARE = ("wte.", "wpe.", "h.", "ln_f.")  # how the names begin in a bare GPT2Model, as the first ones were saved
 
 # TF1: where the rule does not hold.
 _TF1_NAMES = {
@@ -161,7 +160,12 @@ _TF1_NAMES = {
     "discriminator_predictions.dense_prediction.weight": "discriminator_predictions/dense_1/kernel",
     "discriminator_predictions.dense_prediction.bias": "discriminator_predictions/dense_1/bias",
 }
-_TF1_SUFFIXES = {"LayerNorm/weight": "LayerNorm/gamma", "LayerNorm/bias": "LayerNorm/beta", "_embeddings/weight": "_embeddings"}
+_TF1_SUFFIXES = {
+    "LayerNorm/weight": "LayerNorm/gamma",
+    "LayerNorm/bias": "LayerNorm/beta",
+    "_embeddings/weight": "_embeddings",
+    "/weight": "/kernel",
+}
 _TF1_LAYOUTS: dict[Layout, Layout] = {"dense": "conv", "merge": "conv merge"}
 TF1_NEXT_SENTENCE = _TF1_NAMES["cls.seq_relationship.weight"]  # without it nothing reads the pooler
 TF1_POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
@@ -177,78 +181,65 @@ TF1_EXTRAS: tuple[tuple[str | None, str], ...] = (
 )
 
 
-def names(config: ModelConfig, head: Head) -> Table:
-    """Hugging Face's of one BERT or half of an ELECTRA; every parameter of ours is in it once.
-
-    A head that the architecture does not have gets the masked one's names, so that what contradicts them is listed.
-    """
-    if config.architecture == "electra":
-        body = (row._replace(theirs=row.theirs.replace("bert.", "electra.", 1)) for row in (*_BODY, *_NORMS["post"]))
-        projection = _PROJECTION if config.embedding_size not in (None, config.hidden_size) else ()
-        return (*body, *projection, *_ELECTRA_HEADS.get(head, _ELECTRA_HEADS["masked"]))
-    return (*_BODY, *_NORMS[config.norm_position], *_BERT_HEADS.get(head, _MASKED_HEAD))
-
-
-def foreign_names(model_type: str, spec: Any) -> Table:
-    """Hugging Face's of GPT-2, Llama or EuroBERT: the rows for the parameters that the model has."""
+def names(model_type: str, spec: Any) -> Table:
+    """Hugging Face's names of one model, or of half an ELECTRA: the rows for the parameters that `spec` has."""
     ours = named_leaves(spec)
-    return tuple(row for row in _FOREIGN[model_type] if row.ours in ours)
+    return tuple(row for row in TABLES[model_type] if row.ours in ours)
 
 
-def tf1_names(config: ModelConfig, head: Head, *, body: str = "electra", embeddings: str = "electra") -> Table:
-    """Google's of the same; `body` and `embeddings` are the scopes ("electra" or "generator") in which an ELECTRA has these."""
+def tf1_names(model_type: str, spec: Any, *, body: str = "electra", embeddings: str = "electra") -> Table:
+    """Google's names of the same; `body` and `embeddings` are the scopes ("electra" or "generator") of these in an ELECTRA."""
 
     def row_of(row: Name) -> Name:
         name = _TF1_NAMES.get(row.theirs) or row.theirs.replace(".", "/").replace("layer/{layer}", "layer_{layer}")
         for theirs, tf1 in _TF1_SUFFIXES.items():
             if name.endswith(theirs):
                 name = name.removesuffix(theirs) + tf1
-        if name.endswith("/weight"):
-            name = name.removesuffix("weight") + "kernel"
         if name.startswith("electra/"):
             scope = embeddings if name.startswith("electra/embeddings/") else body
             name = scope + name.removeprefix("electra")
-        return row._replace(theirs=name, layout=_tf1_layout(row, name))
+        return Name(row.ours, name, row.layout if name == TF1_NEXT_SENTENCE else _TF1_LAYOUTS.get(row.layout, row.layout))
 
-    return tuple(row_of(row) for row in names(config, head))
-
-
-def _tf1_layout(row: Name, name: str) -> Layout:
-    return row.layout if name == TF1_NEXT_SENTENCE else _TF1_LAYOUTS.get(row.layout, row.layout)
+    return tuple(map(row_of, names(model_type, spec)))
 
 
-def head_in(tensors: Mapping[str, Any]) -> Head:
-    """The head that their tensors hold."""
-    if any(name in tensors for name in ("classifier.weight", "classifier.out_proj.weight")):
-        return "classification"
-    if any(row.theirs in tensors for row in _ELECTRA_HEADS["detection"]):
-        return "detection"
-    return "next_sentence" if any(row.theirs in tensors for row in _NEXT_SENTENCE) else "masked"
+def head_in(tensors: Iterable[str]) -> Head:
+    """The head that the tensors of these names belong to; the masked one if no other is found."""
+    for head, marks in _HEAD_MARKS.items():
+        if any(name.startswith(marks) for name in tensors):
+            return head
+    return "masked"
 
 
 class Kept(NamedTuple):
-    """Tensors under today's names, and the names of those left out although they held weights."""
+    """Tensors under the names of the tables, and the names of those left out although they held weights."""
 
     tensors: dict[str, np.ndarray]
     dropped: tuple[str, ...]
 
 
-def tidy(tensors: Mapping[str, np.ndarray], *, origin: str) -> Kept:
-    """Renames what old conversions named otherwise and leaves out repeats, buffers and a pooler that nothing reads.
+def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = True, origin: str) -> Kept:
+    """Rename what old conversions named otherwise, split fused tensors, and leave out buffers, a pooler that nothing reads and,
+    where the output is `tied`, repeats.
 
-    Raises DataError for a decoder that is not the embedding table.
+    Raises DataError for an output that should repeat the embeddings and does not.
     """
-    kept = {_current_name(name): tensor for name, tensor in tensors.items() if name not in BUFFERS}
-    for name, source in TIED.items():
-        repeat = kept.pop(name, None)
-        if repeat is not None and not np.array_equal(repeat, kept.get(source, repeat)):
+    kept = {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(_BUFFERS)}
+    known = {row.theirs for row in TABLES[model_type]}
+    for name, source in _TIED if tied else ():
+        if name not in kept or source not in known:
+            continue
+        repeat = kept.pop(name)
+        if not np.array_equal(repeat, kept.setdefault(source, repeat)):
             raise DataError(
-                f"{name} differs from {source}: a decoder with weights of its own is not supported", location=origin
+                f"{name} differs from {source}: an output with weights of its own is not supported where config.json ties the "
+                "two",
+                location=origin,
             )
-        if repeat is not None:
-            kept.setdefault(source, repeat)
+    for name in [name for name, tensor in kept.items() if name.endswith(_FUSED) and tensor.shape[-1] % 3 == 0]:
+        kept |= {f"{name}[{third}]": part for third, part in enumerate(np.split(kept.pop(name), 3, axis=-1))}
     reads_pooler = head_in(kept) in ("next_sentence", "classification")
-    dropped = () if reads_pooler else tuple(name for name in POOLER if name in kept)
+    dropped = () if reads_pooler else tuple(name for name in _POOLER if name in kept)
     return Kept({name: tensor for name, tensor in kept.items() if name not in dropped}, dropped)
 
 
@@ -256,11 +247,11 @@ def _current_name(name: str) -> str:
     for old, current in _OLD_SUFFIXES.items():
         if name.endswith(old):
             return name.removesuffix(old) + current
-    return name
+    return f"transformer.{name}" if name.startswith(_BARE) else name
 
 
 def fuse(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Their tensors as they are stored: thirds "name[0]", "name[1]", "name[2]" joined along the last axis."""
+    """Tensors as they are stored: thirds "name[0]", "name[1]" and "name[2]" concatenated along the last axis."""
     fused: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         if not name.endswith("]"):
@@ -269,26 +260,3 @@ def fuse(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             whole = name.removesuffix("[0]")
             fused[whole] = np.concatenate([tensors[f"{whole}[{third}]"] for third in range(3)], axis=-1)
     return fused
-
-
-def untie(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool, origin: str) -> Kept:
-    """Tensors as the table names them: fused ones cut in three, buffers left out, and where tied the output too.
-
-    Raises DataError where a tied output is another table than the embeddings.
-    """
-    if model_type == "gpt2":  # saved as the bare GPT2Model, as the first ones were
-        tensors = {f"transformer.{name}" if name.startswith(_BARE) else name: tensor for name, tensor in tensors.items()}
-    kept: dict[str, np.ndarray] = {}
-    embeddings = _FOREIGN[model_type][0].theirs
-    for name, tensor in tensors.items():
-        if name.endswith(_FOREIGN_BUFFERS):
-            continue
-        if name == "lm_head.weight" and tied:
-            if not np.array_equal(tensor, tensors.get(embeddings, tensor)):
-                raise DataError(f"{name} differs from {embeddings}, but config.json says they are tied", location=origin)
-            kept.setdefault(embeddings, tensor)
-        elif name.endswith(_FUSED) and tensor.shape[-1] % 3 == 0:
-            kept |= {f"{name}[{third}]": part for third, part in enumerate(np.split(tensor, 3, axis=-1))}
-        else:
-            kept[name] = tensor
-    return Kept(kept, ())

@@ -1,9 +1,9 @@
-"""A LevelDB table, which the index of a TF1 checkpoint is: sorted keys and values in blocks, each with a checksum.
+"""LevelDB tables, the format of a TF1 checkpoint's index: sorted keys and values in blocks, each with a checksum.
 
 A block's entries are (bytes shared with the key before, bytes that are new, length of the value), the new bytes and the value,
-then the places where nothing is shared ("restarts") and their count. After the block come its kind (0 plain, 1 snappy) and the
-masked crc32c of both. The file ends with where the index of the blocks is, and a magic number (leveldb: doc/table_format.md;
-tensorflow: tsl/lib/io/format.h).
+then the positions where nothing is shared ("restarts") and their count. After the block come its kind (0 plain, 1 snappy) and
+the masked crc32c of both. The file ends with the position of the index of blocks, and a magic number (leveldb:
+doc/table_format.md; tensorflow: tsl/lib/io/format.h).
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ _WORD = struct.Struct("<I")
 _AGAIN = "Copy it again from where it came"
 
 
-class Malformed(ValueError):
-    """Bytes that are not what they are taken for; `byte` counts from the beginning of what was read."""
+class _Malformed(ValueError):
+    """Bytes that cannot be what they should be; `byte` counts from the beginning of the file."""
 
     def __init__(self, message: str, byte: int):
         super().__init__(message)
         self.byte = byte
 
 
-class Number(NamedTuple):
-    value: int
+class _Numbers(NamedTuple):
+    values: list[int]
     end: int  # where the next thing begins
 
 
-class _Handle(NamedTuple):
-    """Where a block is."""
-
-    offset: int
-    size: int  # bytes, without the trailer
-
-
-def varint(data: bytes, start: int) -> Number:
-    """The variable-length number (seven bits a byte, lowest first) at `start`. Raises Malformed."""
-    value = 0
-    for place, byte in enumerate(data[start : start + 10]):
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return Number(value, start + place + 1)
-    raise Malformed("a number does not end", start)
+def _varints(data: bytes, start: int, count: int) -> _Numbers:
+    """Variable-length numbers (seven bits a byte, lowest first) from `start` on. Raises _Malformed."""
+    values, place = [], start
+    for _ in range(count):
+        begin, value = place, 0
+        while True:
+            if place == begin + 10 or place >= len(data):
+                raise _Malformed("a number does not end", begin)
+            value |= (data[place] & 0x7F) << (7 * (place - begin))
+            place += 1
+            if data[place - 1] < 0x80:
+                break
+        values.append(value)
+    return _Numbers(values, place)
 
 
 def is_table(data: bytes) -> bool:
-    """Whether a file with this end is a table."""
+    """Whether a file that ends with these bytes is a table."""
     return len(data) >= 8 and data[-8:] == struct.pack("<Q", MAGIC)
 
 
@@ -68,45 +67,33 @@ def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
             f"being written, or is something else. {_AGAIN}",
             location=f"{path}, byte {max(len(data) - 8, 0):,}",
         )
-    footer = len(data) - FOOTER_BYTES
     try:
-        metaindex = _handle(data, footer)
-        blocks = _handle(data, metaindex.end).handle
+        meta_offset, meta_size, offset, size = _varints(data, len(data) - FOOTER_BYTES, 4).values
         table: dict[bytes, bytes] = {}
-        list(_block(data, metaindex.handle, path))  # holds nothing, but damage is damage
-        for _, value in _block(data, blocks, path):
-            table.update(_block(data, _handle(value, 0).handle, path))
-    except Malformed as error:
+        list(_block(data, meta_offset, meta_size, path))  # it holds nothing, but damage is damage
+        for _, block in _block(data, offset, size, path):
+            start, length = _varints(block, 0, 2).values
+            table.update(_block(data, start, length, path))
+    except _Malformed as error:
         raise DataError(f"{error}: the file is damaged. {_AGAIN}", location=f"{path}, byte {error.byte:,}") from error
     return table
 
 
-class _Found(NamedTuple):
-    handle: _Handle
-    end: int
-
-
-def _handle(data: bytes, start: int) -> _Found:
-    offset = varint(data, start)
-    size = varint(data, offset.end)
-    return _Found(_Handle(offset.value, size.value), size.end)
-
-
-def _block(data: bytes, handle: _Handle, path: str) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of one block."""
-    end = handle.offset + handle.size
-    where = f"{path}, byte {handle.offset:,}"
+def _block(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of one block; `size` is without the trailer."""
+    end = offset + size
+    where = f"{path}, byte {offset:,}"
     if end + TRAILER.size > len(data) - FOOTER_BYTES:
         raise DataError(
-            f"a block of {handle.size:,} bytes should be there, and the file has {len(data):,} bytes: it was cut off or is "
+            f"a block of {size:,} bytes should be there, and the file has {len(data):,} bytes: it was cut off or is "
             f"damaged. {_AGAIN}",
             location=where,
         )
     kind, recorded = TRAILER.unpack_from(data, end)
-    found = masked_crc32c(data[handle.offset : end + 1])
+    found = masked_crc32c(data[offset : end + 1])
     if found != recorded:
         raise DataError(
-            f"the {handle.size:,} bytes of a block have the checksum {found:#010x} (masked crc32c), and {recorded:#010x} is "
+            f"the {size:,} bytes of a block have the checksum {found:#010x} (masked crc32c), and {recorded:#010x} is "
             f"recorded: the file is damaged. {_AGAIN}",
             location=where,
         )
@@ -117,28 +104,18 @@ def _block(data: bytes, handle: _Handle, path: str) -> Iterator[tuple[bytes, byt
             "checkpoint with TensorFlow and save it again with tf.compat.v1.train.Saver",
             location=where,
         )
-    return _entries(data[handle.offset : end], handle.offset)
-
-
-def _entries(block: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
-    if len(block) < _WORD.size:
-        raise Malformed("a block is too short to hold anything", offset)
-    (restarts,) = _WORD.unpack_from(block, len(block) - _WORD.size)
-    end = len(block) - _WORD.size * (restarts + 1)
-    if end < 0:
-        raise Malformed(f"a block of {len(block):,} bytes says it has {restarts:,} restarts", offset)
-    place, key = 0, b""
+    if size < _WORD.size:
+        raise _Malformed("a block is too short to hold anything", offset)
+    (restarts,) = _WORD.unpack_from(data, end - _WORD.size)
+    end -= _WORD.size * (restarts + 1)
+    if end < offset:
+        raise _Malformed(f"a block of {size:,} bytes says it has {restarts:,} restarts", offset)
+    place, key = offset, b""
     while place < end:
-        try:
-            shared = varint(block, place)
-            fresh = varint(block, shared.end)
-            length = varint(block, fresh.end)
-        except Malformed as error:
-            raise Malformed(str(error), offset + error.byte) from error
-        start = length.end
-        stop = start + fresh.value + length.value
-        if shared.value > len(key) or stop > end:
-            raise Malformed("an entry reaches out of its block", offset + place)
-        key = key[: shared.value] + block[start : start + fresh.value]
-        yield key, block[start + fresh.value : stop]
+        (shared, fresh, length), start = _varints(data, place, 3)
+        stop = start + fresh + length
+        if shared > len(key) or stop > end:
+            raise _Malformed("an entry reaches out of its block", place)
+        key = key[:shared] + data[start : start + fresh]
+        yield key, data[start + fresh : stop]
         place = stop

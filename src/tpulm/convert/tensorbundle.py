@@ -11,15 +11,17 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from tpulm import storage
-from tpulm.convert.sstable import Malformed, is_table, read_table, varint
+from tpulm.convert.sstable import is_table, read_table
 from tpulm.dataset.tfrecord import masked_crc32c
 from tpulm.errors import ConfigError, DataError, suggest
+from tpulm.protos import KIND, field, message_class, new_file
 
 LATEST = "checkpoint"  # the file in which tf.train.Saver notes the newest prefix
 _DATA = re.compile(r"\.data-\d{5}-of-\d{5}$")
@@ -27,13 +29,13 @@ _NEWEST = re.compile(r'^model_checkpoint_path:\s*"([^"]*)"', re.MULTILINE)
 
 
 def find_checkpoint(path: PurePath) -> PurePath | None:
-    """The prefix that PREFIX.index lies under; None where nothing there looks like a TF1 checkpoint.
+    """The PREFIX of PREFIX.index; None if nothing there looks like a TF1 checkpoint.
 
-    Raises ConfigError for a folder of several or a prefix that is wrong, DataError for a checkpoint of version 1 or without
-    its index.
+    Raises ConfigError for a folder of several or a wrong prefix, DataError for a checkpoint of version 1 or without its index.
     """
-    prefix = _without_ending(path)
-    if storage.info(_index(prefix)) is not None:
+    name = _DATA.sub("", path.name).removesuffix(INDEX)
+    prefix = path.with_name(name) if name else path
+    if prefix.name and storage.info(prefix.with_name(prefix.name + INDEX)) is not None:
         return prefix
     if storage.is_folder(path):
         return _in_folder(path)
@@ -58,15 +60,6 @@ def find_checkpoint(path: PurePath) -> PurePath | None:
     return None
 
 
-def _index(prefix: PurePath) -> PurePath:
-    return prefix.with_name(prefix.name + INDEX) if prefix.name else prefix / INDEX
-
-
-def _without_ending(path: PurePath) -> PurePath:
-    name = _DATA.sub("", path.name).removesuffix(INDEX)
-    return path.with_name(name) if name and name != path.name else path
-
-
 def _in_folder(folder: PurePath) -> PurePath | None:
     names = {file.name for file in storage.list_folder(folder)}
     prefixes = sorted(name.removesuffix(INDEX) for name in names if name.endswith(INDEX))
@@ -76,7 +69,7 @@ def _in_folder(folder: PurePath) -> PurePath | None:
         if name in prefixes:  # the folder may have been moved since it was written
             return folder / name
         if not prefixes:
-            raise DataError(f"{LATEST} names {name!r}, of which no file is there; copy them too", location=str(folder))
+            raise DataError(f"{LATEST} names {name!r}, which has no files here; copy them too", location=str(folder))
     if len(prefixes) > 1:
         example = folder / prefixes[-1]
         raise ConfigError(f"{folder} holds {len(prefixes)} checkpoints: {', '.join(prefixes[:8])}. Name one, as in {example}")
@@ -106,23 +99,36 @@ _NAMELESS = {7: "strings", 20: "a resource", 21: "variants"}
 _AGAIN = "Copy it again from where it came"
 
 
-class _Entry(NamedTuple):
-    """What a BundleEntryProto says."""
+def _messages() -> Any:
+    file = new_file("tpulm.tensorbundle")
+    shape = file.message_type.add(name="Shape")
+    shape.nested_type.add(name="Dim").field.append(field("size", 1, KIND.TYPE_INT64))
+    shape.field.append(field("dim", 2, "Shape.Dim", package=file.package, many=True))
+    file.message_type.add(name="Entry").field.extend(
+        (
+            field("dtype", 1, KIND.TYPE_INT32),
+            field("shape", 2, "Shape", package=file.package),
+            field("shard_id", 3, KIND.TYPE_INT32),
+            field("offset", 4, KIND.TYPE_INT64),
+            field("size", 5, KIND.TYPE_INT64),
+            field("crc32c", 6, KIND.TYPE_FIXED32),  # masked
+            field("slices", 7, KIND.TYPE_BYTES, many=True),  # of a partitioned variable, whose pieces are stored apart
+        )
+    )
+    file.message_type.add(name="Header").field.extend(
+        (field("num_shards", 1, KIND.TYPE_INT32), field("endianness", 2, KIND.TYPE_INT32))
+    )
+    return file
 
-    kind: int
-    shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int  # bytes
-    checksum: int  # masked crc32c
-    sliced: bool  # a partitioned variable, whose pieces are stored apart
+
+_Header, _Entry = (message_class(_messages(), name) for name in ("Header", "Entry"))
 
 
 class StoredTensor:
-    """One tensor of a checkpoint; nothing of it is read before `read`."""
+    """One tensor of a checkpoint; its data is not read before `read`."""
 
-    def __init__(self, bundle: Bundle, name: str, entry: _Entry):
-        self.name, self.shape = name, entry.shape
+    def __init__(self, bundle: Bundle, name: str, entry: Any):
+        self.name, self.shape = name, tuple(dim.size for dim in entry.shape.dim)
         self._bundle, self._entry = bundle, entry
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
@@ -134,7 +140,7 @@ class StoredTensor:
     @property
     def dtype(self) -> np.dtype | None:
         """None for what holds no numbers, such as strings."""
-        return _DTYPES.get(self._entry.kind)
+        return _DTYPES.get(self._entry.dtype)
 
     def read(self) -> np.ndarray:
         """The numbers, with `shape` and `dtype`, read-only.
@@ -142,37 +148,41 @@ class StoredTensor:
         Raises DataError naming file, tensor and byte for a wrong checksum, a file cut off, a data file that is not there, a
         partitioned variable, or a data type that is no number.
         """
-        entry, shard = self._entry, self._bundle.shard(self._entry.shard)
+        entry, shard = self._entry, self._bundle.shard(self._entry.shard_id)
         where = f"{shard}, tensor {self.name} (byte {entry.offset:,})"
-        if entry.sliced:
+        if entry.slices:
             raise DataError(
                 "it is a partitioned variable, stored in pieces, which are not read; load the checkpoint with TensorFlow and "
                 "save it again without a partitioner",
                 location=where,
             )
         if self.dtype is None:
-            what = _NAMELESS.get(entry.kind, f"data of type {entry.kind}")
+            what = _NAMELESS.get(entry.dtype, f"data of type {entry.dtype}")
             raise DataError(f"it holds {what}, not numbers, and cannot be part of a model", location=where)
-        expected = math.prod(entry.shape) * self.dtype.itemsize
+        expected = math.prod(self.shape) * self.dtype.itemsize
         if entry.size != expected:
             raise DataError(
-                f"the index says {entry.size:,} bytes, and {list(entry.shape)} of {self.dtype} are {expected:,}: the index is "
+                f"the index says {entry.size:,} bytes, and {list(self.shape)} of {self.dtype} are {expected:,}: the index is "
                 f"damaged. {_AGAIN}",
                 location=where,
             )
         data = self._bundle.read_range(entry, where)
         found = masked_crc32c(data)
-        if found != entry.checksum:
+        if found != entry.crc32c:
             raise DataError(
-                f"its {entry.size:,} bytes have the checksum {found:#010x} (masked crc32c), and {entry.checksum:#010x} is "
+                f"its {entry.size:,} bytes have the checksum {found:#010x} (masked crc32c), and {entry.crc32c:#010x} is "
                 f"recorded: the file is damaged. {_AGAIN}",
                 location=where,
             )
-        return np.frombuffer(data, self.dtype).reshape(entry.shape)
+        return np.frombuffer(data, self.dtype).reshape(self.shape)
 
 
 class Bundle(Mapping[str, StoredTensor]):
-    """The tensors of a checkpoint by name, in the order of the names. `open_bundle` makes one."""
+    """The tensors under PREFIX by name, in the order of the names.
+
+    The checksums of the index are verified at once, those of the data when it is read. Raises DataError for a damaged index,
+    StorageError where there is none (`find_checkpoint` finds a prefix).
+    """
 
     def __init__(self, prefix: PurePath):
         self.prefix = prefix
@@ -182,8 +192,7 @@ class Bundle(Mapping[str, StoredTensor]):
         # A key that begins with a zero byte is a piece of a partitioned variable, whose own key comes without it.
         names = {key: self._named(key) for key in table if not key.startswith(b"\0")}
         self._tensors = {name: StoredTensor(self, name, self._read_entry(name, table[key])) for key, name in names.items()}
-        self._opened: dict[int, storage.Ranges] = {}
-        self._sizes: dict[int, int] = {}
+        self._opened: dict[int, tuple[int, storage.Ranges]] = {}  # data file -> its bytes, and the file
 
     def __getitem__(self, name: str) -> StoredTensor:
         return self._tensors[name]
@@ -198,9 +207,9 @@ class Bundle(Mapping[str, StoredTensor]):
         """The path of a data file."""
         return self.prefix.with_name(f"{self.prefix.name}.data-{number:05d}-of-{self._shards:05d}")
 
-    def read_range(self, entry: _Entry, where: str) -> bytes:
-        path, end = self.shard(entry.shard), entry.offset + entry.size
-        if entry.shard not in self._opened:
+    def read_range(self, entry: Any, where: str) -> bytes:
+        path, end = self.shard(entry.shard_id), entry.offset + entry.size
+        if entry.shard_id not in self._opened:
             there = storage.info(path)
             if there is None:
                 raise DataError(
@@ -208,30 +217,28 @@ class Bundle(Mapping[str, StoredTensor]):
                     f"file{'s' * (self._shards > 1)}, all in one folder. Copy {path.name} there too",
                     location=where,
                 )
-            self._sizes[entry.shard] = there.size
-            self._opened[entry.shard] = storage.open_ranges(path)
-        if end > self._sizes[entry.shard]:
+            self._opened[entry.shard_id] = (there.size, storage.open_ranges(path))
+        size, ranges = self._opened[entry.shard_id]
+        if end > size:
             raise DataError(
-                f"its {entry.size:,} bytes end at byte {end:,}, and the file has {self._sizes[entry.shard]:,}: it was cut off. "
-                f"{_AGAIN}",
+                f"its {entry.size:,} bytes end at byte {end:,}, and the file has {size:,}: it was cut off. {_AGAIN}",
                 location=where,
             )
-        return bytes(self._opened[entry.shard].read(entry.offset, end)) if entry.size else b""
+        return bytes(ranges.read(entry.offset, end)) if entry.size else b""
 
     def _read_header(self, value: bytes | None) -> int:
         """The number of data files."""
         if value is None:
             raise DataError("the table has no header: it is not the index of a TF1 checkpoint", location=self.index)
         try:
-            header = _fields(value)
-            shards, endianness = _one(header, 1), _one(header, 2)
-        except Malformed as error:
+            header = _Header.FromString(value)
+        except DecodeError as error:
             raise DataError(f"its header is damaged ({error}). {_AGAIN}", location=self.index) from error
-        if endianness != 0:
+        if header.endianness != 0:
             raise DataError("its numbers are big-endian; only little-endian ones are read", location=self.index)
-        if not 1 <= shards < 100_000:
-            raise DataError(f"its header speaks of {shards:,} data files. {_AGAIN}", location=self.index)
-        return shards
+        if not 1 <= header.num_shards < 100_000:
+            raise DataError(f"its header speaks of {header.num_shards:,} data files. {_AGAIN}", location=self.index)
+        return header.num_shards
 
     def _named(self, key: bytes) -> str:
         try:
@@ -239,78 +246,14 @@ class Bundle(Mapping[str, StoredTensor]):
         except UnicodeDecodeError as error:
             raise DataError(f"the name {key!r} of a tensor is not UTF-8. {_AGAIN}", location=self.index) from error
 
-    def _read_entry(self, name: str, value: bytes) -> _Entry:
+    def _read_entry(self, name: str, value: bytes) -> Any:
         where = f"{self.index}, tensor {name}"
         try:
-            fields = _fields(value)
-            shape = tuple(_one(_fields(size), 1) for size in _many(_fields(_bytes(fields, 2)), 2))
-            kind, shard, offset, size, checksum = (_one(fields, number) for number in (1, 3, 4, 5, 6))
-            entry = _Entry(kind, shape, shard, offset, size, checksum, sliced=bool(_many(fields, 7)))
-        except Malformed as error:
+            entry = _Entry.FromString(value)
+        except DecodeError as error:
             raise DataError(f"its entry is damaged ({error}). {_AGAIN}", location=where) from error
-        if entry.shard >= self._shards:
-            raise DataError(f"it is said to be in data file {entry.shard}, of {self._shards}. {_AGAIN}", location=where)
+        if min(entry.shard_id, entry.offset, entry.size, *(dim.size for dim in entry.shape.dim)) < 0:
+            raise DataError(f"its entry is damaged (a negative number). {_AGAIN}", location=where)
+        if entry.shard_id >= self._shards:
+            raise DataError(f"it is said to be in data file {entry.shard_id}, of {self._shards}. {_AGAIN}", location=where)
         return entry
-
-
-def open_bundle(prefix: PurePath) -> Bundle:
-    """The tensors under PREFIX, with the index's checksums verified; those of the data are, when it is read.
-
-    Raises DataError for a damaged index, StorageError where there is none (`checkpoint_path.find_checkpoint` gives a prefix).
-    """
-    return Bundle(prefix)
-
-
-# Protobuf's wire format, as far as these messages need it: field number -> the values in their order.
-
-_Fields = dict[int, list[int | bytes]]
-
-
-def _fields(message: bytes) -> _Fields:
-    found: _Fields = {}
-    place = 0
-    while place < len(message):
-        tag = varint(message, place)
-        number, wire = tag.value >> 3, tag.value & 7
-        value, place = _value(message, tag.end, wire)
-        found.setdefault(number, []).append(value)
-    return found
-
-
-def _value(message: bytes, start: int, wire: int) -> tuple[int | bytes, int]:
-    """The value there, and where the next field begins."""
-    if wire == 0:
-        return varint(message, start)
-    if wire == 2:
-        size = varint(message, start)
-        start, end = size.end, size.end + size.value
-    elif wire in (1, 5):
-        end = start + (8 if wire == 1 else 4)
-    else:
-        raise Malformed(f"a field of the unknown kind {wire}", start)
-    if end > len(message):
-        raise Malformed("a field reaches out of its message", start)
-    piece = message[start:end]
-    return (piece if wire == 2 else int.from_bytes(piece, "little")), end
-
-
-def _one(fields: _Fields, number: int) -> int:
-    """The number in a field; 0, as protobuf has it, where it is absent."""
-    value = fields.get(number, [0])[-1]
-    if not isinstance(value, int) or value >= 1 << 63:
-        raise Malformed(f"field {number} is no number, or a negative one", 0)
-    return value
-
-
-def _bytes(fields: _Fields, number: int) -> bytes:
-    value = fields.get(number, [b""])[-1]
-    if not isinstance(value, bytes):
-        raise Malformed(f"field {number} is no message", 0)
-    return value
-
-
-def _many(fields: _Fields, number: int) -> list[bytes]:
-    values = fields.get(number, [])
-    if not all(isinstance(value, bytes) for value in values):
-        raise Malformed(f"field {number} is no message", 0)
-    return [value for value in values if isinstance(value, bytes)]

@@ -1,7 +1,7 @@
-"""Models of Google's BERT and ELECTRA from their TF1 checkpoints, the optimizer's moments included.
+"""Reading Google's BERT and ELECTRA from their TF1 checkpoints, including the optimizer's moments.
 
 Google's BERT computes GELU in its tanh form and ELECTRA by erf; both call it "gelu" (modeling.py of the two). Their layer norms
-have an epsilon of 1e-12. BERT's sizes stand in its bert_config.json; ELECTRA's are seen in the shapes, but for the number of
+have an epsilon of 1e-12. BERT's sizes are in its bert_config.json; ELECTRA's follow from the shapes, except the number of
 heads: size / 64 in all published ones, and max(1, size / 64) in every generator (electra: pretrain/pretrain_helpers.py).
 """
 
@@ -19,7 +19,7 @@ from tpulm.config import ModelConfig
 from tpulm.convert.config_json import Described, from_config_json
 from tpulm.convert.heads import Head, Model, spec_of
 from tpulm.convert.names import TF1_EXTRAS, TF1_NEXT_SENTENCE, TF1_POOLER, Name, tf1_names
-from tpulm.convert.tensorbundle import Bundle, open_bundle
+from tpulm.convert.tensorbundle import Bundle
 from tpulm.convert.tensors import from_theirs
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
@@ -69,10 +69,10 @@ class Checkpoint(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """One part before its numbers are read; `owns` are the beginnings of the names that are its alone in training."""
+    """One part before its numbers are read; `owns` are the prefixes of the names that belong to it alone in training."""
 
     described: Described
-    head: Head
+    spec: Any
     table: tuple[Name, ...]
     tensors: tuple[str, ...]
     owns: tuple[str, ...]
@@ -84,7 +84,7 @@ def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None 
     Raises ConfigError where a BERT has no config or `kind` is not what the checkpoint holds, DataError listing every name that
     is missing, unknown or of another shape, and what tensorbundle.py raises for damaged files.
     """
-    bundle = open_bundle(prefix)
+    bundle = Bundle(prefix)
     if _OBJECT_GRAPH in bundle:
         raise DataError(
             "a checkpoint of TensorFlow 2 (it holds an object graph), and only those of TF1 are read; load it with "
@@ -125,12 +125,13 @@ def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
 def _bert(bundle: Bundle, weights: Sequence[str], given: Given | None) -> _Layout:
     if given is None:
         raise ConfigError(
-            f"{bundle.prefix}: no bert_config.json lies beside the checkpoint, and the number of heads stands nowhere else; "
-            "name it with --config"
+            f"{bundle.prefix}: no bert_config.json is beside the checkpoint, and only that has the number of heads; name "
+            "it with --config"
         )
     head: Head = "next_sentence" if TF1_NEXT_SENTENCE in weights else "masked"
     described = _described("bert", given.values, given.origin)
-    return _Layout(described, head, tf1_names(described.config, head), tuple(weights), ("",))
+    spec = spec_of(described.config, head, vocab_size=described.vocab_size)
+    return _Layout(described, spec, tf1_names("bert", spec), tuple(weights), ("",))
 
 
 def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dict[str, _Layout]:
@@ -140,41 +141,34 @@ def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dic
     own_embeddings = any(name.startswith("generator/embeddings/") for name in weights)
     body, embeddings = "generator" if own_layers else "electra", "generator" if own_embeddings else "electra"
     sizes = _sizes(bundle, weights, body="electra", embeddings="electra")
-    # What stands in the file goes before, and is then compared with the shapes.
+    # Values from the file take precedence, and are then compared with the shapes.
     large = _described("electra", {**sizes, **_heads(settings, sizes["hidden_size"], bundle), **settings}, origin)
     sizes = _sizes(bundle, weights, body=body, embeddings=embeddings)
     heads = max(1, sizes["hidden_size"] // HEAD_SIZE) if own_layers else large.config.num_heads
     small = _described("electra", {**settings, **sizes, "num_attention_heads": heads}, origin)
-    generators = [name for name in weights if name.startswith(("generator/", "generator_predictions/"))]
+    own = ("generator/", "generator_predictions/")
+    generators = [name for name in weights if name.startswith(own)]
     shared = [name for name in weights if name.startswith("electra/embeddings/")] if embeddings == "electra" else []
     shared += [
         name for name in weights if name.startswith(("electra/encoder/", "electra/embeddings_project/")) and not own_layers
     ]
+    discriminator = spec_of(large.config, "detection", vocab_size=large.vocab_size)
+    generator = spec_of(small.config, "masked", vocab_size=small.vocab_size)
+    table = tf1_names("electra", generator, body=body, embeddings=embeddings)
+    others = tuple(name for name in weights if name not in generators)
     return {
-        "discriminator": _Layout(
-            large,
-            "detection",
-            tf1_names(large.config, "detection", body="electra", embeddings="electra"),
-            tuple(name for name in weights if name not in generators),
-            ("",),
-        ),
-        "generator": _Layout(
-            small,
-            "masked",
-            tf1_names(small.config, "masked", body=body, embeddings=embeddings),
-            (*shared, *generators),
-            ("generator/", "generator_predictions/"),
-        ),
+        "discriminator": _Layout(large, discriminator, tf1_names("electra", discriminator), others, ("",)),
+        "generator": _Layout(small, generator, table, (*shared, *generators), own),
     }
 
 
 def _sizes(bundle: Bundle, weights: Sequence[str], *, body: str, embeddings: str) -> dict[str, int]:
-    """Keys of a config.json, by the shapes of the tensors in two scopes."""
+    """Keys of a config.json, derived from the shapes of the tensors in two scopes."""
     sizes: dict[str, int] = {}
     for key, (name, axis) in _SIZES.items():
         full = f"{embeddings if name.startswith('embeddings') else body}/{name}"
         if full not in bundle or len(bundle[full].shape) != 2:
-            raise DataError(f"missing: {full}, a matrix, by which {key} would be known", location=bundle.index)
+            raise DataError(f"missing: {full}, a matrix whose shape gives {key}", location=bundle.index)
         sizes[key] = bundle[full].shape[axis]
     numbers = [int(found.group(1)) for name in weights if (found := re.match(rf"{body}/encoder/layer_(\d+)/", name))]
     return sizes | {"num_hidden_layers": 1 + max(numbers)}
@@ -185,14 +179,14 @@ def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, 
         return {}
     if size % HEAD_SIZE:
         raise ConfigError(
-            f"{bundle.prefix}: the layers are {size} wide, which heads of {HEAD_SIZE} do not divide, so that their number "
-            "cannot be seen; write a JSON file with num_attention_heads and name it with --config"
+            f"{bundle.prefix}: the layers are {size} wide, which is no multiple of a head's {HEAD_SIZE}, so the number of "
+            "heads is not known; write a JSON file with num_attention_heads and name it with --config"
         )
     return {"num_attention_heads": size // HEAD_SIZE}
 
 
 def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
-    """Google's keys are those of Hugging Face, but for the meaning of "gelu" and what is fixed in their code."""
+    """Google's keys are those of Hugging Face, except for the meaning of "gelu" and constants in their code."""
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     activation = values.get("hidden_act", "gelu")
@@ -204,22 +198,19 @@ def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
 
 def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str = "") -> Part:
     """The numbers of one part, or one of their two `moment`s."""
-    described = layout.described
-    tree = spec_of(described.config, layout.head, vocab_size=described.vocab_size)
-    tensors = {name: bundle[name + moment] for name in layout.tensors}
     params = from_theirs(
-        tensors,
-        tree,
+        {name: bundle[name + moment] for name in layout.tensors},
+        layout.spec,
         layout.table,
-        vocab_size=described.vocab_size,
+        vocab_size=layout.described.vocab_size,
         origin=str(bundle.prefix),
         description="the model's layout" if given is None else PurePath(given.origin).name,
     )
-    return Part(params, described.config)
+    return Part(params, layout.described.config)
 
 
 def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
-    """Of all parameters as they are trained, where there are both moments of each; what is shared is the discriminator's."""
+    """Of all parameters as trained, if both moments of each are there; shared ones are the discriminator's."""
     wanted = [f"{name}/{role}" for layout in layouts.values() for name in layout.tensors for role in ("adam_m", "adam_v")]
     if not all(name in extras for name in wanted):
         return {}

@@ -1,4 +1,4 @@
-"""Copying parameters by a table of names, to other people's tensors and back.
+"""Copying parameters to and from other formats' tensors by a table of names.
 
 Axes that our specs name "layers" become one of their tensors each, and the rows that pad our vocabulary are cut off on the way
 out and added on the way in.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,24 @@ from tpulm.convert.names import Layout, Name
 from tpulm.errors import DataError, some_of, suggest
 from tpulm.nn.params import ParamSpec, is_spec, named_leaves
 
+_TRANSPOSED: tuple[Layout, ...] = ("dense", "merge")
 _SHOWN = 20  # names of each kind of problem that an error lists
+
+
+class _Slice(NamedTuple):
+    """A part of one of our arrays that is a tensor of its own there: its name, our index, and our shape of the part."""
+
+    theirs: str
+    index: Any
+    shape: tuple[int, ...]
+
+
+def _slices(leaf: ParamSpec, theirs: str, vocab_size: int) -> list[_Slice]:
+    if leaf.axes[0] == "layers":
+        return [_Slice(theirs.format(layer=layer), layer, leaf.shape[1:]) for layer in range(leaf.shape[0])]
+    if leaf.axes[0] == "vocab":
+        return [_Slice(theirs, slice(vocab_size), (vocab_size, *leaf.shape[1:]))]
+    return [_Slice(theirs, ..., leaf.shape)]
 
 
 def to_theirs(params: Any, spec: Any, table: Sequence[Name], *, vocab_size: int) -> dict[str, np.ndarray]:
@@ -25,15 +42,13 @@ def to_theirs(params: Any, spec: Any, table: Sequence[Name], *, vocab_size: int)
     leaves, specs = named_leaves(params), named_leaves(spec)
     rows = _by_our_name(table, specs)
     tensors: dict[str, np.ndarray] = {}
-    for ours, leaf_spec in specs.items():
-        name, layout = rows[ours].theirs, rows[ours].layout
-        array = np.asarray(leaves[ours], np.float32)
-        if _is_stacked(leaf_spec):
-            for layer, piece in enumerate(array):
-                tensors[name.format(layer=layer)] = _to_their_layout(piece, layout)
-        else:
-            cut = array[:vocab_size] if _has_vocabulary(leaf_spec) else array
-            tensors[name] = _to_their_layout(cut, layout)
+    for ours, leaf in specs.items():
+        array, layout = np.asarray(leaves[ours], np.float32), rows[ours].layout
+        for part in _slices(leaf, rows[ours].theirs, vocab_size):
+            shape = _their_shape(part.shape, layout)
+            piece = array[part.index]
+            turned = piece.reshape(shape[::-1]).T if layout in _TRANSPOSED else piece.reshape(shape)
+            tensors[part.theirs] = np.array(turned, order="C")
     return tensors
 
 
@@ -53,27 +68,20 @@ def from_theirs(
     """
     specs = named_leaves(spec)
     rows = _by_our_name(table, specs)
-    layers = max(leaf_spec.shape[0] for leaf_spec in specs.values() if _is_stacked(leaf_spec))
+    layers = max(leaf.shape[0] for leaf in specs.values() if leaf.axes[0] == "layers")
     if layers > len(tensors):  # or the names alone would fill the memory
         raise DataError(
             f"the weights do not fit {description}: it says {layers:,} layers, and there are {len(tensors):,} tensors in all",
             location=origin,
         )
-    _check(tensors, _their_shapes(specs, rows, vocab_size=vocab_size), origin=origin, description=description)
-
-    def leaf(ours: str, leaf_spec: ParamSpec) -> np.ndarray:
-        name, layout = rows[ours].theirs, rows[ours].layout
-        shape = leaf_spec.shape
-        if _is_stacked(leaf_spec):
-            layers = (np.asarray(tensors[name.format(layer=layer)]) for layer in range(shape[0]))
-            return np.stack([_to_our_layout(tensor, layout, shape[1:]) for tensor in layers])
-        if _has_vocabulary(leaf_spec):
-            padded = np.zeros(shape, np.float32)
-            padded[:vocab_size] = np.asarray(tensors[name])
-            return padded
-        return _to_our_layout(np.asarray(tensors[name]), layout, shape)
-
-    leaves = {ours: leaf(ours, leaf_spec) for ours, leaf_spec in specs.items()}
+    parts = {ours: _slices(leaf, rows[ours].theirs, vocab_size) for ours, leaf in specs.items()}
+    expected = {part.theirs: _their_shape(part.shape, rows[ours].layout) for ours in parts for part in parts[ours]}
+    _check(tensors, expected, origin=origin, description=description)
+    leaves = {ours: np.zeros(leaf.shape, np.float32) for ours, leaf in specs.items()}
+    for ours, array in leaves.items():
+        for part in parts[ours]:
+            tensor = np.asarray(tensors[part.theirs])
+            array[part.index] = (tensor.T if rows[ours].layout in _TRANSPOSED else tensor).reshape(part.shape)
     broken = [rows[ours].theirs for ours, array in leaves.items() if not np.isfinite(array).all()]
     if broken:
         raise DataError(f"NaN or infinite numbers in {some_of(broken)}", location=origin)
@@ -96,33 +104,11 @@ def _check(tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], 
         raise DataError(f"the weights do not fit {description} ({count} of {len(expected)} names):\n{lines}", location=origin)
 
 
-def _their_shapes(specs: Mapping[str, ParamSpec], rows: Mapping[str, Name], *, vocab_size: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for ours, leaf_spec in specs.items():
-        name, layout = rows[ours].theirs, rows[ours].layout
-        if _is_stacked(leaf_spec):
-            for layer in range(leaf_spec.shape[0]):
-                shapes[name.format(layer=layer)] = _their_shape(leaf_spec.shape[1:], layout)
-        elif _has_vocabulary(leaf_spec):
-            shapes[name] = (vocab_size, *leaf_spec.shape[1:])
-        else:
-            shapes[name] = _their_shape(leaf_spec.shape, layout)
-    return shapes
-
-
 def _by_our_name(table: Sequence[Name], specs: Mapping[str, ParamSpec]) -> dict[str, Name]:
     rows = {row.ours: row for row in table}
     if rows.keys() != specs.keys():
         raise ValueError(f"the table of names and the model differ in {sorted(rows.keys() ^ specs.keys())}")
     return rows
-
-
-def _is_stacked(leaf_spec: ParamSpec) -> bool:
-    return leaf_spec.axes[0] == "layers"
-
-
-def _has_vocabulary(leaf_spec: ParamSpec) -> bool:
-    return leaf_spec.axes[0] == "vocab"
 
 
 def _their_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
@@ -139,14 +125,3 @@ def _their_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
             return (shape[0], math.prod(shape[1:]))
         case "conv merge":
             return (math.prod(shape[:-1]), shape[-1])
-
-
-def _to_their_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
-    shape = _their_shape(array.shape, layout)
-    turned = array.reshape(shape[::-1]).T if layout in ("dense", "merge") else array.reshape(shape)
-    return np.array(turned, order="C")
-
-
-def _to_our_layout(tensor: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    turned = tensor.T if layout in ("dense", "merge") else tensor
-    return np.array(turned, np.float32).reshape(shape)

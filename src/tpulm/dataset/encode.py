@@ -22,7 +22,7 @@ from tpulm.dataset.layouts import Tokens
 from tpulm.dataset.manifest import Counts
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import NOTHING, Encoded, joined, slices
-from tpulm.tokenization.plain import without_surrogates
+from tpulm.tokenization.pipelines import without_surrogates
 
 _CHARACTERS_AT_ONCE: Final = 1 << 20  # after which progress is told
 _WORD_CHARACTERS_AT_ONCE: Final = 1 << 17  # what the tokenizer gives with places takes several hundred bytes a token

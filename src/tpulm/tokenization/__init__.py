@@ -1,12 +1,11 @@
-"""From text to token ids: training a tokenizer or taking one, encoding in bulk, keeping it as a Hugging Face folder."""
+"""From text to token ids: training or loading a tokenizer, encoding in bulk, saving it as a Hugging Face folder."""
 
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import analysers
-from tpulm.tokenization.candidates import load_candidates
 from tpulm.tokenization.causal import CausalTokenization, load_causal
-from tpulm.tokenization.comparison import Comparison, compare
+from tpulm.tokenization.comparison import Comparison, TextSample, compare, load_candidates
 from tpulm.tokenization.encode import Encoded
-from tpulm.tokenization.loading import Vocabulary, expected, load, vocab_size_of
+from tpulm.tokenization.files import Vocabulary, expected, load, load_manifest, save, vocab_size_of
 from tpulm.tokenization.report import (
     UNKNOWN_REFUSED,
     UNKNOWN_WARNING,
@@ -15,8 +14,6 @@ from tpulm.tokenization.report import (
     count_unknown,
     report,
 )
-from tpulm.tokenization.saving import load_manifest, save
-from tpulm.tokenization.text_sample import TextSample
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
 

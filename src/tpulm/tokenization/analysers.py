@@ -1,11 +1,11 @@
-"""Where words begin in languages whose spaces do not tell: morphological analysers, which are optional packages.
+"""Word boundaries in languages that spaces do not separate: morphological analysers, which are optional packages.
 
 `mecab`: MeCab with the dictionary UniDic in its lite edition, for Japanese (the packages fugashi and unidic-lite).
 `kiwi`: Kiwi with the model that its package brings, for Korean (kiwipiepy).
 
-What they are fed is made harmless first: MeCab ends a text at a NUL, nothing can encode a lone surrogate, and both keep a whole
-text in memory, several hundred bytes a character. So a NUL counts as U+FFFD, and a text is analysed line by line, long lines in
-pieces of `LONGEST_PIECE` characters, at a blank or a full stop where there is one.
+Input is sanitized first: MeCab ends a text at a NUL, nothing can encode a lone surrogate, and both keep a whole text in memory,
+several hundred bytes a character. So a NUL counts as U+FFFD, and a text is analysed line by line, long lines in pieces of
+`LONGEST_PIECE` characters, split at a blank or a full stop where there is one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 from tpulm.errors import MissingExtra, installing
 
 Name = Literal["mecab", "kiwi"]
-CHARACTERS_AT_ONCE: Final = 1 << 15  # a few seconds of an analyser, after which progress is told
+CHARACTERS_AT_ONCE: Final = 1 << 15  # a few seconds of an analyser, after which progress is reported
 LONGEST_PIECE: Final = 4096  # characters; MeCab counts a morpheme's bytes in 16 bits
 
 # name -> the extra that brings it, and the packages whose versions decide what it finds
 _EXTRAS: Final = {"mecab": "ja", "kiwi": "ko"}
 _PACKAGES: Final = {"mecab": ("fugashi", "unidic-lite"), "kiwi": ("kiwipiepy", "kiwipiepy_model")}
-_KIWI_MODEL: Final = "cong"  # the one that its package brings; said, so that a new default changes nothing
+_KIWI_MODEL: Final = "cong"  # the one in its package; explicit, so that a new default changes nothing
 
 _LINE = re.compile(r"[^\n]+")
 _LAST_BLANK = re.compile(r".*[\s。．！？.!?]", re.DOTALL)
@@ -45,9 +45,9 @@ class Piece(NamedTuple):
 
 class Analyser(Protocol):
     def morphemes(self, texts: Sequence[str]) -> Iterator[list[Piece]]:
-        """Of each text the morphemes in order, as they stand in it, by their first characters. Blanks are in none.
+        """The morphemes of each text in order, as written there, with their offsets. None contains blanks.
 
-        Two may begin at the same character, where they are contracted.
+        Contracted ones may begin at the same character.
         """
         ...
 
@@ -75,7 +75,7 @@ def _missing(name: Name) -> MissingExtra:
 
 
 def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarray]:
-    """Of each text where words begin, int64, rising, in characters; 0 first. Never inside of what is one character to a reader.
+    """The character offsets at which words begin in each text, int64, ascending from 0, never inside a grapheme cluster.
 
     The texts have no lone surrogates.
     """
@@ -87,7 +87,7 @@ def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarra
 
 
 def cut(text: str) -> list[Piece]:
-    """The lines of a text, long ones in several pieces, with what disturbs an analyser replaced by as many characters."""
+    """The lines of a text, long ones in several pieces, with characters that break an analyser replaced one by one."""
     pieces = []
     for line in _LINE.finditer(text.replace("\0", "\ufffd")):
         offset, rest = line.start(), line.group()
@@ -131,7 +131,7 @@ class Mecab:
 
 
 class Kiwi:
-    """One thread, so that work is divided by processes as everywhere here."""
+    """Single-threaded: work is divided among processes."""
 
     def __init__(self) -> None:
         import kiwipiepy

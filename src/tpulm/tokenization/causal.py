@@ -1,7 +1,7 @@
-"""Somebody else's causal model has somebody else's tokenizer: no [CLS], [SEP] or [MASK], and a beginning of its own.
+"""Tokenizers of other people's causal models, which lack [CLS], [SEP] and [MASK] and begin texts in their own way.
 
-What comes before a prompt the tokenizer's own file says (GPT-2: nothing; Llama: a token that begins a text), unless
-tokenizer_config.json has `add_bos_token`, which goes before it in transformers too.
+The tokenizer's own file says what precedes a prompt (GPT-2: nothing; Llama: a beginning-of-text token), unless
+tokenizer_config.json has `add_bos_token`, which takes precedence in transformers too.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from tokenizers import Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
 from tpulm.errors import DataError, brief
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization.given import GivenSettings, read_settings
-from tpulm.tokenization.gpt2_files import VOCABULARY, read_gpt2_files
-from tpulm.tokenization.loading import load, read_tokenizer
+from tpulm.tokenization.files import TOKENIZER, load, read_tokenizer
+from tpulm.tokenization.given import TOKENIZER_CONFIG, GivenSettings, check_usable, guarded, read_settings
+from tpulm.tokenization.pipelines import frame_causal
 from tpulm.tokenization.tokenization import Tokenization
 
-TOKENIZER = "tokenizer.json"
-_MODEL = ("generation_config.json", "config.json")  # the former goes before the latter
+_MODEL = ("generation_config.json", "config.json")  # the former takes precedence
+GPT2_VOCABULARY, GPT2_MERGES = "vocab.json", "merges.txt"
+_VERSION = "#version"  # how the first line of merges.txt begins
+GPT2_ADDED = "added_tokens.json"  # older than added_tokens_decoder of tokenizer_config.json
+_NAMED = ("unk_token", "bos_token", "eos_token", "pad_token")
+_USUAL = "<|endoftext|>"
 
 
 class CausalTokenization(Tokenization):
-    """For generation alone: the first of the tokens that end a text stands for all special ones.
+    """For generation only: the first end-of-text token fills all roles of special tokens.
 
-    `begin` is what a text without a prompt begins with, `ends` are the ids that end one.
+    `begin` is the id that starts a text without a prompt, `ends` are the ids that end one.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, begin: int, ends: Iterable[int]):
@@ -49,7 +53,7 @@ class CausalTokenization(Tokenization):
         return frozenset(self._ends)
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
-        """The ids of a prompt with what its file puts around it; of an empty one at least the token that begins a text."""
+        """The ids of a prompt with the special tokens its file adds; of an empty one at least the token that begins a text."""
         return super().encode_one(text, special_tokens) or ([self._begin] if special_tokens else [])
 
     def causal(self) -> Tokenization:
@@ -57,26 +61,26 @@ class CausalTokenization(Tokenization):
 
 
 def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None = None) -> Tokenization:
-    """The tokenizer in the folder of a causal model: ours where it ends and begins texts as ours do, else theirs.
+    """The tokenizer in the folder of a causal model: as `load` gives it if it begins and ends texts as ours do, else theirs.
 
-    Read are tokenizer.json, vocab.json with merges.txt, or a vocab.txt (for which `config` is, as in `load`). Raises as `load`
-    does, and DataError where no token ends a text.
+    Reads tokenizer.json, vocab.json with merges.txt, or a vocab.txt (to which `config` applies, as in `load`). Raises as `load`
+    does, and DataError if no token ends a text.
     """
     source = storage.as_path(folder)
     settings = read_settings(source)
     if storage.exists(source / TOKENIZER):
         tokenizer = read_tokenizer(source / TOKENIZER)
-    elif storage.exists(source / VOCABULARY):
-        tokenizer = read_gpt2_files(source, settings)
+    elif storage.exists(source / GPT2_VOCABULARY):
+        tokenizer = _read_gpt2_files(source, settings)
     else:
         return load(source, config)
-    found = [_read_object(source / name) for name in _MODEL]
+    found = [storage.read_given_object(source / name) for name in _MODEL if storage.exists(source / name)]
     ends = _ids("eos_token", tokenizer, found, settings, source)
     framed = tokenizer.encode("", add_special_tokens=True).ids
     if framed and set(ends) <= {framed[-1]}:  # as [SEP] in ours
         try:
             return load(source, config)
-        except DataError:  # it has not all of our special tokens
+        except DataError:  # it lacks some of our special tokens
             pass
     if not ends:
         raise DataError(
@@ -86,18 +90,14 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
         )
     begin = next(iter(_ids("bos_token", tokenizer, found, settings, source)), ends[0])
     if settings.add_bos_token is not None:
-        _frame(tokenizer, begin if settings.add_bos_token else None)
+        frame_causal(tokenizer, begin if settings.add_bos_token else None)
     return CausalTokenization(tokenizer, begin=begin, ends=ends)
-
-
-def _read_object(path: PurePath) -> dict[str, Any]:
-    return storage.read_given_object(path) if storage.exists(path) else {}
 
 
 def _ids(
     key: str, tokenizer: Tokenizer, found: Iterable[Mapping[str, Any]], settings: GivenSettings, folder: PurePath
 ) -> list[int]:
-    """Those the model's files state under "…_id", else the one that the tokenizer's name."""
+    """The ids that the model's files state under "…_id", else the id of the token that the tokenizer's files name."""
     stated = next((values[f"{key}_id"] for values in found if values.get(f"{key}_id") is not None), None)
     if stated is None:
         name = settings.token(key)
@@ -114,11 +114,77 @@ def _ids(
     return list(dict.fromkeys(ids))
 
 
-def _frame(tokenizer: Tokenizer, begin: int | None) -> None:
-    if begin is None:
-        tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
-        return
-    name = tokenizer.id_to_token(begin)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[name, "$A"], pair=[name, "$A", name, "$B"], special_tokens=[(name, begin)]
-    )
+# -- GPT-2's two files, vocab.json and merges.txt --
+
+
+def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
+    """Byte-level BPE as transformers' GPT2Tokenizer builds it; `settings` are those of tokenizer_config.json.
+
+    Raises DataError if the files contradict each other.
+    """
+    vocabulary = _read_ids(folder / GPT2_VOCABULARY)
+    if not vocabulary or len(set(vocabulary.values())) < len(vocabulary):
+        wrong = "two tokens of the vocabulary share an id" if vocabulary else "the vocabulary is empty"
+        raise DataError(wrong, location=str(folder / GPT2_VOCABULARY))
+    if not storage.exists(folder / GPT2_MERGES):
+        raise DataError(
+            f"{GPT2_MERGES} is missing beside {GPT2_VOCABULARY}; copy both, or a tokenizer.json", location=str(folder)
+        )
+    merges = _read_merges(folder / GPT2_MERGES)
+    with guarded(str(folder), f"{GPT2_MERGES} does not go with {GPT2_VOCABULARY} (copy both again)"):
+        model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.add_prefix_space))
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_tokens(tokenizer, folder, settings)
+    check_usable(tokenizer, str(folder / GPT2_VOCABULARY))
+    return tokenizer
+
+
+def _read_ids(path: PurePath) -> dict[str, int]:
+    """An object of tokens and their ids, which must fit into the library's 32 bits."""
+    ids = storage.read_given_object(path)
+    wrong = next((token for token, index in ids.items() if type(index) is not int or not 0 <= index < 1 << 32), None)
+    if wrong is not None:
+        shown = brief(ids[wrong])
+        raise DataError(f"not a vocabulary: the id of {wrong!r} is {shown}, not a whole number", location=str(path))
+    return ids
+
+
+def _read_merges(path: PurePath) -> list[tuple[str, str]]:
+    """A pair a line, the most important first."""
+    merges: list[tuple[str, str]] = []
+    for number, line in enumerate(storage.read_text(path).split("\n"), start=1):
+        line = line.removesuffix("\r")
+        if not line or line.startswith(_VERSION):
+            continue
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
+            raise DataError(f"a line has two tokens and a space between them, not {line!r}", location=f"{path}:{number}")
+        merges.append((left, right))
+    return merges
+
+
+def _add_tokens(tokenizer: Tokenizer, folder: PurePath, settings: GivenSettings) -> None:
+    """Tokens that are matched in a text before it is split into words, and those that were added after the vocabulary."""
+    wanted: dict[int, AddedToken] = {}
+    older = _read_ids(folder / GPT2_ADDED) if storage.exists(folder / GPT2_ADDED) else {}
+    for name, index in older.items():
+        wanted[index] = AddedToken(name, normalized=False, special=True)
+    for index, token in settings.added_tokens_decoder.items():
+        if not index.isdecimal():
+            raise DataError(f"added_tokens_decoder: {index!r} is no id", location=str(folder / TOKENIZER_CONFIG))
+        wanted[int(index)] = AddedToken(token.content, **token.flags)
+    for index, token in sorted(wanted.items()):
+        tokenizer.add_tokens([token])
+        if (found := tokenizer.token_to_id(token.content)) != index:
+            raise DataError(
+                f"{token.content!r} should be token {index}, but {GPT2_VOCABULARY} makes it {found}; "
+                "copy the tokenizer's files again",
+                location=str(folder),
+            )
+    named = [settings.token(key) for key in _NAMED]
+    known = {token.content for token in wanted.values()}
+    for name in (*named, _USUAL):
+        if name is not None and name not in known and tokenizer.token_to_id(name) is not None:
+            tokenizer.add_special_tokens([AddedToken(name, normalized=False)])

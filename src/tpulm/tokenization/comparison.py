@@ -1,27 +1,44 @@
-"""Several tokenizers on the same text: what is unknown, how many tokens it takes, how fast, and what they have in common."""
+"""Several tokenizers on the same text: what is unknown, how many tokens it takes, how fast, and what they have in common.
+
+Users name tokenizers as NAME=PATH:SETTINGS, of which only PATH is required. A vocab.txt does not say how text is normalized, so
+its settings are given here: "bert/vocab.txt:uncased".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import combinations
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
 
-from tpulm.errors import DataError
+from tpulm import corpus, storage
+from tpulm.config import SourceConfig, TokenizerConfig
+from tpulm.corpus.paths import find_paths
+from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import size, visible
 from tpulm.runtime import interrupt
-from tpulm.tokenization.candidates import Candidate
-from tpulm.tokenization.contrasts import Contrast, Contrasts
-from tpulm.tokenization.forms import Form, forms
-from tpulm.tokenization.speed import Speed, measure_speed
-from tpulm.tokenization.tally import Fit, TextTally, TokenTally
-from tpulm.tokenization.text_sample import Reservoir, TextSample
+from tpulm.tokenization.causal import GPT2_VOCABULARY, load_causal
+from tpulm.tokenization.contrasts import Contrast, Contrasts, Form, forms
+from tpulm.tokenization.files import TOKENIZER, load
+from tpulm.tokenization.pipelines import without_surrogates
+from tpulm.tokenization.report import Fit, TextTally, TokenTally
+from tpulm.tokenization.tokenization import Tokenization
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 _USUAL_LENGTHS = (128, 512)  # rows of BERT's two phases
 _SPEED_BYTES = 2_000_000
+LONGEST_DOCUMENT = 1 << 20  # characters; the rest is left out, to bound memory
+_SLICE_BYTES = 1 << 17  # of text that is handed on at a time
 
 
 @dataclass(frozen=True)
@@ -93,10 +110,10 @@ def compare(
     speed_bytes: int = _SPEED_BYTES,
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Read the sample once and encode it with all. Memory does not grow with it but by distinct lengths and unknown words.
+    """Read the sample once and encode it with all. Memory grows only with distinct lengths and unknown words.
 
-    `contrasts`: how many passages to show on which they differ; `repetitions`: of the measurement of speed. Raises DataError
-    where there is no text.
+    `contrasts`: how many passages to show on which they differ; `repetitions`: of the measurement of speed. Raises DataError if
+    there is no text.
     """
     tokenizations = {one.label: one.tokenization for one in candidates}
     texts, tallies = TextTally(), [TokenTally(made) for made in tokenizations.values()]
@@ -154,3 +171,232 @@ def _measured(candidate: Candidate, texts: TextTally, tally: TokenTally, speed: 
         lengths=Lengths(dict(zip([*map(str, PERCENTILES), "max"], percentiles, strict=True)), share_over),
         length_curve=list(zip(lengths.tolist(), (np.cumsum(counts) / texts.documents).tolist(), strict=True)),
     )
+
+
+# -- the tokenizers, as the user names them --
+
+SETTINGS: dict[str, dict[str, bool]] = {
+    "lowercase": {"lowercase": True},
+    "strip_accents": {"strip_accents": True},
+    "uncased": {"lowercase": True, "strip_accents": True},
+    "whole_cjk": {"split_cjk": False},
+}
+_FORM = re.compile(r"(?:(?P<name>[^=/]+)=)?(?P<path>.+?)(?::(?P<settings>[^:/]*))?", re.DOTALL)
+_SAY_NOTHING = {"run", "vocab", "tokenizer", "export", "sentencepiece", "spiece", "spm", "discriminator", "generator", ""}
+
+
+class Candidate(NamedTuple):
+    label: str  # unique among those of a comparison
+    source: str  # as the user named it
+    tokenization: Tokenization
+
+
+class _Named(NamedTuple):
+    name: str  # "" if the user gave none
+    path: PurePath
+    settings: tuple[str, ...]
+    given: str
+
+
+def load_candidates(given: Sequence[str], *, progress: Progress = SILENT) -> list[Candidate]:
+    """Raises ConfigError for impossible names and settings and for duplicates; otherwise as `load` does."""
+    if len(given) < 2:
+        raise ConfigError(
+            "a comparison needs two tokenizers or more: name another one. 'tpulm tokenizer report' looks at one alone."
+        )
+    named = [_parse(text) for text in given]
+    names = [one.name or _short_name(one.path) for one in named]
+    labels = [name if one.name or names.count(name) == 1 else one.given for one, name in zip(named, names, strict=True)]
+    found = [Candidate(visible(label), one.given, _load(one, progress)) for one, label in zip(named, labels, strict=True)]
+    for one, other in combinations(found, 2):
+        if one.tokenization.fingerprint == other.tokenization.fingerprint:
+            raise ConfigError(
+                f"{one.source} and {other.source} are the same tokenizer (fingerprint {one.tokenization.fingerprint[:12]}): "
+                "there is nothing to compare. Leave one of them out."
+            )
+        if one.label == other.label:
+            raise ConfigError(f"two tokenizers are named '{one.label}': give each its own name, as in NAME=PATH")
+    return found
+
+
+def _parse(text: str) -> _Named:
+    if text and not storage.is_remote(text) and Path(text).expanduser().exists():  # a path may have = and : in it
+        return _Named("", storage.as_path(text), (), text)
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"'{text}' names no tokenizer: write PATH, NAME=PATH or PATH:SETTING, as in bert/vocab.txt:uncased")
+    settings = tuple(filter(None, re.split(r"[,\s]+", match["settings"] or "")))
+    for setting in settings:
+        if setting not in SETTINGS:
+            raise ConfigError(
+                f"'{text}': there is no setting '{setting}' for a vocab.txt.{suggest(setting, SETTINGS)} "
+                f"There are {', '.join(SETTINGS)}."
+            )
+    return _Named((match["name"] or "").strip(), storage.as_path(match["path"]), settings, text)
+
+
+def _load(one: _Named, progress: Progress) -> Tokenization:
+    path = one.path / "tokenizer" if storage.is_folder(one.path / "tokenizer") else one.path  # of a work folder
+    folder = storage.is_folder(path)
+    if not folder and not storage.exists(path):
+        find_paths(str(path))  # says what there is instead
+    says_itself = storage.exists(path / TOKENIZER) if folder else path.suffix in (".json", ".model")
+    if one.settings and says_itself:
+        raise ConfigError(
+            f"'{one.given}': only a vocab.txt takes settings; {path} already defines how text is split. Leave out "
+            f"':{','.join(one.settings)}'."
+        )
+    if folder and not says_itself and storage.exists(path / GPT2_VOCABULARY):
+        return load_causal(path)
+    config = TokenizerConfig.model_validate({name: value for key in one.settings for name, value in SETTINGS[key].items()})
+    try:
+        return load(path, config, progress=progress)
+    except DataError:
+        if not folder or not says_itself:
+            raise
+        return load_causal(path)  # a causal model's, without [CLS] and [MASK]
+
+
+def _short_name(path: PurePath) -> str:
+    """The name of the run whose work folder contains this, else the nearest descriptive name in the path."""
+    for part in (path, *path.parents):
+        run = storage.read_json(part / "run.json").get("name") if storage.exists(part / "run.json") else None
+        for name in (run, part.stem if part.suffix in (".txt", ".json", ".model") else part.name):
+            if isinstance(name, str) and name.lower() not in _SAY_NOTHING:
+                return name
+    return path.name
+
+
+# -- the text: the beginning of every file, in proportion to its size --
+
+
+class TextSample:
+    """Iterate over it once for lists of non-blank documents; afterwards its attributes say what was read.
+
+    Raises as `corpus.find_files` does for missing files, and as `corpus.read_texts` for unreadable ones.
+    """
+
+    def __init__(self, sources: Sequence[SourceConfig], max_bytes: int):
+        self._max_bytes = max_bytes
+        found = corpus.find_files(sources)
+        sizes: dict[str, int] = {}
+        for file in found:  # a large dump is split into several
+            sizes[file.path] = sizes.get(file.path, 0) + file.bytes
+        source_of = {file.path: sources[file.source] for file in found}
+        self._files = [(source_of[path].model_copy(update={"path": path}), total) for path, total in sizes.items()]
+        compressed = any(file.compression is not None for file in found)
+        # Compressed files hold more text than bytes, so only the limit is known.
+        self.expected_bytes = max_bytes if compressed else min(max_bytes, sum(sizes.values()))
+        self.read_bytes = self.cut_documents = 0
+        self.is_whole = True  # nothing was left out
+
+    def __iter__(self) -> Iterator[list[str]]:
+        left = sum(file_bytes for _, file_bytes in self._files)
+        for source, file_bytes in self._files:
+            share = file_bytes / left if left else 1.0
+            left -= file_bytes
+            yield from self._file(source, round((self._max_bytes - self.read_bytes) * share))
+
+    def _file(self, source: SourceConfig, allowed: int) -> Iterator[list[str]]:
+        """Whole documents, until one exceeds the allowance."""
+        documents: list[str] = []
+        here = gathered = 0
+        batches = corpus.read_texts([source])
+        for document in (document for batch in batches for document in batch if document.strip()):
+            if here >= allowed:
+                self.is_whole = False
+                break
+            if len(document) > LONGEST_DOCUMENT:
+                document = document[:LONGEST_DOCUMENT]
+                self.cut_documents, self.is_whole = self.cut_documents + 1, False
+            document = without_surrogates(document)
+            documents.append(document)
+            length = len(document.encode())
+            here, gathered, self.read_bytes = here + length, gathered + length, self.read_bytes + length
+            if gathered >= _SLICE_BYTES:
+                yield documents
+                documents, gathered = [], 0
+        if documents:
+            yield documents
+
+    def __str__(self) -> str:
+        files = f"{len(self._files):,} files" if len(self._files) > 1 else "one file"
+        if self.is_whole:
+            return f"all text of {files}, {size(self.read_bytes)}"
+        beginning = "the beginning of each" if len(self._files) > 1 else "its beginning"
+        cut = (
+            f"; of {self.cut_documents:,} documents only the first {LONGEST_DOCUMENT:,} characters"
+            if self.cut_documents
+            else ""
+        )
+        return f"{size(self.read_bytes)} of {files}: {beginning}, not a random sample{cut}"
+
+
+class Reservoir:
+    """A uniform sample of the slices of a stream, of about `max_bytes` in all (reservoir sampling)."""
+
+    def __init__(self, max_bytes: int):
+        self._most = max(1, max_bytes // _SLICE_BYTES)
+        self._random = random.Random(0)
+        self._seen = 0
+        self._kept: list[list[str]] = []
+
+    def add(self, documents: list[str]) -> None:
+        self._seen += 1
+        if len(self._kept) < self._most:
+            self._kept.append(documents)
+        elif (place := self._random.randrange(self._seen)) < self._most:
+            self._kept[place] = documents
+
+    def texts(self) -> list[str]:
+        return [text for documents in self._kept for text in documents]
+
+
+# -- speed --
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Megabytes of UTF-8 a second, each the median of all repetitions.
+
+    `bulk` is `Tokenization.encode` that has seen no text yet, `library` the tokenizers library's `encode_batch_fast`, new, too.
+    """
+
+    bulk: float
+    library: float
+
+
+def measure_speed(
+    tokenizations: Sequence[Tokenization], texts: list[str], *, repetitions: int = 5, progress: Progress = SILENT
+) -> list[Speed]:
+    """In turns, so that other load on the machine affects all alike; building a tokenizer is not counted."""
+    megabytes = sum(len(text.encode()) for text in texts) / 1e6
+    seconds: list[tuple[list[float], list[float]]] = [([], []) for _ in tokenizations]
+    progress.start("tokenizer: speed", total=repetitions * len(tokenizations), unit="measurements")
+    for repetition in range(repetitions):
+        for number in range(len(tokenizations)):
+            interrupt.check()
+            chosen = (number + repetition) % len(tokenizations)
+            made = tokenizations[chosen]
+            bulk, library = seconds[chosen]
+            bulk.append(_seconds(_new_bulk(made), texts))
+            library.append(_seconds(_new_library(made), texts))
+            progress.advance(1)
+    return [Speed(megabytes / statistics.median(bulk), megabytes / statistics.median(library)) for bulk, library in seconds]
+
+
+def _new_bulk(made: Tokenization) -> Callable[[list[str]], object]:
+    new = Tokenization(Tokenizer.from_str(made.canonical_json), made.special)
+    new.encode([])  # builds the encoder, which takes longer than encoding a short text
+    return new.encode
+
+
+def _new_library(made: Tokenization) -> Callable[[list[str]], object]:
+    new = made.plain()
+    return lambda texts: new.encode_batch_fast(texts, add_special_tokens=False)
+
+
+def _seconds(encode: Callable[[list[str]], object], texts: list[str]) -> float:
+    began = time.perf_counter()
+    encode(texts)
+    return max(time.perf_counter() - began, 1e-9)

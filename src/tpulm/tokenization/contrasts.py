@@ -1,14 +1,15 @@
-"""The passages of a text that show best how tokenizers differ: those that suit one best, or worst.
+"""The passages of a text that best show how tokenizers differ: those that suit one best, or worst.
 
-A tokenizer's cost of a passage is its tokens per character, where an unknown token counts for all characters it hides: else a
-vocabulary would seem thrifty for knowing nothing. A side is one tokenizer that wins, or loses, against all others; its margin
-is how much it costs less than the next best one (more than the next worst one). The sides take turns, so that one tokenizer
-which is bad throughout does not fill the list.
+A tokenizer's cost of a passage is its tokens per character, where an unknown token counts for all characters it hides, or a
+vocabulary would look efficient by knowing nothing. A side is one tokenizer that wins, or loses, against all others; its margin
+is the difference in cost to the next best (or next worst) one. The sides take turns, so that a tokenizer which is bad
+throughout does not fill the list.
 """
 
 from __future__ import annotations
 
 import heapq
+import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,19 +17,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpulm.readable import visible
-from tpulm.tokenization.forms import Form, forms
-from tpulm.tokenization.tally import CountedTokens, TokenTally
+from tpulm.tokenization.pipelines import CONTINUATION, SPACE, from_byte_characters
+from tpulm.tokenization.report import CountedTokens, TokenTally
+from tpulm.tokenization.special import is_slot
 from tpulm.tokenization.tokenization import Tokenization
 
 _LEAST_DISTINCT = 10  # characters of a passage: "ㅋㅋㅋㅋㅋㅋ…" would fill every list
 _KEPT_CHARACTERS = 2_000  # of a document
 _KEPT_DOCUMENTS = 50  # of each side, of which the best passages are taken
-_MOST_ALIKE = 0.4  # of the words, or groups of three letters, that two of the passages shown have
+_MOST_ALIKE = 0.4  # fraction of words or letter trigrams that two of the passages shown have in common
 _PASSAGE = re.compile(r"(?:\S(?:.{0,58}\S)?(?!\S)|\S{60})\s*", re.DOTALL)  # words side by side, or a part of a long one
 
 
 class Piece(NamedTuple):
-    """A token of a passage. `text` is what it writes, fit to be shown; of an unknown one what stands in the passage."""
+    """A token of a passage. `text` is what it stands for, made displayable; for an unknown one, the text of the passage."""
 
     token: str
     text: str
@@ -94,7 +96,7 @@ class Contrasts:
 
 
 def _in_turns(sides: Iterable[_Side], costs: Mapping[str, Mapping[str, float]], count: int) -> list[tuple[_Side, str]]:
-    """Every side's best passage, then every side's next best, and so on; none that is like one before."""
+    """Every side's best passage, then every side's next best, and so on, without near-duplicates."""
     waiting: deque[tuple[_Side, Iterator[str]]] = deque()
     for side in sides:
         margins = {passage: margin for passage, one in costs.items() if (margin := side.margin(one)) > 0}
@@ -114,7 +116,7 @@ def _is_varied(text: str) -> bool:
 
 
 def _alike(one: str, other: str) -> float:
-    """The larger of the shares of words and of groups of three letters that both have."""
+    """The larger of the fractions of words and of letter trigrams in common."""
     words = [set(text.split()) for text in (one, other)]
     groups = [{text[start : start + 3] for start in range(len(text) - 2)} for text in (one, other)]
     return max(len(mine & theirs) / max(1, min(len(mine), len(theirs))) for mine, theirs in (words, groups))
@@ -135,3 +137,61 @@ def _piece(text: str, start: int, stop: int, index: int, made: Tokenization, kno
         return Piece(token, visible(text[start:stop].strip()), begins, index == made.special.unknown)
     written = visible(form.text)  # of bytes: "⟨E3 81⟩"
     return Piece(token, written if isinstance(form.text, bytes) else written.replace(" ", "␣"), form.begins_word, False)
+
+
+# -- tokens as text --
+
+# WordPiece marks the continuation of a word ("##ing"); SentencePiece ("▁the") and byte-level BPE ("Ġthe") mark the space before
+# a word. A token's form is free of these marks, so that the tokens of different vocabularies can be compared.
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character that the vocabulary does not have
+
+
+class Form(NamedTuple):
+    """`text` is bytes where a token is a byte by name, or a part of a character."""
+
+    text: str | bytes
+    begins_word: bool
+
+
+def forms(tokenization: Tokenization) -> dict[int, Form]:
+    """Id -> form, of all tokens but the special ones and unused slots."""
+    specification = json.loads(tokenization.canonical_json)
+    special = {token["id"] for token in specification["added_tokens"] if token["special"]} | set(tokenization.special)
+    byte_level = _is_byte_level(specification)
+    sign = specification["model"].get("continuing_subword_prefix") or CONTINUATION
+    wordpiece = tokenization.algorithm == "WordPiece"
+    found: dict[int, Form] = {}
+    for token, index in tokenization.vocabulary().items():
+        if index in special or is_slot(token):
+            continue
+        if byte_level:
+            found[index] = _of_bytes(token)
+        elif wordpiece:
+            goes_on = token.startswith(sign) and token != sign
+            found[index] = Form(token[len(sign) :] if goes_on else token, not goes_on)
+        else:
+            found[index] = _of_pieces(token)
+    return found
+
+
+def _is_byte_level(specification: dict) -> bool:
+    return '"ByteLevel"' in json.dumps([specification.get("pre_tokenizer"), specification.get("decoder")])
+
+
+def _of_bytes(token: str) -> Form:
+    data = from_byte_characters(token)
+    if data is None:
+        return Form(token, False)
+    begins = data.startswith(b" ") and data != b" "
+    data = data[1:] if begins else data
+    try:
+        return Form(data.decode(), begins)
+    except UnicodeDecodeError:
+        return Form(data, begins)
+
+
+def _of_pieces(token: str) -> Form:
+    if match := _BYTE.fullmatch(token):
+        return Form(bytes.fromhex(match[1]), False)
+    begins = token.startswith(SPACE) and token != SPACE
+    return Form((token[1:] if begins else token).replace(SPACE, " "), begins)

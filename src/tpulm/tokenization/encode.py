@@ -1,9 +1,9 @@
 """Encoding in bulk: texts in, one flat array of ids out.
 
 The ids are those of the `tokenizers` library, by definition. tokie gives the same ids ten times faster for the tokenizers that
-`_engine` knows, but its Unicode tables are others, and some of its rules for blanks and controls are. So it gets no text with a
-code point on which the two were not seen to agree, by this tokenizer and in the contexts below; such texts, all other
-tokenizers, and platforms without a wheel of tokie are the library's (docs/design/encoding.md).
+`_engine` knows, but its Unicode tables differ, as do some of its rules for blanks and controls. So it only gets texts whose
+code points the two were seen to treat alike, by this tokenizer and in the contexts below. The library encodes all other texts,
+and everything for other tokenizers and on platforms without a wheel of tokie (docs/design/encoding.md).
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization import byte_level
-from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, is_unigram, steps
-from tpulm.tokenization.plain import without_special_names, without_surrogates
+from tpulm.tokenization.pipelines import (
+    CONTINUATION,
+    MAX_WORD_CHARACTERS,
+    is_byte_level,
+    is_unigram,
+    steps,
+    without_special_names,
+    without_surrogates,
+)
 
 try:
     import tokie
@@ -35,9 +41,10 @@ LIBRARY: Final = f"tokenizers {tokenizers.__version__}"
 ENGINE: Final = "tokie 0.1.4"  # which pyproject.toml pins: the contexts were found with this version
 _AT_ONCE: Final = 1 << 20  # characters
 _BY_LIBRARY_AT_ONCE: Final = 1 << 18  # its results take a hundred bytes a token
-_FIRST_CHARACTERS: Final = 1 << 13  # that an encoder sees are compared whatever they are
+_FIRST_CHARACTERS: Final = 1 << 13  # an encoder sees are compared in any case
 _LONGEST: Final = 1 << 13  # characters of a text for the engine
 _AGREES, _DIFFERS = 1, 2
+_BPE_VARIATIONS: Final = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "dropout", "ignore_merges")
 
 # Where a word begins whatever else is there; Metaspace would put a space before what follows a line end.
 _SPACES, _BLANKS = re.compile(r"(?<=\S)(?= \S)"), re.compile(r"(?<=\S)(?=[ \n]\S)")
@@ -63,10 +70,9 @@ NOTHING: Final = Encoded(np.zeros(0, np.uint32), np.zeros(0, np.int32))
 
 
 class Encoder:
-    """Encodes texts and adds nothing; the name of a special token within a text is plain text.
+    """Encodes texts without adding special tokens; the name of a special token within a text is plain text.
 
-    `engine` is None where the library does everything. Single-threaded in workers; the engine and the library use more threads
-    elsewhere.
+    `engine` is None if the library does everything. Single-threaded in workers, multi-threaded elsewhere.
     """
 
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
@@ -89,7 +95,7 @@ class Encoder:
         return joined(parts)
 
     def check(self, texts: list[str]) -> bool:
-        """Whether an engine gives the library's ids of these texts; from the first difference on there is none."""
+        """Whether an engine gives the library's ids for these texts; after the first difference it is no longer used."""
         self._was_checked = True
         if self.engine is not None and not same(self.encode(texts), _by_library(self._library, texts)):
             self.engine = None
@@ -121,8 +127,9 @@ class Encoder:
         assert self.engine is not None
         fast = self.engine.encode([text for text, slow in zip(texts, is_slow, strict=True) if not slow])
         slow = _by_library(self._library, [text for text, slow in zip(texts, is_slow, strict=True) if slow])
-        order = np.concatenate([np.flatnonzero(~is_slow), np.flatnonzero(is_slow)])
-        return _reordered(joined([fast, slow]), np.argsort(order))
+        parts = {False: iter(_split(fast)), True: iter(_split(slow))}
+        found = [next(parts[by_library]) for by_library in is_slow.tolist()]
+        return Encoded(np.concatenate(found), np.fromiter(map(len, found), np.int32, len(found)))
 
     def _try(self, points: np.ndarray) -> None:
         """Learn on which of these code points the engine and the library agree."""
@@ -136,19 +143,19 @@ class Encoder:
         ours, theirs = self.engine.encode(texts), _by_library(self._library, texts)
         self._agreement[points] = _AGREES
         if not same(ours, theirs):
-            pairs = zip(owners.tolist(), _lists(ours), _lists(theirs), strict=True)
-            self._agreement[[point for point, one, other in pairs if one != other]] = _DIFFERS
+            pairs = zip(owners.tolist(), _split(ours), _split(theirs), strict=True)
+            self._agreement[[point for point, one, other in pairs if not np.array_equal(one, other)]] = _DIFFERS
 
 
 class _Engine(NamedTuple):
-    """tokie's tokenizer; `lowers`: of text that Python has made lower-case; `cuts`: where a long text may be cut."""
+    """tokie's tokenizer; `lowers`: Python lower-cases the text first; `cuts`: where a long text may be cut."""
 
     tokenizer: Any
     lowers: bool
     cuts: re.Pattern[str]
 
     def encode(self, texts: list[str]) -> Encoded:
-        """Of texts that can be cut where they are long."""
+        """Long texts must be ones that `pieces` can cut."""
         if max(map(len, texts), default=0) <= _LONGEST:
             return self._encode(texts)
         pieces = [self.pieces(text) for text in texts]
@@ -163,7 +170,7 @@ class _Engine(NamedTuple):
         return Encoded(ids, lengths.astype(np.int32))
 
     def pieces(self, text: str) -> list[str]:
-        """A text, cut where it is long; [] where it cannot be. tokie cuts from 65,536 bytes on, and changes ids thereby."""
+        """A text in pieces if it is long; [] if it cannot be cut. tokie cuts from 65,536 bytes on, which changes ids."""
         begin, found = 0, []
         while len(text) - begin > _LONGEST:
             cut = self.cuts.search(text, begin + _LONGEST // 2, begin + _LONGEST)
@@ -175,15 +182,15 @@ class _Engine(NamedTuple):
 
 
 def _composing() -> list[int]:
-    """Code points that become one with the character before them in NFC, marks aside: those stripped by then."""
+    """Code points that NFC composes with the character before, except marks, which are stripped by then."""
     decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
     seconds = {int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<")}
-    return [*seconds, *range(0x1100, 0x1200)]  # and Hangul in parts, which has no decompositions of its own there
+    return [*seconds, *range(0x1100, 0x1200)]  # and conjoining Hangul, which has no decompositions in that table
 
 
 def _engine(specification: dict[str, Any]) -> _Engine | None:
-    """For a tokenizer.json with which tokie was seen to agree with the library but for single code points: BERT's WordPiece,
-    GPT-2's BPE, and Unigram as it is trained here."""
+    """For a tokenizer.json for which tokie agrees with the library except at single code points: BERT's WordPiece, GPT-2's BPE,
+    and Unigram as trained here."""
     if tokie is None or any(not token["special"] for token in specification["added_tokens"]):
         return None
     vocabulary = specification["model"]["vocab"]
@@ -199,7 +206,7 @@ def _engine(specification: dict[str, Any]) -> _Engine | None:
 
 
 def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool] | None:
-    """The normalizer for tokie, and whether text is to be lower-case before; None for what it is not to be asked."""
+    """The normalizer for tokie, and whether to lower-case text first; None if tokie is not to be used."""
     model, normalizer, pre_tokenizer = (specification[part] for part in ("model", "normalizer", "pre_tokenizer"))
     match model["type"], steps(normalizer, "normalizers"), steps(pre_tokenizer, "pretokenizers"):
         case "WordPiece", [{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True} as bert, *rest], [
@@ -213,10 +220,10 @@ def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, boo
             return (normalizer, False) if strips == bert["lowercase"] else ({**bert, "lowercase": False}, True)
         case "BPE", [] | [{"type": "Lowercase"}] as lowers, [
             {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-        ] if byte_level.is_plain(model) and not model.get("ignore_merges"):
+        ] if is_byte_level(model) and not any(map(model.get, _BPE_VARIATIONS)):
             return None, bool(lowers)
         case "Unigram", [] | [{"type": "Lowercase"}] as lowers, _ if is_unigram(pre_tokenizer):
-            # Sums of such scores are exact, so that equally good paths are the same ones to both.
+            # Sums of such scores are exact, so both choose the same of equally good paths.
             return (None, bool(lowers)) if all((1024 * score).is_integer() for _, score in model["vocab"]) else None
     return None
 
@@ -229,7 +236,7 @@ def ids_of(tokenizer: Tokenizer, strings: list[str]) -> Iterator[np.ndarray]:
 
 
 def slices(texts: list[str], characters: int) -> Iterator[list[str]]:
-    """The texts in order, in lists of about so many characters."""
+    """The texts in order, in lists of about this many characters."""
     ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
     first = done = 0
     while first < len(texts):
@@ -251,12 +258,6 @@ def _by_library(tokenizer: Tokenizer, texts: list[str]) -> Encoded:
     return Encoded(np.concatenate([NOTHING.ids, *found]), np.fromiter(map(len, found), np.int32, len(found)))
 
 
-def _lists(encoded: Encoded) -> Iterator[list[int]]:
-    ends = np.cumsum(encoded.lengths, dtype=np.int64)
-    return map(np.ndarray.tolist, np.split(encoded.ids, ends[:-1]))
-
-
-def _reordered(encoded: Encoded, order: np.ndarray) -> Encoded:
-    """The texts at these places, int64 [N]."""
-    parts = np.split(encoded.ids, np.cumsum(encoded.lengths, dtype=np.int64)[:-1])
-    return Encoded(np.concatenate([parts[place] for place in order.tolist()]), encoded.lengths[order])
+def _split(encoded: Encoded) -> list[np.ndarray]:
+    """The ids of each text."""
+    return np.split(encoded.ids, np.cumsum(encoded.lengths, dtype=np.int64)[:-1])

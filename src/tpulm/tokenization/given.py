@@ -1,18 +1,27 @@
-"""What is read of the small JSON files beside a tokenizer that somebody else may have written."""
+"""Reading files of other people's tokenizers: the JSON settings beside them, and the tokenizers library's untyped errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from tokenizers import Tokenizer
 
 from tpulm import storage
 from tpulm.config.validation import given
+from tpulm.errors import DataError, TpulmError, shorten
+from tpulm.progress import held_stderr
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-SETTINGS_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)  # the latter goes before the former
+SETTINGS_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)  # the latter takes precedence
+_PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is no Exception and has no name to import
+_SAMPLE: Final = "A 1, 가 \U000f0000"  # the last character is in no vocabulary
+_LARGEST_ID: Final = 10_000_000  # tables have a row for every id
+_CHARACTERS: Final = " ".join(map(chr, (*range(0xD800), *range(0xE000, 0x10000))))
 
 
 class _Given(BaseModel):
@@ -68,7 +77,7 @@ class GivenSettings(_Given):
 
 
 def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> GivenSettings:
-    """Those of the files that are there. Raises DataError naming file and key for a value of another type."""
+    """The settings of those files that exist. Raises DataError naming file and key for a value of the wrong type."""
     values: dict[str, Any] = {}
     for name in names:
         if storage.exists(folder / name):
@@ -76,3 +85,33 @@ def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> Gi
             given(GivenSettings, found, str(folder / name))
             values |= found
     return GivenSettings.model_validate(values)
+
+
+@contextlib.contextmanager
+def guarded(location: str, problem: str = "the tokenizers library cannot read it") -> Iterator[None]:
+    """Turn whatever the library raises inside the block into a DataError, and suppress what a panic prints."""
+    with held_stderr() as held:
+        try:
+            yield
+        except TpulmError:
+            raise
+        except BaseException as error:
+            if type(error).__module__ == _PANICS:
+                held.truncate(0)
+            elif not isinstance(error, Exception):
+                raise
+            raise DataError(f"{problem}: {shorten(str(error), 300, quoted=False)}", location=location) from error
+
+
+def check_usable(tokenizer: Tokenizer, location: str, *, has_compiled_rules: bool = False) -> None:
+    """Raises DataError for a tokenizer that was read, but fails at text: without a token for unknown characters, or damaged.
+
+    `has_compiled_rules`: SentencePiece's table is used as it is, so that damage in it shows at single characters.
+    """
+    with guarded(location, "the tokenizers library reads it, but cannot encode text with it, so it is damaged or incomplete"):
+        if has_compiled_rules:
+            tokenizer.normalizer.normalize_str(_CHARACTERS)
+        tokenizer.decode(tokenizer.encode(_SAMPLE).ids)
+    token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=itemgetter(1))
+    if largest > _LARGEST_ID:
+        raise DataError(f"{token!r} has the id {largest:,}; ids end at {_LARGEST_ID:,}", location=location)

@@ -1,13 +1,14 @@
-"""The stock `tokenizers` pipeline of each algorithm, before it has a vocabulary.
+"""The stock `tokenizers` pipeline of each algorithm before it has a vocabulary, and changes to finished tokenizers.
 
-Everything here is written to tokenizer.json, so that any reader of that file splits text as training did.
+Every pipeline is written to tokenizer.json in full, so any reader of that file splits text as training did.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -24,17 +25,6 @@ MAX_WORD_CHARACTERS = 100  # WordPiece: a longer word is unknown as a whole, as 
 _UNIGRAM_WORDS = rf"{SPACE}?[\p{{L}}\p{{M}}\p{{N}}]+|{SPACE}?[^\s\p{{L}}\p{{M}}\p{{N}}{SPACE}]+|\s+|{SPACE}"
 
 
-class Specified(NamedTuple):
-    """A tokenizer, and its tokenizer.json as objects: writing and parsing that takes as long as encoding many a text."""
-
-    tokenizer: Tokenizer
-    specification: dict[str, Any]
-
-
-def specified(tokenizer: Tokenizer) -> Specified:
-    return Specified(tokenizer, json.loads(tokenizer.to_str()))
-
-
 def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
     """BERT's normalizer and pre-tokenizer.
 
@@ -43,7 +33,7 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
 
     With `config.morphemes` the text comes as words with spaces between them, and is split there.
     """
-    tokenizer = Tokenizer(models.WordPiece(unk_token=special.UNKNOWN, max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    tokenizer = Tokenizer(wordpiece_model({}))
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
     if config.morphemes != "none":
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -58,6 +48,12 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence([bert, normalizers.NFC()]) if compose else bert
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer
+
+
+def wordpiece_model(vocabulary: dict[str, int], unknown: str = special.UNKNOWN) -> models.WordPiece:
+    return models.WordPiece(
+        vocabulary, unk_token=unknown, max_input_chars_per_word=MAX_WORD_CHARACTERS, continuing_subword_prefix=CONTINUATION
+    )
 
 
 def bpe(config: TokenizerConfig) -> Tokenizer:
@@ -126,11 +122,11 @@ def frame(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
     )
 
 
-def frame_causal(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
-    """For a causal model a text begins with [SEP], the end of the one before, and is open at its own end."""
-    sep = tokenizer.id_to_token(tokens.sep)
+def frame_causal(tokenizer: Tokenizer, begin: int | None) -> None:
+    """Begin texts with this token, if any, and leave them open at the end, as a causal model has them."""
+    names = [] if begin is None else [tokenizer.id_to_token(begin)]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{sep} $A", pair=f"{sep} $A {sep} $B", special_tokens=[(sep, tokens.sep)]
+        single=[*names, "$A"], pair=[*names, "$A", *names, "$B"], special_tokens=[(name, begin) for name in names]
     )
 
 
@@ -142,3 +138,87 @@ def _set_normalizer(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
         steps.append(normalizers.Lowercase())
     if steps:
         tokenizer.normalizer = normalizers.Sequence(steps)
+
+
+# -- byte-level vocabularies --
+
+# Visible bytes of Latin-1 are written as themselves, the others from U+0100 on (GPT-2, encoder.py, bytes_to_unicode).
+_VISIBLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS: Final = tuple(byte for byte in range(256) if byte not in _VISIBLE)
+_BYTE_OF: Final = {chr(byte): byte for byte in _VISIBLE} | {chr(0x100 + number): byte for number, byte in enumerate(_OTHERS)}
+BYTE_CHARACTERS: Final = tuple(sorted(_BYTE_OF, key=_BYTE_OF.__getitem__))  # by byte
+
+
+def to_byte_characters(text: str) -> str:
+    return "".join(map(BYTE_CHARACTERS.__getitem__, text.encode()))
+
+
+def from_byte_characters(token: str) -> bytes | None:
+    """None for a token added under its own name, which is not in this notation."""
+    try:
+        return bytes(map(_BYTE_OF.__getitem__, token))
+    except KeyError:
+        return None
+
+
+def is_byte_level(model: Mapping[str, Any]) -> bool:
+    """Whether a model of tokenizer.json is BPE with a token for each byte."""
+    return model["type"] == "BPE" and all(character in model["vocab"] for character in BYTE_CHARACTERS)
+
+
+# -- special tokens' names as ordinary text --
+
+# Corpus text may contain "[SEP]". The library's own switch, `encode_special_tokens`, stops the search for special tokens, but a
+# model may still know the name as a word (Unigram and word-level vocabularies do). So a copy renames them to something no text
+# contains, and leaves out merges that would produce one. Ids, scores and everything else stay.
+_HIDING: Final = f"\U0010fffc{secrets.token_hex(8)}"  # differs in each process, so no text can be crafted to contain it
+
+
+class Specified(NamedTuple):
+    """A tokenizer, and its tokenizer.json parsed: writing and parsing one takes as long as encoding many a text."""
+
+    tokenizer: Tokenizer
+    specification: dict[str, Any]
+
+
+def without_special_names(tokenizer: Tokenizer, specials: SpecialTokens) -> Specified:
+    """A copy without special tokens added or truncation, in which the names of special tokens and slots are plain text."""
+    specification = json.loads(tokenizer.to_str())
+    names = {tokenizer.id_to_token(index) for index in specials}
+    names |= {token["content"] for token in specification["added_tokens"] if token["special"]}
+    model = specification["model"]
+    tokens = [token for token, _ in model["vocab"]] if isinstance(model["vocab"], list) else model["vocab"]
+    names |= {token for token in tokens if token.startswith("[") and special.is_slot(token)}  # the former for speed
+    if is_byte_level(model):
+        names -= set(BYTE_CHARACTERS)  # a byte without a token would be dropped silently
+    hidden = {name: f"{_HIDING}{name}{_HIDING}" for name in names if name is not None}
+
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [[hidden.get(token, token), score] for token, score in model["vocab"]]
+    else:
+        model["vocab"] = {hidden.get(token, token): index for token, index in model["vocab"].items()}
+    if model["type"] == "BPE":
+        model["merges"] = _merges_without(hidden, model)
+    if model.get("unk_token"):
+        model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+    for token in specification["added_tokens"]:
+        token["content"] = hidden.get(token["content"], token["content"])
+    specification["post_processor"] = specification["padding"] = specification["truncation"] = None
+    copy = Tokenizer.from_str(json.dumps(specification))
+    copy.encode_special_tokens = True
+    return Specified(copy, specification)
+
+
+def _merges_without(names: Collection[str], model: Mapping[str, Any]) -> list[list[str]]:
+    """The merges of a BPE model that neither produce one of these tokens nor continue from one."""
+    cut = len(model["continuing_subword_prefix"] or "")  # from the second half, where the two are joined
+    return [
+        [first, second]
+        for first, second in model["merges"]
+        if not (first in names or second in names or first + second[cut:] in names)
+    ]
+
+
+def without_surrogates(text: str) -> str:
+    """Replace every lone surrogate, which UTF-8 cannot encode, by U+FFFD; a pair becomes its character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

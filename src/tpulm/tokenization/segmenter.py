@@ -1,12 +1,12 @@
-"""Text cut into morphemes before the subword model sees it, as Tohoku University's Japanese BERTs do.
+"""Splitting text into morphemes before the subword model sees it, as Tohoku University's Japanese BERTs do.
 
 A text becomes its morphemes with a space between them; the tokenizer that follows splits at spaces and nowhere else. So the
-stock library trains and encodes as ever, and knows nothing of analysers.
+stock library trains and encodes as usual, and needs no analyser.
 
-`mecab` is transformers' BertJapaneseTokenizer with unidic_lite: NFKC, MeCab's surfaces, each lower-cased where that is wanted.
-Its ids are the same, but for texts with a NUL or with longer lines than analysers.py takes at once. `kiwi` is like it for
-Korean, but NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together. transformers has nothing
-that does this.
+`mecab` is transformers' BertJapaneseTokenizer with unidic_lite: NFKC, MeCab's surfaces, each lower-cased if that is set.
+Its ids are the same, except for texts with a NUL or with lines longer than analysers.py takes at once. `kiwi` is the equivalent
+for Korean, with NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together. transformers has no
+equivalent.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Final, NamedTuple
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
 from tpulm.tokenization.given import GivenSettings
-from tpulm.tokenization.plain import without_surrogates
+from tpulm.tokenization.pipelines import without_surrogates
 
 _FORMS: Final = {"mecab": "NFKC", "kiwi": "NFC"}
 _DICTIONARY: Final = "unidic_lite"
 
 
 class Segmenter(NamedTuple):
-    """Two are equal if they cut alike; the analyser is loaded when first used."""
+    """Two are equal if they split alike; the analyser is loaded on first use."""
 
     analyser: analysers.Name
     lowercase: bool = False
@@ -38,18 +38,18 @@ class Segmenter(NamedTuple):
         texts = [unicodedata.normalize(form, without_surrogates(text)) for text in texts]
         analyser = analysers.load(self.analyser)
         words = _surfaces(texts, analyser) if self.analyser == "mecab" else _stretches(texts, analyser)
-        # Again split, since to Python's blanks, which transformers splits at, belong some that MeCab takes for signs.
+        # Split again: some of Python's blanks, at which transformers splits, are symbols to MeCab.
         joined = (" ".join(" ".join(some).split()) for some in words)
         return [" ".join(map(str.lower, text.split(" "))) if self.lowercase else text for text in joined]
 
     def segment_around(self, text: str, names: list[str]) -> str:
-        """The same, but that the names of special tokens stay as they are."""
+        """The same, leaving the names of special tokens as they are."""
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
         parts[::2] = self.segment(parts[::2])
         return " ".join(filter(None, parts))
 
     def settings(self) -> dict[str, Any]:
-        """For tokenizer_config.json. transformers refuses "kiwi" by name, which is better than other tokens without a word."""
+        """For tokenizer_config.json. transformers refuses "kiwi" by name, which is better than silently different tokens."""
         return {
             "do_lower_case": self.lowercase,
             "do_subword_tokenize": True,
@@ -61,8 +61,8 @@ class Segmenter(NamedTuple):
         }
 
 
-def declared(settings: GivenSettings, location: str) -> Segmenter | None:
-    """What a tokenizer_config.json asks for. Raises DataError where that is an analyser or a dictionary not known here."""
+def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | None:
+    """What a tokenizer_config.json asks for. Raises DataError for an unknown analyser or dictionary."""
     if settings.tokenizer_class != "BertJapaneseTokenizer":
         return None
     kind: Any = settings.word_tokenizer_type

@@ -1,7 +1,7 @@
-"""SentencePiece's .model files: the same ids, as a stock tokenizer that any reader of tokenizer.json understands.
+"""Reading SentencePiece's .model files as a stock tokenizer with the same ids, which any reader of tokenizer.json understands.
 
-What the library does to a text is written down in the file: its normalization as a compiled table, whether a space is put in
-front, whether spaces are merged. The message is as in sentencepiece's src/sentencepiece_model.proto.
+The file states what the library does to a text: its normalization as a compiled table, whether a space is prepended, whether
+spaces are merged. The message is as in sentencepiece's src/sentencepiece_model.proto.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from tpulm import storage
 from tpulm.errors import DataError, some_of
 from tpulm.protos import KIND, field, message_class, new_file
 from tpulm.tokenization import special
-from tpulm.tokenization.guard import check_usable, guarded
+from tpulm.tokenization.given import check_usable, guarded
 from tpulm.tokenization.pipelines import SPACE
 
 _PACKAGE: Final = "tpulm.sentencepiece"
 _UNIGRAM, _BPE = 1, 2  # kinds of models
 _OTHERS: Final = {3: "words", 4: "characters"}
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of pieces
-_NEVER, _ALWAYS = -1000.0, 1000.0  # the scores of pieces that text must not match, and of those that it always must
+_NEVER, _ALWAYS = -1000.0, 1000.0  # scores of pieces that never match text, and of those that always do
 
 
 def read(path: PurePath) -> Tokenizer:
-    """The tokenizer, with what an encoder needs and the file has not ([PAD], [CLS], [SEP], [MASK]) after its own tokens.
+    """The tokenizer, with the special tokens that an encoder needs and the file lacks ([PAD], [CLS], [SEP], [MASK]) at the end.
 
-    Ids are the library's, but where two ways to cut a text are equally likely ("...." as "..." and "."), of which it takes one
-    by the rounding of its sums, and for characters with several combining marks in an order that Unicode's forms change.
-    Raises DataError for what is no such file, and for kinds of models that `tokenizers` has no like of.
+    Ids are the library's, except where two segmentations are equally likely ("...." as "..." and "."), between which it decides
+    by rounding errors, and for characters with several combining marks in an order that Unicode's normal forms change.
+    Raises DataError for other files, and for kinds of models that `tokenizers` has no equivalent of.
     """
     model = _parsed(path)
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if trainer.model_type not in (_UNIGRAM, _BPE):
         raise DataError(
-            f"a SentencePiece model that cuts text into {_OTHERS.get(trainer.model_type, 'something unknown')}; Unigram and "
+            f"a SentencePiece model that splits text into {_OTHERS.get(trainer.model_type, 'something unknown')}; Unigram and "
             "BPE are read. Train a tokenizer instead, by leaving tokenizer.path out",
             location=str(path),
         )
     if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
         raise DataError(
-            "a model that writes spaces otherwise than before words; train a tokenizer instead, by leaving tokenizer.path out",
+            "a model that marks spaces after words or not at all; train a tokenizer instead, by leaving tokenizer.path out",
             location=str(path),
         )
     names = _names(model.pieces, path)
@@ -55,7 +55,7 @@ def read(path: PurePath) -> Tokenizer:
     symbols = [piece.piece for piece in model.pieces if piece.type == _USER_DEFINED]
     if symbols and trainer.model_type == _BPE:
         raise DataError(
-            f"a BPE model with symbols of its user's own ({some_of(symbols)}), which are never merged; train a tokenizer "
+            f"a BPE model with user-defined symbols ({some_of(symbols)}), which are never merged; train a tokenizer "
             "instead, by leaving tokenizer.path out",
             location=str(path),
         )
@@ -68,7 +68,7 @@ def read(path: PurePath) -> Tokenizer:
 
 
 def _names(pieces: Sequence[Any], path: PurePath) -> list[str]:
-    """Raises DataError for a piece that is not UTF-8 or whose score is no number."""
+    """Raises DataError for a piece that is not UTF-8 or whose score is not finite."""
     names: list[str] = []
     for number, piece in enumerate(pieces):
         if isinstance(piece.piece, bytes):  # as protobuf gives what is not UTF-8
@@ -100,7 +100,7 @@ def _unigram(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models
 
 
 def _bpe(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.BPE:
-    """The library merges whichever two neighbours make the piece of the highest score: a merge for each way to make one."""
+    """The library merges the two neighbours that make the piece of the highest score: a merge for each way to make one."""
     vocabulary = {piece.piece: index for index, piece in enumerate(pieces)}
     mergeable = {piece.piece: piece.score for piece in pieces if piece.type == _NORMAL}
     merges = [

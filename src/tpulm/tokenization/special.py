@@ -1,14 +1,14 @@
-"""The special tokens: what they are called, which ids they have, how they are found in somebody else's vocabulary.
+"""Special tokens: their names and ids, and how they are found in other people's vocabularies.
 
 A vocabulary trained here begins as Google's later ones do, and as the Korean BERT and ELECTRA ones do: [PAD]=0, [UNK]=1,
 [CLS]=2, [SEP]=3, [MASK]=4, then the [unusedN] slots, then text. (Google's English vocabularies have ninety-nine slots between
-[PAD] and [UNK]. Five fixed ids are easier to remember, and a slot taken into use later moves nothing.)
+[PAD] and [UNK]. Five fixed ids are easier to remember, and using a slot later moves nothing.)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens
@@ -38,12 +38,8 @@ def is_slot(token: str) -> bool:
     return _SLOT.fullmatch(token) is not None
 
 
-def slots_in(vocabulary: Iterable[str]) -> set[str]:
-    return {token for token in vocabulary if token.startswith("[") and is_slot(token)}  # the former for speed
-
-
 def absent(vocabulary: Collection[str]) -> list[str]:
-    """Our names of the roles for which a vocabulary has no token of a usual name."""
+    """Our names for the roles that no usual name in the vocabulary fills."""
     return [
         token for token, names in zip(TOKENS, _NAMES.values(), strict=True) if not any(name in vocabulary for name in names)
     ]

@@ -1,4 +1,4 @@
-"""A tokenizer with its special tokens located: what the rest of tpulm knows of text."""
+"""A tokenizer with its special tokens located: what the rest of tpulm works with."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tokenizers import Tokenizer
 from tpulm.errors import ConfigError, DataError
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.encode import Encoded, Encoder
-from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal
-from tpulm.tokenization.plain import without_special_names, without_surrogates
+from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
 
 _BYTE_LEVEL_BLANKS = ("Ċ", "č", "ĉ")  # how GPT-2's table of bytes writes line feed, carriage return and tab
@@ -25,7 +24,7 @@ _BYTE_LEVEL_BLANKS = ("Ċ", "č", "ĉ")  # how GPT-2's table of bytes writes lin
 class Tokenization:
     """An immutable stock tokenizer, the ids of its special tokens, and fast encoding.
 
-    It can be pickled, but a worker process had better `load` it from the folder: that costs a tenth of a second.
+    It can be pickled, but in a worker process prefer `load` from the folder, which takes a tenth of a second.
     """
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialTokens, segmenter: Segmenter | None = None):
@@ -60,7 +59,7 @@ class Tokenization:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical tokenizer.json, and of what cuts morphemes before it, in hexadecimal."""
+        """SHA-256 of the canonical tokenizer.json and the settings of its segmenter, in hexadecimal."""
         before = "" if self.segmenter is None else json.dumps(self.segmenter.settings(), sort_keys=True)
         return hashlib.sha256((self.canonical_json + before).encode()).hexdigest()
 
@@ -108,9 +107,9 @@ class Tokenization:
         return token
 
     def is_continuation(self, index: int) -> bool:
-        """Whether the token of this id goes on with a word: "##ing", or one without the sign for a leading space.
+        """Whether the token of this id continues a word: "##ing", or one without the mark for a leading space.
 
-        Byte-level and Unigram vocabularies write a text's first word, and marks after a word, without that sign.
+        Byte-level and Unigram vocabularies write a text's first word, and punctuation after a word, without that mark.
         """
         token = self.token(index)
         if index in tuple(self.special):
@@ -127,7 +126,7 @@ class Tokenization:
     def word_starts(self) -> np.ndarray:
         """bool [V]: whether a token of each id begins a word, wherever it stands.
 
-        Of a byte-level vocabulary line ends and tabs do so, too. The first token of a text begins one in any case.
+        In a byte-level vocabulary line ends and tabs do too. The first token of a text always begins one.
         """
         starts = np.ones(self.vocab_size, bool)
         for token, index in self.vocabulary().items():
@@ -138,7 +137,7 @@ class Tokenization:
     def causal(self) -> Tokenization:
         """The same for a causal model: `encode_one` puts [SEP] before a text, as every text of causal rows has it."""
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
-        frame_causal(tokenizer, self.special)
+        frame_causal(tokenizer, self.special.sep)
         return Tokenization(tokenizer, self.special)
 
     def plain(self) -> Tokenizer:
@@ -148,12 +147,12 @@ class Tokenization:
         """
         if self.segmenter is not None:
             raise ConfigError(
-                f"this tokenizer cuts texts into morphemes first ({self.segmenter.analyser}), and where its tokens lie in a "
-                "text is not known; it encodes (run, fill-mask, finetune, classify), and can do nothing else"
+                f"this tokenizer splits texts into morphemes first ({self.segmenter.analyser}), so its tokens' offsets in a "
+                "text are not known; it can encode (run, fill-mask, finetune, classify), and nothing else"
             )
         return without_special_names(self._tokenizer, self.special).tokenizer
 
     @cached_property
     def encoder(self) -> Encoder:
-        """What encodes in bulk."""
+        """The bulk encoder."""
         return Encoder(self._tokenizer, self.special)

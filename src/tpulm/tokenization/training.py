@@ -14,34 +14,34 @@ The same texts and settings give the same vocabulary every time, which the train
 
 Which characters get a token of their own: Chinese and Japanese corpora hold over ten thousand, most of them a handful of times.
 The most frequent ones first (ties by code point), as long as they occur at least `min_frequency` times and their tokens fit
-into half of the vocabulary. WordPiece, to which the rest is unknown, takes in any case as many as it needs to write 99 % of the
+into half of the vocabulary. WordPiece, to which the rest is unknown, always takes as many as it needs to write 99 % of the
 text. Unigram writes the rest in bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tpulm.config import TokenizerConfig
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
 from tpulm.runtime import interrupt
-from tpulm.tokenization import byte_level, pipelines, special
+from tpulm.tokenization import pipelines, special
 from tpulm.tokenization.analysers import CHARACTERS_AT_ONCE
 from tpulm.tokenization.encode import slices
-from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, SPACE
+from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, SPACE, without_surrogates, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter
 from tpulm.tokenization.tokenization import Tokenization
-from tpulm.tokenization.words import count_words, interruptible, most_frequent
 
 BYTES = [f"<0x{value:02X}>" for value in range(256)]  # as Unigram writes what has no token
 # How much of the distinct words is trained on, the most frequent ones first: bounds memory (1 GB, Unigram 1.5 GB) and time.
@@ -56,6 +56,12 @@ _NEVER = -1000.0  # the score of what text must not match: special tokens, slots
 _ALWAYS = frozenset(SPACE + "".join((*special.TOKENS, *BYTES, "[unused0123456789]")))  # so that those names can be spelt
 _BATCH_WORDS = 20_000  # given to a trainer at once
 _POLL_SECONDS = 0.2
+_CHARACTERS_HELD = 8_000_000  # of chunks, before the distinct ones are turned into words
+
+# Where pipelines always begin a word: all before a single space, two of them between letters and marks.
+_SPACES = re.compile(r"(?<=\S)(?= \S)")
+_LETTERS, _MARKS = "A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3", r",.!?:;()\u3001\u3002\u300c\u300d\u2026"
+_SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS}])|(?<=[{_MARKS}])(?=[{_LETTERS}])")
 
 
 def train(texts: Iterable[list[str]], config: TokenizerConfig, *, progress: Progress = SILENT) -> Tokenization:
@@ -81,7 +87,7 @@ def train(texts: Iterable[list[str]], config: TokenizerConfig, *, progress: Prog
 
 
 def _unreachable(words: Counter[str], config: TokenizerConfig, reached: int) -> ConfigError:
-    """The error that names a size which can be reached. A smaller vocabulary has a smaller alphabet, hence the trials."""
+    """An error that names a reachable size, found by trial since a smaller vocabulary has a smaller alphabet."""
     _, learn = _ALGORITHMS[config.algorithm]
     what = f"tokenizer.vocab_size {config.vocab_size:,} cannot be reached"
     while True:
@@ -120,7 +126,7 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
     inside = sorted({character for word in writable for character in word[1:]})
     known = [*reserved, *characters, *(CONTINUATION + character for character in inside)]
     chosen = most_frequent(writable, _WORDPIECE_CHARACTERS, progress)
-    tokenizer = Tokenizer(models.WordPiece(unk_token=special.UNKNOWN, max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    tokenizer = Tokenizer(wordpiece_model({}))
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
@@ -131,12 +137,7 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
     run_trainer(tokenizer, trainer, chosen, progress)
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
     check_reached(len(vocabulary), config.vocab_size)
-    return models.WordPiece(
-        vocabulary,
-        unk_token=special.UNKNOWN,
-        max_input_chars_per_word=MAX_WORD_CHARACTERS,
-        continuing_subword_prefix=CONTINUATION,
-    )
+    return wordpiece_model(vocabulary)
 
 
 def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.BPE:
@@ -158,7 +159,7 @@ def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress =
         show_progress=False,
     )
     chosen = most_frequent(words, _BPE_BYTES, progress, size_of=lambda word: len(word.encode()))
-    run_trainer(tokenizer, trainer, {byte_level.written(word): count for word, count in chosen.items()}, progress)
+    run_trainer(tokenizer, trainer, {pipelines.to_byte_characters(word): count for word, count in chosen.items()}, progress)
     model = json.loads(tokenizer.to_str())["model"]
     check_reached(len(model["vocab"]), config.vocab_size)
     return models.BPE(model["vocab"], [(left, right) for left, right in model["merges"]])
@@ -230,6 +231,103 @@ def _canonical(trained: Mapping[str, float], wanted: int) -> list[tuple[str, flo
     return sorted(((piece, scores[piece]) for piece in best), key=lambda item: (-item[1], item[0]))
 
 
+# -- counting words --
+
+# Trainers look at distinct words and how often each occurs, so the counts depend neither on the order of the text nor on how it
+# was batched, and a chunk that occurs a thousand times is normalized once.
+
+
+def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progress = SILENT) -> Counter[str]:
+    """How often each word occurs, words being what `pipeline`'s normalizer and pre-tokenizer make of the texts.
+
+    Words of a byte-level pipeline are counted as the text that they stand for: in Japanese that takes two thirds of the memory.
+    Raises DataError when there is nothing but blanks.
+    """
+    # WhitespaceSplit splits at spaces alone, and Metaspace, a sequence, puts a space before what has none.
+    at_marks = isinstance(pipeline.pre_tokenizer, pre_tokenizers.BertPreTokenizer | pre_tokenizers.ByteLevel)
+    cuts = _SPACES_AND_MARKS if at_marks else _SPACES
+    words: Counter[str] = Counter()
+    chunks: Counter[str] = Counter()
+    held = num_texts = 0
+    is_blank = True
+    progress.start("Counting words", unit="characters")
+    for batch in texts:
+        interrupt.check("no tokenizer was written yet")
+        characters = sum(map(len, batch))
+        for text in batch:
+            chunks.update(cuts.split(without_surrogates(text)))
+        num_texts += len(batch)
+        is_blank = is_blank and not any(text and not text.isspace() for text in batch)
+        held += characters
+        progress.advance(characters)
+        if held > _CHARACTERS_HELD:
+            _add_words(words, chunks, pipeline)
+            chunks.clear()
+            held = 0
+    _add_words(words, chunks, pipeline)
+    if is_blank or not words:
+        raise DataError(f"there is no text to train a tokenizer on: {num_texts} documents without a single word")
+    return words
+
+
+def interruptible(words: Mapping[str, int], progress: Progress = SILENT) -> Iterator[tuple[str, int]]:
+    """The words and their counts, for a pass over millions of them: it ends when a stop is requested."""
+    for number, item in enumerate(words.items()):
+        if number % 100_000 == 0:
+            interrupt.check("no tokenizer was written yet")
+            progress.advance(0)  # shows that it is alive
+        yield item
+
+
+def most_frequent(
+    words: Mapping[str, int], max_size: int, progress: Progress = SILENT, *, size_of: Callable[[str], int] = len
+) -> Mapping[str, int]:
+    """The most frequent distinct words of `max_size` in all; of words that are equally frequent, a choice by hash."""
+    sizes: Counter[int] = Counter()  # of all words that occur so often
+    for word, count in words.items():
+        sizes[count] += size_of(word)
+    if sum(sizes.values()) <= max_size:
+        return words
+    room, least = max_size, 0
+    for least in sorted(sizes, reverse=True):
+        if sizes[least] > room:
+            break
+        room -= sizes[least]
+    chosen = {word: count for word, count in words.items() if count > least}
+    for word in sorted((word for word, count in words.items() if count == least), key=_hash):
+        room -= size_of(word)
+        if room < 0:
+            break
+        chosen[word] = least
+    share = sum(chosen.values()) / sum(words.values())
+    counts = f"{len(chosen):,} most frequent of {len(words):,} distinct words"
+    progress.note(f"tokenizer: trained on the {counts}, {percent(share, 1)} of the sample's words")
+    return chosen
+
+
+def _hash(word: str) -> bytes:
+    return hashlib.blake2b(word.encode(), digest_size=8).digest()
+
+
+def _add_words(words: Counter[str], chunks: Counter[str], pipeline: Tokenizer) -> None:
+    normalizer, pre_tokenizer = pipeline.normalizer, pipeline.pre_tokenizer
+    assert pre_tokenizer is not None, "every pipeline of ours has one"
+    is_byte_level = isinstance(pre_tokenizer, pre_tokenizers.ByteLevel)
+    for chunk, count in chunks.items():
+        normalized = normalizer.normalize_str(chunk) if normalizer else chunk
+        split = pre_tokenizer.pre_tokenize_str(normalized)
+        if is_byte_level:
+            text = normalized.encode().decode()  # a copy: the library leaves UTF-8 in the strings that it was given
+            for _, (start, end) in split:
+                words[text[start:end]] += count
+        else:
+            for word, _ in split:
+                words[word] += count
+
+
+# -- the alphabet, and running a trainer --
+
+
 class Alphabet(NamedTuple):
     """The characters kept, and the share of the text's characters that they write."""
 
@@ -289,8 +387,10 @@ def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[
     taken = 0
 
     def batches() -> Iterator[list[str]]:
+        """Every word as often as it occurred, in sorted order: the trainer has no other way to take counts."""
         nonlocal taken
-        for batch in _repeated(words):
+        repeated = itertools.chain.from_iterable(itertools.repeat(word, words[word]) for word in sorted(words))
+        while batch := list(itertools.islice(repeated, _BATCH_WORDS)):
             taken += len(batch)
             yield batch
 
@@ -328,13 +428,6 @@ class Unreached(Exception):
 def check_reached(reached: int, vocab_size: int) -> None:
     if reached != vocab_size:
         raise Unreached(reached)
-
-
-def _repeated(words: Mapping[str, int]) -> Iterator[list[str]]:
-    """Every word as often as it occurred, in sorted order, in batches. The trainer has no other way to take counts."""
-    repeated = itertools.chain.from_iterable(itertools.repeat(word, words[word]) for word in sorted(words))
-    while batch := list(itertools.islice(repeated, _BATCH_WORDS)):
-        yield batch
 
 
 _ALGORITHMS = {

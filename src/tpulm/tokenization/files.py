@@ -1,0 +1,309 @@
+"""Tokenizer files: saving a folder that transformers' AutoTokenizer reads, and loading that or other people's formats."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from tpulm import storage
+from tpulm.config import TokenizerConfig
+from tpulm.errors import ConfigError, DataError, StorageError, brief
+from tpulm.progress import SILENT, Progress
+from tpulm.special_tokens import SpecialTokens
+from tpulm.tokenization import pipelines, special
+from tpulm.tokenization.given import TOKENIZER_CONFIG, check_usable, guarded, read_settings
+from tpulm.tokenization.pipelines import wordpiece_model
+from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
+from tpulm.tokenization.tokenization import Tokenization
+
+TOKENIZER, VOCABULARY, MANIFEST = "tokenizer.json", "vocab.txt", "manifest.json"
+_FORMAT_VERSION = 1
+_UNLIMITED = int(1e30)  # what transformers writes for "no limit"
+
+
+def save(
+    tokenization: Tokenization,
+    folder: str | os.PathLike[str],
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    model_max_length: int | None = None,
+) -> None:
+    """Write the folder; an older tokenizer in it is replaced.
+
+    `inputs` (anything JSON can hold) goes into the manifest. `model_max_length` is the model's number of positions, for
+    transformers' truncation. Raises StorageError.
+    """
+    target = storage.make_folder(folder)
+    storage.remove(target / MANIFEST)
+    storage.write_atomic(target / TOKENIZER, tokenization.canonical_json)
+    names = {key: tokenization.token(getattr(tokenization.special, role)) for role, key in special.CONFIG_KEYS.items()}
+    storage.write_json(target / "special_tokens_map.json", names)
+    storage.write_json(target / TOKENIZER_CONFIG, _tokenizer_config(tokenization, names, model_max_length))
+    if tokenization.algorithm == "WordPiece":
+        storage.write_atomic(target / VOCABULARY, _vocabulary_file(tokenization))
+    else:
+        storage.remove(target / VOCABULARY)
+    manifest = {
+        "format_version": _FORMAT_VERSION,
+        "fingerprint": tokenization.fingerprint,
+        "algorithm": tokenization.algorithm,
+        "vocab_size": tokenization.vocab_size,
+        "special": asdict(tokenization.special),
+        "inputs": dict(inputs or {}),
+    }
+    storage.write_json(target / MANIFEST, manifest)
+
+
+def load_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The manifest (format_version, fingerprint, algorithm, vocab_size, special, inputs), or None where none was finished."""
+    path = storage.as_path(folder) / MANIFEST
+    if not storage.exists(path):
+        return None
+    manifest = storage.read_json(path)
+    version = manifest.get("format_version")
+    if version != _FORMAT_VERSION:
+        raise StorageError(
+            f"{path} has format version {version}, and this program reads {_FORMAT_VERSION}; delete the folder and run again"
+        )
+    if not isinstance(manifest.get("fingerprint"), str) or type(manifest.get("vocab_size")) is not int:
+        raise StorageError(f"{path} has no fingerprint or no vocab_size, so it was edited; delete the folder and run again")
+    return manifest
+
+
+def _tokenizer_config(tokenization: Tokenization, names: Mapping[str, str], model_max_length: int | None) -> dict[str, Any]:
+    added = json.loads(tokenization.canonical_json)["added_tokens"]
+    attributes = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+    return {
+        **names,
+        **_bert_settings(tokenization),
+        "added_tokens_decoder": {str(token["id"]): {name: token[name] for name in attributes} for token in added},
+        "clean_up_tokenization_spaces": False,  # the decoder in tokenizer.json does what is to be done
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": model_max_length or _UNLIMITED,
+        "padding_side": "right",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "truncation_side": "right",
+        **(tokenization.segmenter.settings() if tokenization.segmenter else {}),
+    }
+
+
+def _bert_settings(tokenization: Tokenization) -> dict[str, bool]:
+    """How a WordPiece vocabulary reads text, in the settings of transformers' BertTokenizer; empty if not BERT's normalizer.
+
+    For readers of vocab.txt alone, whose defaults (lower-case, no accents, hence Hangul as letters) fit few vocabularies.
+    """
+    normalizer = json.loads(tokenization.canonical_json)["normalizer"]
+    bert = next((step for step in pipelines.steps(normalizer, "normalizers") if step["type"] == "BertNormalizer"), None)
+    if tokenization.algorithm != "WordPiece" or bert is None:
+        return {}
+    lowercase, strip_accents = bert["lowercase"], bert["strip_accents"]
+    return {
+        "do_lower_case": lowercase,
+        "strip_accents": lowercase if strip_accents is None else strip_accents,
+        "tokenize_chinese_chars": bert["handle_chinese_chars"],
+    }
+
+
+def _vocabulary_file(tokenization: Tokenization) -> str:
+    return "".join(f"{token}\n" for token in tokenization.vocabulary())
+
+
+# -- loading --
+
+
+def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *, progress: Progress = SILENT) -> Tokenization:
+    """Read a folder (one written by `save`, or any with a tokenizer.json or vocab.txt), a tokenizer.json, SentencePiece's
+    .model, or a vocab.txt.
+
+    A vocab.txt does not say how text is normalized: `lowercase`, `strip_accents` and `split_cjk` of `config` do. Raises
+    StorageError for files that cannot be read, DataError for vocabularies that cannot be used.
+    """
+    source, config = storage.as_path(path), config or TokenizerConfig()
+    if storage.is_folder(source):
+        return _from_folder(source, config, progress)
+    segmenter = None if config.morphemes == "none" else Segmenter(config.morphemes, config.lowercase)
+    if source.suffix not in (".json", ".model"):
+        return _from_vocabulary(source, config, progress, segmenter)
+    if source.suffix == ".json":
+        read = read_tokenizer
+    else:
+        from tpulm.tokenization.sentencepiece_model import read  # and protobuf: a twentieth of a second
+    found = _with_specials(read(source), source)
+    if segmenter is not None and found.segmenter is None:
+        raise ConfigError(
+            f"tokenizer.morphemes is '{config.morphemes}', but {source} splits texts in another way by its own settings; "
+            "leave morphemes out, or name a vocab.txt that was made of morphemes"
+        )
+    return found
+
+
+class Vocabulary(NamedTuple):
+    """What a model must know of a tokenizer before it can be compiled."""
+
+    vocab_size: int
+    special: SpecialTokens
+
+
+def expected(config: TokenizerConfig, path: str | os.PathLike[str] | None = None) -> Vocabulary:
+    """Of the tokenizer at `path`, else of the one that `config` names or will train."""
+    path = path or config.path
+    if path is None:
+        return Vocabulary(config.vocab_size, special.TRAINED)
+    given = load(path, config)
+    return Vocabulary(given.vocab_size, given.special)
+
+
+def vocab_size_of(path: PurePath) -> int:
+    """The number of ids of a tokenizer.json, even of one that `load` cannot use."""
+    specification = _specification_of(storage.read_bytes(path), path)
+    vocabulary = specification["model"]["vocab"]
+    ids = range(len(vocabulary)) if isinstance(vocabulary, list) else vocabulary.values()
+    return 1 + max((*ids, *(token["id"] for token in specification["added_tokens"])))
+
+
+def _from_folder(folder: PurePath, config: TokenizerConfig, progress: Progress) -> Tokenization:
+    source = next((folder / name for name in (TOKENIZER, VOCABULARY) if storage.exists(folder / name)), None)
+    if source is None:
+        raise StorageError(f"{folder} holds no tokenizer: neither {TOKENIZER} nor {VOCABULARY} is there")
+    if source.name == VOCABULARY:
+        segmenter = _segmenter_beside(source)
+        if segmenter is not None:
+            config = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
+        return _from_vocabulary(source, config, progress, segmenter)
+    content, manifest = storage.read_bytes(source), load_manifest(folder)
+    tokenization = _with_specials(_tokenizer_of(content, source), source)
+    if manifest is not None:
+        _check_unchanged(tokenization, content, manifest, source)
+    return tokenization
+
+
+def _check_unchanged(tokenization: Tokenization, content: bytes, manifest: Mapping[str, Any], source: PurePath) -> None:
+    """Raises StorageError if a file of a folder that `save` wrote was changed since."""
+    recorded = manifest["fingerprint"]
+    if hashlib.sha256(content).hexdigest() == recorded:
+        tokenization.fingerprint = recorded  # computing it takes longer
+    if tokenization.fingerprint != recorded:
+        raise StorageError(
+            f"{source} was changed after it was written: its fingerprint is {tokenization.fingerprint[:16]}…, the manifest has "
+            f"{recorded[:16]}…. Restore it, or delete the folder and run again."
+        )
+    beside = source.with_name(VOCABULARY)  # a copy for older tools, which exports contain too
+    if storage.exists(beside) and storage.read_bytes(beside) != _vocabulary_file(tokenization).encode():
+        raise StorageError(f"{beside} is not the vocabulary of {source}: it was changed or damaged. Restore it, or delete it.")
+
+
+def read_tokenizer(path: PurePath) -> Tokenizer:
+    """A tokenizer.json as it is, without padding and truncation, which the dataset does. Raises DataError."""
+    return _tokenizer_of(storage.read_bytes(path), path)
+
+
+def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
+    vocabulary = _specification_of(content, path)["model"]["vocab"]
+    with guarded(str(path)):
+        tokenizer = Tokenizer.from_buffer(content)
+    if isinstance(vocabulary, dict) and len(set(vocabulary.values())) < len(vocabulary):
+        index, count = Counter(vocabulary.values()).most_common(1)[0]
+        names = [token for token, other in vocabulary.items() if other == index]
+        raise DataError(
+            f"{count} tokens share the id {index}: {', '.join(map(repr, names[:4]))}; give each its own", location=str(path)
+        )
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    check_usable(tokenizer, str(path), has_compiled_rules=b'"Precompiled"' in content)
+    return tokenizer
+
+
+def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
+    """With special tokens located by what the files beside `path` declare, or by their usual names, and put around texts."""
+    settings = read_settings(path.parent)
+    declared = {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
+    tokens = special.locate(tokenizer.get_vocab(with_added_tokens=True), str(path), declared)
+    names = {tokenizer.id_to_token(index) for index in tokens}
+    taken = [character for character in pipelines.BYTE_CHARACTERS if character in names]
+    if taken and pipelines.is_byte_level(json.loads(tokenizer.to_str())["model"]):
+        raise DataError(
+            f"{taken[0]!r} is declared as a special token, but is how this byte-level vocabulary writes a byte, so that text "
+            "with it could not be encoded. Declare another in special_tokens_map.json or tokenizer_config.json",
+            location=str(path),
+        )
+    known = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    if not set(tokens) <= known:
+        pipelines.add_special_tokens(tokenizer, tokens)
+    if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):
+        pipelines.frame(tokenizer, tokens)
+    return Tokenization(tokenizer, tokens, _segmenter_beside(path))
+
+
+def _segmenter_beside(path: PurePath) -> Segmenter | None:
+    """What the tokenizer_config.json beside a tokenizer says of morphemes."""
+    return declared_segmenter(read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG))
+
+
+def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
+    try:
+        specification = storage.parse_json(content)
+        vocabulary = specification["model"]["vocab"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            "not a tokenizer.json of the tokenizers library (an object with model.vocab). GPT-2's vocab.json with merges.txt "
+            "has to be converted first: transformers' save_pretrained does it",
+            location=str(path),
+        ) from error
+    if not isinstance(vocabulary, (dict, list)) or not vocabulary:
+        raise DataError("its vocabulary is empty", location=str(path))
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    try:
+        ids += [token["id"] for token in specification.setdefault("added_tokens", [])]
+    except (KeyError, TypeError) as error:
+        raise DataError("added_tokens is not a list of objects with an id each", location=str(path)) from error
+    if wrong := [index for index in ids if type(index) is not int]:
+        raise DataError(f"a token has the id {brief(wrong[0])}, which is not a whole number", location=str(path))
+    return specification
+
+
+def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress, segmenter: Segmenter | None) -> Tokenization:
+    vocabulary = _read_vocabulary(path)
+    tokens = special.locate(vocabulary, str(path))
+    unknown = next(token for token, index in vocabulary.items() if index == tokens.unknown)
+    tokenizer = pipelines.wordpiece(config, as_google=True)
+    tokenizer.model = wordpiece_model(vocabulary, unknown)
+    pipelines.add_special_tokens(tokenizer, tokens)
+    if not config.lowercase and not any(token != token.lower() for token in vocabulary if not token.startswith("[")):
+        progress.note(
+            f"{path} has no upper-case letter, and tokenizer.lowercase is false: capitalised words will be unknown. Set "
+            "tokenizer.lowercase = true (and strip_accents = true for Google's uncased vocabularies); in a comparison, write "
+            f"{path}:uncased"
+        )
+    return Tokenization(tokenizer, tokens, segmenter)
+
+
+def _read_vocabulary(path: PurePath) -> dict[str, int]:
+    """A token a line; the number of the line, from 0, is its id."""
+    try:
+        lines = storage.read_bytes(path).decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"not UTF-8 (byte {error.start:,}): a vocabulary is a text file with a token a line", location=str(path)
+        ) from error
+    tokens = [line.removesuffix("\r") for line in lines]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    if not tokens:
+        raise DataError("the vocabulary is empty", location=str(path))
+    repeated = [token for token, count in Counter(tokens).items() if count > 1]
+    if repeated:
+        where = [number for number, token in enumerate(tokens, 1) if token == repeated[0]]
+        raise DataError(
+            f"the token {repeated[0]!r} stands on lines {', '.join(map(str, where[:4]))}; ids are line numbers, so each must "
+            f"be there once ({len(repeated):,} are repeated)",
+            location=str(path),
+        )
+    return {token: index for index, token in enumerate(tokens)}
