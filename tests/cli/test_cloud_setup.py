@@ -25,7 +25,7 @@ def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.S
     monkeypatch.chdir(tmp_path)
     text = io.StringIO()
     console = Console(file=text, width=80, highlight=False)
-    for module in (cloud, cloud_options, terminal):
+    for module in (cloud, terminal):
         monkeypatch.setattr(module, "console", console)
     return text
 

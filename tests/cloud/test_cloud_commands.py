@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.cli import cloud, cloud_options, cloud_runs, terminal
+from tpulm.cli import cloud, cloud_runs, terminal
 from tpulm.cli.app import app
 from tpulm.cloud import prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
@@ -36,7 +36,7 @@ def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.S
     monkeypatch.chdir(tmp_path)
     text = io.StringIO()
     console = Console(file=text, width=160, highlight=False)
-    for module in (cloud, cloud_options, cloud_runs, terminal):
+    for module in (cloud, cloud_runs, terminal):
         monkeypatch.setattr(module, "console", console)
     for module, name in ((teardown, "delete"), (teardown, "stop")):
         monkeypatch.setattr(module, name, functools.partial(getattr(module, name), pause_seconds=0.05))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from tpulm.cli.terminal import console
+from tpulm import cloud
+from tpulm.cli.terminal import say
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path
-
-if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
-    from tpulm.cloud.settings import CloudSettings
 
 _PANEL = "Where to run (over cloud.toml)"
 
@@ -78,16 +76,14 @@ ServiceAccount = Annotated[
 ]
 
 
-def cloud_settings(given: Mapping[str, Any], *, require: Sequence[str] = (), **defaults: Any) -> CloudSettings:
-    """The settings of the file `cloud` with the options over them; `given` are a command's `locals()`, as it begins.
+def cloud_settings(given: Mapping[str, Any], *, require: Sequence[str] = (), **defaults: Any) -> cloud.settings.CloudSettings:
+    """The settings of the file `cloud_file` with the options over them; `given` are a command's `locals()`, as it begins.
 
     `defaults` stand in for options that are not given.
     """
-    from tpulm.cloud.settings import load
-
     names = ("project", "bucket", "accelerator", "spot", "budget", "service_account", "supervise")
     options = {name: given[name] if given.get(name) is not None else defaults.get(name) for name in names}
-    return load(given["cloud"], require=require, zones=tuple(given.get("zone") or ()), **options)
+    return cloud.settings.load(given["cloud_file"], require=require, zones=tuple(given.get("zone") or ()), **options)
 
 
 def is_asked() -> bool:
@@ -100,5 +96,5 @@ def confirm(question: str, *, declined: str) -> None:
     if not is_asked():
         raise ConfigError("nobody is here to be asked; say --yes to have it done")
     if not typer.confirm(question, err=True):
-        console.print(declined)
+        say(declined)
         raise typer.Exit(1)

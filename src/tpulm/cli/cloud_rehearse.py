@@ -11,17 +11,16 @@ from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
+from tpulm import cloud, storage
+from tpulm.cli.cloud_runs import prepare
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, say
 from tpulm.errors import ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
     from cloud_emulator import Emulator
-    from tpulm.cloud.job import Job
-    from tpulm.cloud.settings import CloudSettings
     from tpulm.config import RunConfig
 
 _BUCKET = "rehearsal"
@@ -66,8 +65,6 @@ def rehearse(
         os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
         outcome = _Rehearsal(config, emulator, accelerator, preempt).run()
         if to is not None:
-            from tpulm import storage
-
             storage.copy_files(storage.as_path(outcome["workdir"]) / "export", to)
         left = {"nodes": len(emulator.tpu.nodes()), "queued_resources": len(emulator.tpu.queued_resources())}
     values = {**outcome, "left": left}
@@ -100,32 +97,25 @@ def _shortened(config: RunConfig, preempt: int) -> RunConfig:
 
 class _Rehearsal:
     def __init__(self, config: RunConfig, emulator: Emulator, accelerator: str, preempt: int):
-        from tpulm.cloud.settings import load
-        from tpulm.storage import as_path
-
         self._config, self._emulator, self._preempt = config, emulator, preempt
-        self._workdir = as_path(f"gs://{_BUCKET}/{config.name}")
-        self._settings: CloudSettings = load(project=emulator.tpu.projects.default, accelerator=accelerator, bucket=_BUCKET)
+        self._workdir = storage.as_path(f"gs://{_BUCKET}/{config.name}")
+        project = emulator.tpu.projects.default
+        self._settings = cloud.settings.load(project=project, accelerator=accelerator, bucket=_BUCKET)
         self._begun = time.time()
         self._lines: list[Line] = []
         self._interruptions = 0
 
     def run(self) -> dict[str, Any]:
-        from tpulm.cli.cloud_runs import prepare
-        from tpulm.cloud import launch as launching
-        from tpulm.cloud import setup
-        from tpulm.cloud.tpu_api import TpuApi
-
-        tell, api = self._tell, TpuApi(self._settings.project)
-        settings = launching.offered(self._settings, api)
-        setup.apply(setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
+        tell, api = self._tell, cloud.tpu_api.TpuApi(self._settings.project)
+        settings = cloud.launch.offered(self._settings, api)
+        cloud.setup.apply(cloud.setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
         prepare(self._config, self._workdir)
         tell("dataset and tokenizer are in the bucket")
         price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
         prices = dict.fromkeys(settings.zones, price)
-        launching.launch(self._config, self._workdir, settings, prices=prices)
-        supervisor = launching.supervisor(self._workdir, settings, api, tell=tell, pause_seconds=0.5)
-        jobs: list[Job] = []
+        cloud.launch.launch(self._config, self._workdir, settings, prices=prices)
+        supervisor = cloud.launch.supervisor(self._workdir, settings, api, tell=tell, pause_seconds=0.5)
+        jobs: list[cloud.job.Job] = []
         failures: list[BaseException] = []
 
         def supervise() -> None:
@@ -184,16 +174,14 @@ class _Rehearsal:
                 self._interruptions += 1
 
     def _newest_step(self) -> int:
-        from tpulm.cloud.control import Control
-
-        return Control(self._workdir).newest_step()
+        return cloud.control.Control(self._workdir).newest_step()
 
     def _tell(self, line: str) -> None:
         self._lines.append(Line(time.time() - self._begun, line))
-        console.print(f"[dim]{self._lines[-1].at:6.1f} s[/]  {escape(line)}", highlight=False, soft_wrap=True)
+        say(f"  {line}", lead=f"{self._lines[-1].at:6.1f} s", style="dim")
 
 
-def _first_steps(job: Job, workdir: PurePath) -> list[dict[str, float]]:
+def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]]:
     """Of each attempt that trained: seconds from when its VM was READY to its first step, and what was compiled in them."""
     from tpulm.train.metrics import read_starts
 
@@ -229,4 +217,4 @@ def _show(values: dict[str, Any], preempt: int) -> None:
     print_table("Rehearsal", rows)
     if values["interruptions"] < preempt:
         done = f"{values['interruptions']} of {preempt} interruptions came in time"
-        console.print(f"[yellow]{done}: the run was over too soon; give it more steps[/]")
+        say(f"{done}: the run was over too soon; give it more steps", style="yellow")
