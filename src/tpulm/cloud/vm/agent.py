@@ -20,7 +20,7 @@ import traceback
 
 from hang import Watch, stacks
 from install import environment
-from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, die_with_parent, kill, request, say
+from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, delete, die_with_parent, kill, logged, say
 
 TPU = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.googleapis.com").rstrip("/")
 SECRETS = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", "https://secretmanager.googleapis.com").rstrip("/")
@@ -34,6 +34,7 @@ TURN_SECONDS = SELF_DELETE_SECONDS / 3  # that a VM which came up beside another
 SPARE_SECONDS = 600.0  # that one may bill whose turn does not come: boot, wait and deletion
 GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt does not count any more
 SECRET_BYTES = 100 << 10  # of one value: an environment has little more
+UNREADABLE = (Unreachable, ValueError, KeyError, TypeError)  # of an object that is half-written, say
 
 
 class Misconfigured(Exception):
@@ -85,11 +86,11 @@ class Agent:
             outcome = {"exit_code": 1, "failure": None, "message": f"the agent failed: {type(error).__name__}: {error}"}
         if self.trainer is not None and self.trainer.poll() is None:
             self.trainer.kill()
-        for last in (lambda: self.upload_log(last=True), lambda: outcome is None or self.end(outcome)):
-            try:
-                last()
-            except Exception as error:
-                say(f"{type(error).__name__}: {error}")
+        with logged():
+            self.upload_log(last=True)
+        if outcome is not None:
+            with logged():
+                self.end(outcome)
         self.wait_to_be_deleted()
 
     # -- the trainer --------------------------------------------------------------------------------------------------
@@ -154,13 +155,11 @@ class Agent:
             self.ask_to_stop("this VM is being preempted")
         if self.valid_until and time.time() > self.valid_until:
             self.ask_to_stop("this VM's time is up")
-        try:
+        with logged(UNREADABLE):
             self.beat(state, patience=10)
             self.upload_log()
             return self.follow(self.job(patience=10))
-        except (Unreachable, ValueError, KeyError, TypeError) as error:  # half-written, say
-            say(f"{type(error).__name__}: {error}")
-            return True
+        return True
 
     def look_early(self):
         """While something is installed, for longer than a worker may be silent. Raises Stopped where that is in vain."""
@@ -208,13 +207,11 @@ class Agent:
         found["message"] = "its last words: " + lines[-1][-500:] if lines else ""
         assert self.trainer is not None
         of_trainer = re.compile(rf"failures/[0-9]+-[0-9]+-{self.trainer.pid}(-host[0-9]+)?\.json$")
-        try:
+        with logged(UNREADABLE):  # the exit code says the most
             records = sorted(name for name in self.bucket.names("failures/") if of_trainer.search(name))
             for name in records[-1:]:
                 record = json.loads(self.bucket.get(name) or b"{}")
                 found.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
-        except (Unreachable, ValueError, KeyError, TypeError) as error:  # the exit code says the most
-            say(f"{type(error).__name__}: {error}")
         return found
 
     def fetch_secrets(self):
@@ -239,8 +236,7 @@ class Agent:
         if source.startswith("gs://"):
             root, _, name = source.rpartition("/")
             return Bucket(root, self.metadata).get(name, unless_refused=True)
-        headers = {"Authorization": "Bearer " + self.metadata.token()}
-        status, body, _ = request(f"{SECRETS}/v1/{source}:access", headers=headers)
+        status, body = self.metadata.signed(f"{SECRETS}/v1/{source}:access")
         return base64.b64decode(json.loads(body)["payload"]["data"]) if status == 200 else None
 
     # -- what the bucket is told --------------------------------------------------------------------------------------
@@ -322,20 +318,15 @@ class Agent:
         while time.time() < until:
             time.sleep(LOOK_SECONDS)
         while True:
-            try:
+            with logged():
                 self.delete_self()
-            except Exception as error:
-                say(f"{type(error).__name__}: {error}")
             time.sleep(60)
 
     def delete_self(self):
         """The queued resource of this node's name, if there is one, and the node."""
         project, zone, name = self.metadata.node()
         place = f"{TPU}/v2/projects/{project}/locations/{zone}"
-        headers = {"Authorization": "Bearer " + self.metadata.token()}
-        for path in ("queuedResources/{}?force=true", "nodes/{}"):
-            status, body, _ = request(f"{place}/{path.format(name)}", "DELETE", headers=headers)
-            say("deleting {}: HTTP {} {}".format(path.format(name), status, body[:200] if status >= 400 else ""))
+        delete(self.metadata, place, f"queuedResources/{name}?force=true", f"nodes/{name}")
 
 
 def born():

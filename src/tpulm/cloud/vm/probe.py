@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from agent import LOOK_SECONDS, Agent
-from services import say
+from services import logged, say
 
 PATHS = (
     "instance/name",
@@ -31,7 +31,7 @@ SEEN_SECONDS = 6  # of the agent's looks: long enough for others to read the gue
 
 def run(agent):
     """Whatever happens, the VM deletes itself."""
-    try:
+    with logged():
         say("this VM is looked at, and deletes itself")
         found = {
             "metadata": {path: agent.metadata.get(path, patience=10) for path in PATHS},
@@ -46,13 +46,9 @@ def run(agent):
         agent.upload_log(last=True)
         agent.tell("probed")
         time.sleep(SEEN_SECONDS * LOOK_SECONDS)
-    except Exception as error:
-        say(f"{type(error).__name__}: {error}")
     while True:
-        try:
+        with logged():
             agent.delete_self()
-        except Exception as error:
-            say(f"{type(error).__name__}: {error}")
         time.sleep(10 * LOOK_SECONDS)
 
 

@@ -85,6 +85,11 @@ class Metadata:
     def token(self):
         return json.loads(self.get("instance/service-accounts/default/token") or "{}").get("access_token", "")
 
+    def signed(self, url, method="GET"):
+        """(status, body) of a request to one of Google's services, as this VM's account."""
+        status, body, _ = request(url, method, headers={"Authorization": "Bearer " + self.token()})
+        return status, body
+
 
 class Bucket:
     """Objects below gs://bucket/prefix."""
@@ -100,31 +105,28 @@ class Bucket:
         status, body = self._request(url, patience=patience)
         if status == 404 or (unless_refused and status in (401, 403)):
             return None
-        if status != 200:
-            raise Unreachable("cannot read {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
-        return body
+        return self._checked("read " + name, status, body)
 
     def put(self, name, data, patience=PATIENCE_SECONDS):
         url = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o?uploadType=media&name={self._quoted(name)}"
-        status, body = self._request(url, "POST", data, patience)
-        if status != 200:
-            raise Unreachable("cannot write {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
+        self._checked("write " + name, *self._request(url, "POST", data, patience))
 
     def names(self, beginning):
         """Below the prefix."""
         found, page = [], ""
         while True:
             asked = {"prefix": self._full(beginning), "fields": "items(name),nextPageToken", "pageToken": page}
-            status, body = self._request(f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(asked)}")
-            if status != 200:
-                raise Unreachable(
-                    "cannot list {}: HTTP {}: {}".format(beginning, status, body[:300].decode("utf-8", "replace"))
-                )
-            answer = json.loads(body)
+            url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(asked)}"
+            answer = json.loads(self._checked("list " + beginning, *self._request(url)))
             found += [item["name"][len(self._full("")) :] for item in answer.get("items", [])]
             page = answer.get("nextPageToken")
             if not page:
                 return found
+
+    def _checked(self, what, status, body):
+        if status != 200:
+            raise Unreachable("cannot {}: HTTP {}: {}".format(what, status, body[:300].decode("utf-8", "replace")))
+        return body
 
     def _full(self, name):
         return f"{self._prefix}/{name}" if self._prefix else name
@@ -156,6 +158,22 @@ def kill(process):
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_SECONDS)
     return process.poll() is not None
+
+
+@contextlib.contextmanager
+def logged(kinds=Exception):
+    """Print an error of the block, by default any, and go on."""
+    try:
+        yield
+    except kinds as error:
+        say(f"{type(error).__name__}: {error}")
+
+
+def delete(metadata, place, *paths):
+    """Ask Google to delete each of the paths below `place`, and print the answers."""
+    for path in paths:
+        status, body = metadata.signed(f"{place}/{path}", "DELETE")
+        say("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
 
 
 def say(line):

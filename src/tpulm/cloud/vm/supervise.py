@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from install import environment
-from services import HOME, Bucket, Metadata, Unreachable, die_with_parent, request, say
+from services import HOME, Bucket, Metadata, Unreachable, delete, die_with_parent, logged, say
 
 COMPUTE = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "https://compute.googleapis.com").rstrip("/")
 
@@ -42,10 +42,8 @@ class Keeper:
             self.tell("the run is over: this VM deletes itself")
             self.beat("over")
             self.upload_log(last=True)
-            try:
+            with logged():
                 self.delete_self()
-            except Exception as error:
-                say(f"{type(error).__name__}: {error}")
             time.sleep(60)
 
     def supervise(self):
@@ -123,10 +121,8 @@ class Keeper:
             self.put("log.txt", log.read())
 
     def put(self, name, content):
-        try:
+        with logged(Unreachable):
             self.bucket.put("supervisor/" + name, content, patience=30)
-        except Unreachable as error:
-            say(str(error))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -134,10 +130,7 @@ class Keeper:
         """On Compute Engine a VM lies in the user's own project, and its name is the instance's."""
         zone = (self.metadata.get("instance/zone") or "").rpartition("/")[2]
         place = "{}/compute/v1/projects/{}/zones/{}".format(COMPUTE, self.metadata.get("project/project-id"), zone)
-        headers = {"Authorization": "Bearer " + self.metadata.token()}
-        name = self.metadata.get("instance/name")
-        status, body, _ = request(f"{place}/instances/{name}", "DELETE", headers=headers)
-        say("deleting {}: HTTP {} {}".format(name, status, body[:200] if status >= 400 else ""))
+        delete(self.metadata, place, "instances/{}".format(self.metadata.get("instance/name")))
 
 
 if __name__ == "__main__":
