@@ -15,6 +15,7 @@ from urllib.parse import quote
 from tpulm import readable
 from tpulm.cloud import google_rest, policies, prices
 from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
+from tpulm.cloud.provider import ADDRESSES
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, Unavailable, suggest
@@ -25,7 +26,6 @@ SELF_DELETION = ("tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list")
 ACCESS = "secretmanager.versions.access"
 ACT_AS = "iam.serviceAccounts.actAs"
 _NODES = ("tpu.nodes.create", *SELF_DELETION, "tpu.operations.get")  # queued resources have no permissions of their own
-_ADDRESSES = "IN_USE_ADDRESSES"
 _PATIENCE_SECONDS = 20.0  # somebody is waiting
 _SETUP = "tpulm cloud setup"
 
@@ -438,7 +438,7 @@ def addresses(project: Project) -> Finding:
     short: dict[str, str] = {}
     for region in project.settings.regions:
         quotas = (project.compute(f"{project.id}/regions/{region}") or {}).get("quotas", ())
-        for item in (item for item in quotas if item.get("metric") == _ADDRESSES):
+        for item in (item for item in quotas if item.get("metric") == ADDRESSES):
             limit, used = float(item.get("limit", 0)), float(item.get("usage", 0))
             free[region] = f"{limit - used:g} of {limit:g} free in {region}"
             if limit >= 0 and limit - used < kind.hosts:
@@ -446,12 +446,12 @@ def addresses(project: Project) -> Finding:
     if short:
         return Finding(
             False,
-            f"{kind.name} takes {kind.hosts}: {'; '.join(short.values())} ({_ADDRESSES})",
+            f"{kind.name} takes {kind.hosts}: {'; '.join(short.values())} ({ADDRESSES})",
             "external_addresses = false in cloud.toml (with Private Google Access, and Cloud NAT for what is not Google's), or "
             f"ask for more at {CONSOLE}/iam-admin/quotas?project={project.id}{_other_zones(project, short)}",
         )
     if not free:
-        return Finding(None, f"Google lists no quota {_ADDRESSES}")
+        return Finding(None, f"Google lists no quota {ADDRESSES}")
     return Finding(True, f"{kind.hosts} needed; {'; '.join(free.values())}")
 
 

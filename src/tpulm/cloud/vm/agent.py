@@ -155,7 +155,7 @@ class Agent:
             self.ask_to_stop("this VM is being preempted")
         if self.valid_until and time.time() > self.valid_until:
             self.ask_to_stop("this VM's time is up")
-        with logged(UNREADABLE):
+        with logged(*UNREADABLE):
             self.beat(state, patience=10)
             self.upload_log()
             return self.follow(self.job(patience=10))
@@ -207,7 +207,7 @@ class Agent:
         found["message"] = "its last words: " + lines[-1][-500:] if lines else ""
         assert self.trainer is not None
         of_trainer = re.compile(rf"failures/[0-9]+-[0-9]+-{self.trainer.pid}(-host[0-9]+)?\.json$")
-        with logged(UNREADABLE):  # the exit code says the most
+        with logged(*UNREADABLE):  # the exit code says the most
             records = sorted(name for name in self.bucket.names("failures/") if of_trainer.search(name))
             for name in records[-1:]:
                 record = json.loads(self.bucket.get(name) or b"{}")

@@ -161,8 +161,9 @@ def kill(process):
 
 
 @contextlib.contextmanager
-def logged(kinds=Exception):
+def logged(*kinds):
     """Print an error of the block, by default any, and go on."""
+    kinds = kinds or (Exception,)
     try:
         yield
     except kinds as error:
