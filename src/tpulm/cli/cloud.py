@@ -26,6 +26,7 @@ from tpulm.cli.cloud_options import (
     Spot,
     Supervise,
     WorkDirInBucket,
+    Yes,
     Zones,
     cloud_settings,
     confirm,
@@ -163,7 +164,7 @@ def setup(
     accelerator: AcceleratorType = None,
     service_account: ServiceAccount = None,
     supervise: Supervise = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Make what is missing: APIs, the bucket, the account of the VMs, and its rights. Says what it will do, and asks.
@@ -209,7 +210,7 @@ def smoke(
     accelerator: AcceleratorType = None,
     spot: Spot = None,
     service_account: ServiceAccount = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """One small TPU VM in your project, for some minutes and cents: does Google answer as tpulm takes it to?
@@ -260,7 +261,7 @@ def audit(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="With --delete: only these, also ones not known whose.")
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the orphans, and see that they are gone.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Yes = False,
     cloud_file: CloudFile = None,
     project: Project = None,
     as_json: AsJson = False,

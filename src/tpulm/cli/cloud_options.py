@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from tpulm.cli.terminal import say
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
-_PANEL = "Where to run (over cloud.toml)"
+_where = partial(typer.Option, rich_help_panel="Where to run (over cloud.toml)")
 
 WorkDirInBucket = Annotated[
     PurePath | None,
@@ -28,52 +29,32 @@ WorkDirInBucket = Annotated[
 ]
 CloudFile = Annotated[
     PurePath | None,
-    typer.Option(
-        "--cloud",
-        metavar="FILE",
-        parser=as_path,
-        help="Where to run. Default: ./cloud.toml if it is there.",
-        rich_help_panel=_PANEL,
-    ),
+    _where("--cloud", metavar="FILE", parser=as_path, help="Where to run. Default: ./cloud.toml if it is there."),
 ]
-Project = Annotated[
-    str | None,
-    typer.Option(metavar="ID", help="The project. Default: GOOGLE_CLOUD_PROJECT, or the login's.", rich_help_panel=_PANEL),
-]
+Project = Annotated[str | None, _where(metavar="ID", help="The project. Default: GOOGLE_CLOUD_PROJECT, or the login's.")]
 Zones = Annotated[
     list[str] | None,
-    typer.Option(
+    _where(
         "--zone",
         metavar="ZONE",
         help="Try this zone; 'us-east5-*' for all of a region. Repeatable, tried in order. Default: all with that TPU.",
-        rich_help_panel=_PANEL,
     ),
 ]
-Bucket = Annotated[str | None, typer.Option(metavar="NAME", help="The bucket of the work folders.", rich_help_panel=_PANEL)]
-AcceleratorType = Annotated[
-    str | None, typer.Option("--accelerator", metavar="TYPE", help="The TPU type, such as v3-8.", rich_help_panel=_PANEL)
-]
-Spot = Annotated[
-    bool | None,
-    typer.Option("--spot/--on-demand", help="Spot is cheaper and can be taken away at any time.", rich_help_panel=_PANEL),
-]
-Budget = Annotated[float | None, typer.Option(metavar="DOLLARS", help="What a run may cost.", rich_help_panel=_PANEL)]
+Bucket = Annotated[str | None, _where(metavar="NAME", help="The bucket of the work folders.")]
+AcceleratorType = Annotated[str | None, _where("--accelerator", metavar="TYPE", help="The TPU type, such as v3-8.")]
+Spot = Annotated[bool | None, _where("--spot/--on-demand", help="Spot is cheaper and can be taken away at any time.")]
+Budget = Annotated[float | None, _where(metavar="DOLLARS", help="What a run may cost.")]
 Supervise = Annotated[
     str | None,
-    typer.Option(
+    _where(
         metavar="here|cloud",
         help="Who watches over the run: this machine, or a small VM that outlives it. Default: here.",
-        rich_help_panel=_PANEL,
     ),
 ]
 ServiceAccount = Annotated[
-    str | None,
-    typer.Option(
-        metavar="EMAIL",
-        help="What the VMs run as. Default: tpulm-worker of the project.",
-        rich_help_panel=_PANEL,
-    ),
+    str | None, _where(metavar="EMAIL", help="What the VMs run as. Default: tpulm-worker of the project.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
 def cloud_settings(given: Mapping[str, Any], *, require: Sequence[str] = (), **defaults: Any) -> cloud.settings.CloudSettings:

@@ -25,6 +25,7 @@ from tpulm.cli.cloud_options import (
     Spot,
     Supervise,
     WorkDirInBucket,
+    Yes,
     Zones,
     cloud_settings,
     is_asked,
@@ -73,7 +74,7 @@ def launch(
         str | None, typer.Option(metavar="PATH", help="An interpreter on the VM's image that has this very tpulm.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Watch over it in the background; see status and logs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """A run on TPU VMs in the cloud, kept alive until its model is exported, and nothing left billing.

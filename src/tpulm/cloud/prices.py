@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -178,9 +179,9 @@ def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
         if 0 <= time.time() - kept["at"] < _KEPT_SECONDS:
             return _dated({str(key): float(value) for key, value in kept["dollars"].items()}, kept["at"])
     found: dict[str, float] = {}
-    for sku in _skus(service, rest):
-        for key, value in _read(sku, service).items():
-            found[key] = max(value, found.get(key, 0.0))  # of two, the dearer: no budget is exceeded by it
+    for page in rest.pages("cloudbilling", f"v1/services/{service}/skus", pageSize=5000):
+        for key, value in itertools.chain.from_iterable(_read(sku, service).items() for sku in page.get("skus", ())):
+            found[key] = max(value, found.get(key, 0.0))  # the higher of two prices, so that no budget is exceeded
     now = time.time()
     if keep and found:
         with contextlib.suppress(OSError, TpulmError):
@@ -191,11 +192,6 @@ def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
 def _dated(found: Mapping[str, float], at: float) -> dict[str, _Rate]:
     as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
     return {key: _Rate(value, CATALOG, as_of) for key, value in found.items()}
-
-
-def _skus(service: str, rest: GoogleRest) -> Iterable[dict[str, Any]]:
-    for page in rest.pages("cloudbilling", f"v1/services/{service}/skus", pageSize=5000):
-        yield from page.get("skus", ())
 
 
 def _read(sku: Mapping[str, Any], service: str) -> dict[str, float]:

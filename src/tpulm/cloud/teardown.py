@@ -296,7 +296,7 @@ def end(
     tell: Callable[[str], None] = lambda line: None,
     progress: Progress = SILENT,
 ) -> int:
-    """Stop the run, delete its supervisor's VM, and look through all zones; their number. Raises TpulmError if it still bills."""
+    """Stop the run, delete its supervisor's VM, and look through all zones; their number. Raises TpulmError if any bills."""
     compute = ComputeApi(project)
     api = AllResources(project, compute)
     if run is not None:
