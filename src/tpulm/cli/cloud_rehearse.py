@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePath
-from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 _BUCKET = "rehearsal"
 _MOST_STEPS = 600  # a longer run is shortened to so many
 _LOOK_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Line:
-    """Of the timeline; `at` in seconds since the launch."""
-
-    at: float
-    what: str
 
 
 def rehearse(
@@ -76,7 +68,7 @@ def rehearse(
 
 
 def _shortened(config: RunConfig, preempt: int) -> RunConfig:
-    """To a length that can be watched, with checkpoints often enough that every interruption comes after a new one."""
+    """Short enough to watch, with checkpoints often enough that every interruption comes after a new one."""
     places = [place for source in config.corpus.sources for place in (source.path, source.data_dir or "")]
     remote = [place for place in places if place.startswith("gs://")]
     if remote:
@@ -102,7 +94,7 @@ class _Rehearsal:
         project = emulator.tpu.projects.default
         self._settings = cloud.settings.load(project=project, accelerator=accelerator, bucket=_BUCKET)
         self._begun = time.time()
-        self._lines: list[Line] = []
+        self._timeline: list[tuple[float, str]] = []  # seconds since the launch, and what happened
         self._interruptions = 0
 
     def run(self) -> dict[str, Any]:
@@ -115,24 +107,12 @@ class _Rehearsal:
         prices = dict.fromkeys(settings.zones, price)
         cloud.launch.launch(self._config, self._workdir, settings, prices=prices)
         supervisor = cloud.launch.supervisor(self._workdir, settings, api, tell=tell, pause_seconds=0.5)
-        jobs: list[cloud.job.Job] = []
-        failures: list[BaseException] = []
-
-        def supervise() -> None:
-            try:
-                jobs.append(supervisor.run())
-            except BaseException as error:
-                failures.append(error)
-
-        thread = Thread(target=supervise, name="supervisor")
-        thread.start()
-        with drawn_progress() as progress:
-            progress.start("Training in the emulated cloud", total=self._config.train.steps, unit="steps")
-            self._trouble(thread, progress.advance)
-        thread.join()
-        if failures:
-            raise failures[0]
-        job = jobs[0]
+        with ThreadPoolExecutor(1, "supervisor") as pool:
+            supervised = pool.submit(supervisor.run)
+            with drawn_progress() as progress:
+                progress.start("Training in the emulated cloud", total=self._config.train.steps, unit="steps")
+                self._interrupt(supervised, progress.advance)
+            job = supervised.result()
         return {
             "status": job.status,
             "message": job.message,
@@ -145,11 +125,11 @@ class _Rehearsal:
             "node_seconds": round(sum(self._emulator.tpu.node_seconds().values()), 1),
             "dollars": job.dollars(time.time()),
             "seconds": round(time.time() - self._begun, 1),
-            "timeline": [[round(line.at, 1), line.what] for line in self._lines],
+            "timeline": [[round(at, 1), what] for at, what in self._timeline],
         }
 
-    def _trouble(self, thread: Thread, advance: Any) -> None:
-        """Takes each VM away after its first checkpoint, until it was done often enough."""
+    def _interrupt(self, supervised: Future[cloud.job.Job], advance: Callable[[int], None]) -> None:
+        """Take each VM away after its first checkpoint, as often as asked for."""
         tpu, begun_at = self._emulator.tpu, dict[str, int]()  # node -> the newest step when it came
         ways = itertools.cycle(
             [
@@ -159,30 +139,28 @@ class _Rehearsal:
             ]
         )
         newest = 0
-        while thread.is_alive():
+        while not supervised.done():
             time.sleep(_LOOK_SECONDS)
-            found = self._newest_step()
+            found = cloud.control.Control(self._workdir).newest_step()
             advance(max(0, found - newest))
             newest = max(found, newest)
             node = next((name.rpartition("/")[2] for name, state in tpu.nodes().items() if state == "READY"), "")
             before = begun_at.setdefault(node, newest)
             if node and self._interruptions < self._preempt and before < newest < self._config.train.steps:
-                begun_at[node] = self._config.train.steps  # once is enough, though it is READY until its time is up
+                begun_at[node] = self._config.train.steps  # only once, though it stays READY until its time is up
                 what, way = next(ways)
                 self._tell(f"{what}: {node}, at step {newest:,}")
                 way(node)
                 self._interruptions += 1
 
-    def _newest_step(self) -> int:
-        return cloud.control.Control(self._workdir).newest_step()
-
     def _tell(self, line: str) -> None:
-        self._lines.append(Line(time.time() - self._begun, line))
-        say(f"  {line}", lead=f"{self._lines[-1].at:6.1f} s", style="dim")
+        at = time.time() - self._begun
+        self._timeline.append((at, line))
+        say(f"  {line}", lead=f"{at:6.1f} s", style="dim")
 
 
 def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]]:
-    """Of each attempt that trained: seconds from when its VM was READY to its first step, and what was compiled in them."""
+    """Per attempt that trained: seconds from READY to the first step, and what was compiled in them."""
     from tpulm.train.metrics import read_starts
 
     starts, found = read_starts(workdir), list[dict[str, float]]()
@@ -195,21 +173,15 @@ def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]
     return found
 
 
-def _shown_first_steps(first_steps: list[dict[str, float]]) -> str:
-    """ "attempt 1: after 9.8 s, of which compiling 6.0 s; attempt 2: after 3.1 s, without compiling"."""
-    shown = []
-    for found in first_steps:
-        compiling = f"of which compiling {found['compile_seconds']:.1f} s" if found["compiled"] else "without compiling"
-        shown.append(f"attempt {found['attempt']}: after {found['seconds']:.1f} s, {compiling}")
-    return "; ".join(shown)
-
-
 def _show(values: dict[str, Any], preempt: int) -> None:
-    left = values["left"]
+    left, first_steps = values["left"], []
+    for found in values["first_steps"]:
+        compiling = f"of which compiling {found['compile_seconds']:.1f} s" if found["compiled"] else "without compiling"
+        first_steps.append(f"attempt {found['attempt']}: after {found['seconds']:.1f} s, {compiling}")
     rows = {
         "ended": f"{values['status']}: {values['message']}",
         "attempts": f"{values['attempts']} ({', '.join(values['endings'])})",
-        "first step": _shown_first_steps(values["first_steps"]),
+        "first step": "; ".join(first_steps),
         "took": f"{duration(values['seconds'])} here, {duration(values['node_seconds'])} of them on TPU VMs",
         "would have cost": f"{dollars(values['dollars'])} on a spot {values['accelerator']}, had it taken as long",
         "left behind": "nothing" if not any(left.values()) else f"{left['nodes']} nodes, {left['queued_resources']} queued",

@@ -356,7 +356,11 @@ def _show_status(
     attempts = cloud.status.spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
     percent = f" ({found.step / found.steps:.0%})" if found.steps else ""
     supervisor = found.supervisor or ("none" if found.needs_supervisor else "")
-    if watch is not None and not (job.is_over and watch.state is None) and (watch.is_of_use or not found.supervisor):
+    if (
+        watch is not None
+        and not (job.is_over and watch.state is None)
+        and (watch.holds_lease or watch.is_beginning or not found.supervisor)
+    ):
         supervisor = cloud.supervisor_vm.in_words(watch)
     state = ""
     if job.node is not None:
