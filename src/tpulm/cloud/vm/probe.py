@@ -1,4 +1,4 @@
-"""What `tpulm cloud smoke` wants to know of a VM, written to the bucket; then the VM deletes itself. For Python 3.8 on."""
+"""Writes what `tpulm cloud smoke` wants to know of a VM to the bucket, then deletes the VM. For Python 3.8 and newer."""
 
 import json
 import platform
@@ -26,7 +26,7 @@ PATHS = (
     "instance/attributes/tpulm-zone",
     "instance/attributes/tpulm-node",
 )
-SEEN_SECONDS = 6  # of the agent's looks: long enough for others to read the guest attributes of a node that is going
+SEEN_LOOKS = 6  # before the deletion, so that others can still read the guest attributes
 
 
 def run(agent):
@@ -42,10 +42,10 @@ def run(agent):
         }
         agent.bucket.put("smoke/facts.json", json.dumps(found, indent=1).encode())
         agent.log_path.write_text("this line came from the VM\n")
-        agent.fetch_secrets()  # it has none, but no log is uploaded before that is known
+        agent.fetch_secrets()  # there are none, but no log is uploaded before that is known
         agent.upload_log(last=True)
         agent.tell("probed")
-        time.sleep(SEEN_SECONDS * LOOK_SECONDS)
+        time.sleep(SEEN_LOOKS * LOOK_SECONDS)
     while True:
         with logged():
             agent.delete_self()
