@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from tpulm.cli import cloud, cloud_runs, terminal
 from tpulm.cli.app import app
 from tpulm.errors import TpulmError
 
@@ -27,6 +31,23 @@ def invoke(*arguments: object) -> Done:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def run_cloud(*arguments: str, **settings: Any) -> tuple[int, str]:
+    """The exit code and stdout of `tpulm cloud …` in this process; every error is raised."""
+    result = CliRunner().invoke(app, ["cloud", *arguments], **settings)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch, width: int) -> io.StringIO:
+    """What the cloud's commands print for people, on a terminal so wide."""
+    text = io.StringIO()
+    console = Console(file=text, width=width, highlight=False)
+    for module in (cloud, cloud_runs, terminal):
+        monkeypatch.setattr(module, "console", console)
+    return text
 
 
 def run_process(

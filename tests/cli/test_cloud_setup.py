@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
 from cloud_emulator import Emulator
-from tpulm.cli import cloud, cloud_options, terminal
-from tpulm.cli.app import app
+from command_line import run_cloud as run
+from command_line import terminal_of
+from tpulm.cli import cloud_options
 from tpulm.errors import ConfigError
 
 OPTIONS = ["--accelerator", "v3-8", "--bucket", "my-runs", "--zone", "us-central1-a"]
@@ -23,18 +21,7 @@ OPTIONS = ["--accelerator", "v3-8", "--bucket", "my-runs", "--zone", "us-central
 def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.StringIO:
     """What is told on a terminal of 80 columns; in a folder without a cloud.toml."""
     monkeypatch.chdir(tmp_path)
-    text = io.StringIO()
-    console = Console(file=text, width=80, highlight=False)
-    for module in (cloud, cloud_options, terminal):
-        monkeypatch.setattr(module, "console", console)
-    return text
-
-
-def run(*arguments: str, **settings: Any) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["cloud", *arguments], **settings)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout
+    return terminal_of(monkeypatch, 80)
 
 
 def test_from_nothing_to_a_doctor_that_is_content(said: io.StringIO, gcs: Emulator):

@@ -184,7 +184,7 @@ def test_the_three_kinds_of_limits():
 def test_what_may_not_be_seen_is_not_checked(monkeypatch: pytest.MonkeyPatch):
     def examined(refused: GoogleError) -> Finding:
         project = look({"my-project/global/networks/default": refused})
-        monkeypatch.setattr(doctor, "_entries", lambda settings: [doctor._Entry("network", doctor.network)])
+        monkeypatch.setattr(doctor, "_entries", lambda project: [doctor._Entry("network", doctor.network)])
         monkeypatch.setattr(doctor, "Project", lambda settings, rest: project)
         (found,) = doctor.examine(project.settings)
         return Finding(found.ok, found.found, found.remedy)

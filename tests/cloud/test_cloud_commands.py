@@ -7,17 +7,15 @@ import io
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, write_job
-from rich.console import Console
-from typer.testing import CliRunner
 
 from cloud_emulator import Emulator
+from command_line import run_cloud as run
+from command_line import terminal_of
 from tpulm import storage
-from tpulm.cli import cloud, cloud_options, cloud_runs, terminal
-from tpulm.cli.app import app
+from tpulm.cli import cloud_runs
 from tpulm.cloud import prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, StorageError, TpulmError
@@ -34,20 +32,9 @@ def api(gcs: Emulator) -> TpuApi:
 def said(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.StringIO:
     """What is told on a terminal of 160 columns; in a folder without a cloud.toml."""
     monkeypatch.chdir(tmp_path)
-    text = io.StringIO()
-    console = Console(file=text, width=160, highlight=False)
-    for module in (cloud, cloud_options, cloud_runs, terminal):
-        monkeypatch.setattr(module, "console", console)
     for module, name in ((teardown, "delete"), (teardown, "stop")):
         monkeypatch.setattr(module, name, functools.partial(getattr(module, name), pause_seconds=0.05))
-    return text
-
-
-def run(*arguments: str, **settings: Any) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["cloud", *arguments], **settings)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout
+    return terminal_of(monkeypatch, 160)
 
 
 def training() -> None:

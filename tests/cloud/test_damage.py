@@ -49,7 +49,7 @@ def test_an_end_that_cannot_be_read_is_nobodys_fault(tmp_path: Path, content: by
     folder.mkdir(parents=True)
     for name in ("end-0.json", "end-x.json"):
         (folder / name).write_bytes(content)
-    assert control.outcome(1) == Outcome(1, None, "what the VM wrote of it cannot be read")
+    assert control.outcome(1) == Outcome(1, None, "the VM's report of its end cannot be read")
 
 
 def test_silence_is_measured_by_one_clock(tmp_path: Path, cloud: Cloud):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from cloud_rig import until
 from google.auth import exceptions as auth
 from google.auth.credentials import Credentials
 
@@ -38,13 +39,6 @@ QUEUED = dataclasses.replace(REQUEST, queued=True)
 def api(gcs: Emulator) -> TpuApi:
     gcs.tpu.set(create_seconds=0.05, delete_seconds=0.02)
     return TpuApi(PROJECT)
-
-
-def until(fits: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + 15
-    while not fits():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
 
 
 def is_ready(api: TpuApi) -> bool:

@@ -8,12 +8,13 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
+from tpulm import cloud, storage
 from tpulm.cli import cloud_rehearse, cloud_runs
 from tpulm.cli.cloud_options import (
     AcceleratorType,
@@ -25,24 +26,17 @@ from tpulm.cli.cloud_options import (
     Spot,
     Supervise,
     WorkDirInBucket,
+    Yes,
     Zones,
     cloud_settings,
     confirm,
 )
 from tpulm.cli.cloud_runs import check_sources, prepare
 from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, load_run
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
-from tpulm.storage import as_path
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tpulm.cloud.doctor import Check
-    from tpulm.cloud.export import Staged
-    from tpulm.cloud.settings import CloudSettings
-    from tpulm.cloud.teardown import Audit, Finding
+from tpulm.runtime import interrupt
 
 PROJECT = "tpulm-emulator"
 
@@ -76,7 +70,6 @@ def emulator(
         from cloud_emulator import Emulator, EmulatorError
     except ModuleNotFoundError as error:
         raise MissingExtra(f"the emulator needs {error.name}: {installing('emulator')}") from None
-    from tpulm.runtime import interrupt
 
     with interrupt.handled():
         try:
@@ -95,14 +88,14 @@ def emulator(
         try:
             where = f"kept in {folder}" if folder else "kept in memory only"
             names = ", ".join(f"gs://{name}" for name in server.bucket_names()) or "none yet; --bucket NAME creates one"
-            console.print(f"Cloud Storage and Cloud TPU, emulated at [bold]{server.url}[/]", soft_wrap=True)
-            console.print(f"project: {project}; buckets: {names}; objects are {where}", soft_wrap=True)
+            say(f"Cloud Storage and Cloud TPU, emulated at {server.url}")
+            say(f"project: {project}; buckets: {names}; objects are {where}")
             if as_json:
                 print_json(
                     {"url": server.url, "project": project, "buckets": server.bucket_names(), "environment": server.environment}
                 )
             else:
-                console.print("a shell that has evaluated the following lines talks to it; Ctrl-C ends it", soft_wrap=True)
+                say("a shell that has evaluated the following lines talks to it; Ctrl-C ends it")
                 exports = (f"export {name}={shlex.quote(value)}" for name, value in server.environment.items())
                 print("\n".join(exports), flush=True)
             while not interrupt.requested():
@@ -115,7 +108,7 @@ _MARKS = {True: "ok", False: "NO", None: "?"}
 
 
 def doctor(
-    cloud: CloudFile = None,
+    cloud_file: CloudFile = None,
     project: Project = None,
     zone: Zones = None,
     bucket: Bucket = None,
@@ -135,51 +128,43 @@ def doctor(
     With a cloud.toml in this folder (examples/cloud.toml) 'tpulm cloud doctor' is enough. Ends with exit code 4 when something
     is missing.
     """
-    from tpulm.cloud.doctor import examine
-
     settings = cloud_settings(locals())
     with console.status(f"Looking at {settings.project} …"):
-        checks = examine(settings)
+        checks = cloud.doctor.examine(settings)
     missing = [check for check in checks if check.ok is False]
-    _show_checks(f"{settings.project}{_by(cloud)}, for runs on Cloud TPU", checks)
+    file = cloud.settings.find(cloud_file)
+    _show_checks(f"{settings.project}{f' ({file})' if file else ''}, for runs on Cloud TPU", checks)
     if as_json:
         print_json({"ok": not missing, "project": settings.project, "checks": [vars(check) for check in checks]})
     if missing:
         raise typer.Exit(CloudRefused.exit_code)
 
 
-def _by(cloud: PurePath | None) -> str:
-    from tpulm.cloud.settings import find
-
-    file = find(cloud)
-    return f" ({file})" if file else ""
-
-
-def _show_checks(title: str, checks: Sequence[Check]) -> None:
+def _show_checks(title: str, checks: Sequence[cloud.doctor.Check]) -> None:
     rows = [("!" if check.ok and check.remedy else _MARKS[check.ok], check.name, check.found) for check in checks]
     print_table(title, rows)
     missing, unsure = [check for check in checks if check.ok is False], [check for check in checks if check.ok is None]
     if any(check.remedy for check in checks):
-        console.print("\n[bold]What to do[/]")
+        say("\nWhat to do", style="bold")
     for remedy in dict.fromkeys(check.remedy for check in [*missing, *unsure, *checks] if check.remedy):
         names = ", ".join(check.name for check in checks if check.remedy == remedy)
-        console.print(f"{escape(names)}:\n    {escape(remedy)}", soft_wrap=True)  # whole, to be copied
+        say(f"{names}:\n    {remedy}")
     unchecked = f"; {len(unsure)} could not be checked" if unsure else ""
     if missing:
-        console.print(f"\n[bold red]{len(missing)} of {len(checks)} are not as they should be{unchecked}[/]")
+        say(f"\n{len(missing)} of {len(checks)} are not as they should be{unchecked}", style="bold red")
     else:
-        console.print(f"\n[bold green]nothing wrong was found[/]{unchecked}")
+        say(unchecked, lead="\nnothing wrong was found", style="bold green")
 
 
 def setup(
-    cloud: CloudFile = None,
+    cloud_file: CloudFile = None,
     project: Project = None,
     zone: Zones = None,
     bucket: Bucket = None,
     accelerator: AcceleratorType = None,
     service_account: ServiceAccount = None,
     supervise: Supervise = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Make what is missing: APIs, the bucket, the account of the VMs, and its rights. Says what it will do, and asks.
@@ -191,25 +176,23 @@ def setup(
     grants of others included; run again, it goes on where it stopped. Billing and quota are Google's to give: see 'tpulm cloud
     doctor'. With --supervise cloud, or supervise = "cloud" in cloud.toml, also the account of the supervisor's VM.
     """
-    from tpulm.cloud.setup import apply, steps
-
     settings = cloud_settings(locals(), require=("bucket",))
     with console.status(f"Looking at {settings.project} …"):
-        found = steps(settings)
+        found = cloud.setup.steps(settings)
     if found:
         print_table(f"To do in {settings.project}", [(str(n), step.what, step.detail) for n, step in enumerate(found, 1)])
         if not yes:
             confirm(f"Do these {len(found)}?" if len(found) > 1 else "Do it?", declined="nothing was changed")
-        apply(found, tell=lambda step: console.print(f"{escape(step.what)} …", soft_wrap=True))
-        console.print("[bold green]done[/]; 'tpulm cloud doctor' looks at all of it")
+        cloud.setup.apply(found, tell=lambda step: say(f"{step.what} …"))
+        say("; 'tpulm cloud doctor' looks at all of it", lead="done", style="bold green")
     else:
-        console.print(f"[bold green]nothing to do[/]: {escape(settings.project)} has what runs need")
+        say(f": {settings.project} has what runs need", lead="nothing to do", style="bold green")
     if as_json:
         print_json({"project": settings.project, "done": [step.what for step in found]})
 
 
 SMALLEST = "v5litepod-1"
-_SMOKE_MARKS = {True: "[green]ok[/]", False: "[bold red]NO[/]", None: "[yellow]? [/]"}
+_STYLES = {True: "green", False: "bold red", None: "yellow"}
 
 
 def smoke(
@@ -220,14 +203,14 @@ def smoke(
     compute: Annotated[
         bool, typer.Option("--compute", help="An e2-micro, too, which Compute Engine must delete by itself.")
     ] = False,
-    cloud: CloudFile = None,
+    cloud_file: CloudFile = None,
     project: Project = None,
     zone: Zones = None,
     bucket: Bucket = None,
     accelerator: AcceleratorType = None,
     spot: Spot = None,
     service_account: ServiceAccount = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """One small TPU VM in your project, for some minutes and cents: does Google answer as tpulm takes it to?
@@ -240,44 +223,34 @@ def smoke(
 
     Ends with exit code 4 when a line is not as expected.
     """
-    from importlib import metadata
-
-    from tpulm import storage
-    from tpulm.cloud import launch
-    from tpulm.cloud.google_rest import GoogleRest
-    from tpulm.cloud.smoke import Line, Smoke, transcript
-    from tpulm.cloud.tpu_api import TpuApi
-    from tpulm.runtime import interrupt
-
     settings = cloud_settings(locals(), require=("bucket",), accelerator=SMALLEST)
-    api = TpuApi(settings.project)
-    settings = launch.offered(settings, api)
+    api = cloud.tpu_api.TpuApi(settings.project)
+    settings = cloud.launch.offered(settings, api)
     if not yes:
         what = f"creates a {'spot ' * settings.spot}{settings.accelerator} in {settings.project}, for at most {dollars(budget)}"
         typer.confirm(f"This {what}. Go on?", abort=True, err=True)
-    lines: list[Line] = []
+    lines: list[cloud.smoke.Line] = []
+
+    def tell(line: cloud.smoke.Line) -> None:
+        lines.append(line)
+        say(f"  {line.what}: {line.found}", lead=f"{_MARKS[line.ok]:2}", style=_STYLES[line.ok])
+
     with drawn_progress() as progress, interrupt.handled():
-
-        def tell(line: Line) -> None:
-            lines.append(line)
-            console.print(
-                f"{_SMOKE_MARKS[line.ok]}  {escape(line.what)}: {escape(line.found)}", soft_wrap=True, highlight=False
-            )
-
-        made = Smoke(settings, api, GoogleRest(settings.project), tell, with_compute=compute, progress=progress)
+        rest = cloud.google_rest.GoogleRest(settings.project)
+        made = cloud.smoke.Smoke(settings, api, rest, tell, with_compute=compute, progress=progress)
         try:
             made.run()
         finally:
             about = f"tpulm {metadata.version('tpulm')} cloud smoke, {settings.accelerator}, Python {platform.python_version()}"
-            storage.write_atomic(to, transcript(lines, made, about=about))
+            storage.write_atomic(to, cloud.smoke.transcript(lines, made, about=about))
     wrong = [line.what for line in lines if line.ok is False]
-    console.print(f"\nit cost {dollars(made.spent)} at most; the transcript is {to}", soft_wrap=True)
+    say(f"\nit cost {dollars(made.spent)} at most; the transcript is {to}")
     if as_json:
         print_json({"ok": not wrong, "dollars": made.spent, "lines": [vars(line) for line in lines], "facts": made.facts})
     if wrong:
-        console.print(f"[bold red]not as expected: {', '.join(wrong)}[/]; a report with {to} helps everybody", soft_wrap=True)
+        say(f"; a report with {to} helps everybody", lead=f"not as expected: {', '.join(wrong)}", style="bold red")
         raise typer.Exit(CloudRefused.exit_code)
-    console.print("[bold green]Google answers as expected[/]")
+    say("Google answers as expected", style="bold green")
 
 
 _VERDICTS = {"live": "live", "going": "going", "orphan": "ORPHAN", "unknown": "not known"}
@@ -288,8 +261,8 @@ def audit(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="With --delete: only these, also ones not known whose.")
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the orphans, and see that they are gone.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
-    cloud: CloudFile = None,
+    yes: Yes = False,
+    cloud_file: CloudFile = None,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
@@ -305,17 +278,13 @@ def audit(
 
     Exit code 0: nothing is left behind; 1: something is, or may be; 4: the cloud refused to tell.
     """
-    from tpulm.cloud.compute import AllResources
-    from tpulm.cloud.google_rest import GoogleRest
-    from tpulm.cloud.teardown import audit as look
-    from tpulm.cloud.teardown import delete as remove
-
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")
     settings = cloud_settings(locals())
-    api = AllResources(settings.project)
+    api = cloud.compute.AllResources(settings.project)
+    rest = cloud.google_rest.GoogleRest(settings.project, patience_seconds=20.0)
     with drawn_progress() as progress:
-        found = look(api, rest=GoogleRest(settings.project, patience_seconds=20.0), progress=progress)
+        found = cloud.teardown.audit(api, rest=rest, progress=progress)
     _show_audit(settings.project, found)
     targets = _targets(found, names) if delete else []
     done = None
@@ -324,10 +293,10 @@ def audit(
             names_of_targets = ", ".join(dict.fromkeys(item.resource.name for item in targets))
             confirm(f"Delete {names_of_targets}?", declined="nothing was deleted")
         with drawn_progress() as progress:
-            done = remove(api, targets, progress=progress)
-        console.print(f"[bold green]{len(done.gone)} deleted[/], and seen to be gone")
+            done = cloud.teardown.delete(api, targets, progress=progress)
+        say(", and seen to be gone", lead=f"{len(done.gone)} deleted", style="bold green")
         for item in done.left:
-            console.print(f"[bold red]still there:[/] {escape(item.name)} in {item.zone}; run this again", soft_wrap=True)
+            say(f" {item.name} in {item.zone}; run this again", lead="still there:", style="bold red")
     remaining = [item for item in found.of("orphan", "unknown") if item not in targets]
     if as_json:
         names_of = {"deleted": [item.name for item in done.gone], "left": [item.name for item in done.left]} if done else {}
@@ -338,7 +307,7 @@ def audit(
         raise typer.Exit(CloudRefused.exit_code)
 
 
-def _targets(found: Audit, names: Sequence[str] | None) -> list[Finding]:
+def _targets(found: cloud.teardown.Audit, names: Sequence[str] | None) -> list[cloud.teardown.Finding]:
     """Raises ConfigError for a name that there is not, or that is a live run's."""
     if not names:
         return found.of("orphan")
@@ -352,10 +321,9 @@ def _targets(found: Audit, names: Sequence[str] | None) -> list[Finding]:
     return chosen
 
 
-def _show_audit(project: str, found: Audit) -> None:
+def _show_audit(project: str, found: cloud.teardown.Audit) -> None:
     now = time.time()
-    title = f"{project}: {found.zones} zones looked at"
-    console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+    say(f"{project}: {found.zones} zones looked at", style="bold")
     for item in found.findings:
         resource, age = item.resource, item.age(now)
         told = (
@@ -364,31 +332,23 @@ def _show_audit(project: str, found: Audit) -> None:
             "of unknown age" if age is None else f"{duration(age)} old",
             f"{dollars(item.dollars_per_hour)} an hour{f' ({item.price.origin})' if item.price else ''}",
         )
-        console.print(
-            f"{_VERDICTS[item.verdict]}  {escape(resource.name)} in {resource.zone}: {', '.join(told)}", soft_wrap=True
-        )
-        console.print(f"    {escape(item.why)}", soft_wrap=True)
+        say(f"{_VERDICTS[item.verdict]}  {resource.name} in {resource.zone}: {', '.join(told)}\n    {item.why}")
     for zone, why in found.silent.items():
-        console.print(f"[bold yellow]{zone} could not be looked at:[/] {escape(why)}", soft_wrap=True)
+        say(f" {why}", lead=f"{zone} could not be looked at:", style="bold yellow")
     if found.others:
-        console.print(f"{found.others} more are not tpulm's, and are left alone")
-    orphans = found.of("orphan")
-    if orphans:
+        say(f"{found.others} more are not tpulm's, and are left alone")
+    if orphans := found.of("orphan"):
         known = [item.dollars_per_hour for item in orphans if item.dollars_per_hour is not None]
         hourly = f"{'at least ' * (len(known) < len(orphans))}{dollars(sum(known))} an hour"
-        console.print(
-            f"[bold red]{len(orphans)} left behind[/], {hourly}; 'tpulm cloud audit --delete' ends them",
-            soft_wrap=True,
-        )
+        rest = f", {hourly}; 'tpulm cloud audit --delete' ends them"
+        say(rest, lead=f"{len(orphans)} left behind", style="bold red")
     if unknown := found.of("unknown"):
-        console.print(
-            f"[bold yellow]{len(unknown)} not known whose[/]; 'tpulm cloud audit --delete NAME' ends one", soft_wrap=True
-        )
+        say("; 'tpulm cloud audit --delete NAME' ends one", lead=f"{len(unknown)} not known whose", style="bold yellow")
     if not (orphans or unknown or found.silent):
-        console.print("[bold green]nothing is left behind[/]")
+        say("nothing is left behind", style="bold green")
 
 
-def _audit_values(project: str, found: Audit) -> dict[str, Any]:
+def _audit_values(project: str, found: cloud.teardown.Audit) -> dict[str, Any]:
     now = time.time()
     findings = [
         {
@@ -418,7 +378,7 @@ def skypilot(
     to: ExportTo = None,
     overrides: Overrides = None,
     init: Init = None,
-    cloud: CloudFile = None,
+    cloud_file: CloudFile = None,
     project: Project = None,
     zone: Zones = None,
     bucket: Bucket = None,
@@ -435,10 +395,8 @@ def skypilot(
 
     SkyPilot knows nothing of the budget in cloud.toml.
     """
-    from tpulm.cloud import export
-
     settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
-    _write_job(export.skypilot(_stage(reference, overrides, init, workdir, settings), settings), to, settings)
+    _write_job(cloud.export.skypilot(_stage(reference, overrides, init, workdir, settings), settings), to, settings)
 
 
 @export_app.command()
@@ -451,7 +409,7 @@ def jobset(
     ] = None,
     overrides: Overrides = None,
     init: Init = None,
-    cloud: CloudFile = None,
+    cloud_file: CloudFile = None,
     project: Project = None,
     bucket: Bucket = None,
     accelerator: Annotated[
@@ -470,59 +428,48 @@ def jobset(
 
     Kubernetes knows nothing of the budget in cloud.toml.
     """
-    from tpulm.cloud import export
-
     settings = cloud_settings({**locals(), "accelerator": None}, require=("bucket",))  # which may be GPUs
     named = accelerator or settings.accelerator
     if not named:
         raise ConfigError('accelerator is not set: write accelerator = "v6e-8" in cloud.toml, or give --accelerator')
-    nodes = export.nodes_of(named)
+    nodes = cloud.export.nodes_of(named)
     staged = _stage(reference, overrides, init, workdir, settings)
-    _write_job(export.jobset(staged, settings, nodes, image=image), to, settings)
+    _write_job(cloud.export.jobset(staged, settings, nodes, image=image), to, settings)
 
 
 def _stage(
-    reference: str, overrides: list[str] | None, init: PurePath | None, workdir: PurePath | None, settings: CloudSettings
-) -> Staged:
+    reference: str,
+    overrides: list[str] | None,
+    init: PurePath | None,
+    workdir: PurePath | None,
+    settings: cloud.settings.CloudSettings,
+) -> cloud.export.Staged:
     """As a launch does: what the run needs into its work folder, prepared here."""
     config = load_run(reference, overrides, init)
-    from tpulm.cloud import export, launch
-
-    folder = workdir or as_path(f"gs://{settings.bucket}/{config.name}")
-    launch.check_folder(folder)
+    folder = workdir or storage.as_path(f"gs://{settings.bucket}/{config.name}")
+    cloud.launch.check_folder(folder)
     check_sources(config, folder, on_tpu=False)
-    staged = launch.staged(config, folder / "cloud" / "inputs")
+    staged = cloud.launch.staged(config, folder / "cloud" / "inputs")
     prepare(staged, folder)
     with drawn_progress() as progress:
-        return export.stage(staged, folder, settings, progress=progress)
+        return cloud.export.stage(staged, folder, settings, progress=progress)
 
 
-def _write_job(text: str, to: Path | None, settings: CloudSettings) -> None:
+def _write_job(text: str, to: Path | None, settings: cloud.settings.CloudSettings) -> None:
     if to is None:
         sys.stdout.write(text)
     else:
-        from tpulm import storage
-
         storage.write_atomic(to, text)
-        console.print(f"written to {to}: {text.splitlines()[0].lstrip('# ').replace('FILE', str(to))}", soft_wrap=True)
+        say(f"written to {to}: {text.splitlines()[0].lstrip('# ').replace('FILE', str(to))}")
     if settings.budget is not None or settings.deadline_hours is not None:
-        said = "budget and deadline_hours hold for 'tpulm cloud launch' alone: nobody watches them here."
-        console.print(f"[yellow]{said}[/]", soft_wrap=True)
+        say("budget and deadline_hours hold for 'tpulm cloud launch' alone: nobody watches them here.", style="yellow")
 
 
 app = Commands(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
-app.command()(doctor)
-app.command()(setup)
-app.command()(smoke)
-app.command()(cloud_runs.launch)
-app.command()(cloud_runs.attach)
-app.command()(cloud_runs.stop)
-app.command()(cloud_rehearse.rehearse)
-app.command()(cloud_runs.status)
-app.command()(cloud_runs.logs)
-app.command()(cloud_runs.cost)
-app.command()(audit)
-app.command()(cloud_runs.down)
-app.command()(cloud_runs.ssh)
+for command in (
+    *(doctor, setup, smoke, cloud_runs.launch, cloud_runs.attach, cloud_runs.stop, cloud_rehearse.rehearse),
+    *(cloud_runs.status, cloud_runs.logs, cloud_runs.cost, audit, cloud_runs.down, cloud_runs.ssh),
+):
+    app.command()(command)
 app.add_typer(export_app, name="export")
 app.command()(emulator)

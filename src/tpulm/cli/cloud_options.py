@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from tpulm.cli.terminal import console
+from tpulm import cloud
+from tpulm.cli.terminal import say
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
-if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
-    from tpulm.cloud.settings import CloudSettings
-
-_PANEL = "Where to run (over cloud.toml)"
+_where = partial(typer.Option, rich_help_panel="Where to run (over cloud.toml)")
 
 WorkDirInBucket = Annotated[
     PurePath | None,
@@ -30,64 +29,42 @@ WorkDirInBucket = Annotated[
 ]
 CloudFile = Annotated[
     PurePath | None,
-    typer.Option(
-        "--cloud",
-        metavar="FILE",
-        parser=as_path,
-        help="Where to run. Default: ./cloud.toml if it is there.",
-        rich_help_panel=_PANEL,
-    ),
+    _where("--cloud", metavar="FILE", parser=as_path, help="Where to run. Default: ./cloud.toml if it is there."),
 ]
-Project = Annotated[
-    str | None,
-    typer.Option(metavar="ID", help="The project. Default: GOOGLE_CLOUD_PROJECT, or the login's.", rich_help_panel=_PANEL),
-]
+Project = Annotated[str | None, _where(metavar="ID", help="The project. Default: GOOGLE_CLOUD_PROJECT, or the login's.")]
 Zones = Annotated[
     list[str] | None,
-    typer.Option(
+    _where(
         "--zone",
         metavar="ZONE",
         help="Try this zone; 'us-east5-*' for all of a region. Repeatable, tried in order. Default: all with that TPU.",
-        rich_help_panel=_PANEL,
     ),
 ]
-Bucket = Annotated[str | None, typer.Option(metavar="NAME", help="The bucket of the work folders.", rich_help_panel=_PANEL)]
-AcceleratorType = Annotated[
-    str | None, typer.Option("--accelerator", metavar="TYPE", help="The TPU type, such as v3-8.", rich_help_panel=_PANEL)
-]
-Spot = Annotated[
-    bool | None,
-    typer.Option("--spot/--on-demand", help="Spot is cheaper and can be taken away at any time.", rich_help_panel=_PANEL),
-]
-Budget = Annotated[float | None, typer.Option(metavar="DOLLARS", help="What a run may cost.", rich_help_panel=_PANEL)]
+Bucket = Annotated[str | None, _where(metavar="NAME", help="The bucket of the work folders.")]
+AcceleratorType = Annotated[str | None, _where("--accelerator", metavar="TYPE", help="The TPU type, such as v3-8.")]
+Spot = Annotated[bool | None, _where("--spot/--on-demand", help="Spot is cheaper and can be taken away at any time.")]
+Budget = Annotated[float | None, _where(metavar="DOLLARS", help="What a run may cost.")]
 Supervise = Annotated[
     str | None,
-    typer.Option(
+    _where(
         metavar="here|cloud",
         help="Who watches over the run: this machine, or a small VM that outlives it. Default: here.",
-        rich_help_panel=_PANEL,
     ),
 ]
 ServiceAccount = Annotated[
-    str | None,
-    typer.Option(
-        metavar="EMAIL",
-        help="What the VMs run as. Default: tpulm-worker of the project.",
-        rich_help_panel=_PANEL,
-    ),
+    str | None, _where(metavar="EMAIL", help="What the VMs run as. Default: tpulm-worker of the project.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
-def cloud_settings(given: Mapping[str, Any], *, require: Sequence[str] = (), **defaults: Any) -> CloudSettings:
-    """The settings of the file `cloud` with the options over them; `given` are a command's `locals()`, as it begins.
+def cloud_settings(given: Mapping[str, Any], *, require: Sequence[str] = (), **defaults: Any) -> cloud.settings.CloudSettings:
+    """The settings of the file `cloud_file` with the options over them; `given` are a command's `locals()`, as it begins.
 
     `defaults` stand in for options that are not given.
     """
-    from tpulm.cloud.settings import load
-
     names = ("project", "bucket", "accelerator", "spot", "budget", "service_account", "supervise")
     options = {name: given[name] if given.get(name) is not None else defaults.get(name) for name in names}
-    return load(given["cloud"], require=require, zones=tuple(given.get("zone") or ()), **options)
+    return cloud.settings.load(given["cloud_file"], require=require, zones=tuple(given.get("zone") or ()), **options)
 
 
 def is_asked() -> bool:
@@ -100,5 +77,5 @@ def confirm(question: str, *, declined: str) -> None:
     if not is_asked():
         raise ConfigError("nobody is here to be asked; say --yes to have it done")
     if not typer.confirm(question, err=True):
-        console.print(declined)
+        say(declined)
         raise typer.Exit(1)

@@ -5,36 +5,27 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePath
-from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
+from tpulm import cloud, storage
+from tpulm.cli.cloud_runs import prepare
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, say
 from tpulm.errors import ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
 
 if TYPE_CHECKING:
     from cloud_emulator import Emulator
-    from tpulm.cloud.job import Job
-    from tpulm.cloud.settings import CloudSettings
     from tpulm.config import RunConfig
 
 _BUCKET = "rehearsal"
 _MOST_STEPS = 600  # a longer run is shortened to so many
 _LOOK_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Line:
-    """Of the timeline; `at` in seconds since the launch."""
-
-    at: float
-    what: str
 
 
 def rehearse(
@@ -66,8 +57,6 @@ def rehearse(
         os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
         outcome = _Rehearsal(config, emulator, accelerator, preempt).run()
         if to is not None:
-            from tpulm import storage
-
             storage.copy_files(storage.as_path(outcome["workdir"]) / "export", to)
         left = {"nodes": len(emulator.tpu.nodes()), "queued_resources": len(emulator.tpu.queued_resources())}
     values = {**outcome, "left": left}
@@ -79,7 +68,7 @@ def rehearse(
 
 
 def _shortened(config: RunConfig, preempt: int) -> RunConfig:
-    """To a length that can be watched, with checkpoints often enough that every interruption comes after a new one."""
+    """Short enough to watch, with checkpoints often enough that every interruption comes after a new one."""
     places = [place for source in config.corpus.sources for place in (source.path, source.data_dir or "")]
     remote = [place for place in places if place.startswith("gs://")]
     if remote:
@@ -100,49 +89,30 @@ def _shortened(config: RunConfig, preempt: int) -> RunConfig:
 
 class _Rehearsal:
     def __init__(self, config: RunConfig, emulator: Emulator, accelerator: str, preempt: int):
-        from tpulm.cloud.settings import load
-        from tpulm.storage import as_path
-
         self._config, self._emulator, self._preempt = config, emulator, preempt
-        self._workdir = as_path(f"gs://{_BUCKET}/{config.name}")
-        self._settings: CloudSettings = load(project=emulator.tpu.projects.default, accelerator=accelerator, bucket=_BUCKET)
+        self._workdir = storage.as_path(f"gs://{_BUCKET}/{config.name}")
+        project = emulator.tpu.projects.default
+        self._settings = cloud.settings.load(project=project, accelerator=accelerator, bucket=_BUCKET)
         self._begun = time.time()
-        self._lines: list[Line] = []
+        self._timeline: list[tuple[float, str]] = []  # seconds since the launch, and what happened
         self._interruptions = 0
 
     def run(self) -> dict[str, Any]:
-        from tpulm.cli.cloud_runs import prepare
-        from tpulm.cloud import launch as launching
-        from tpulm.cloud import setup
-        from tpulm.cloud.tpu_api import TpuApi
-
-        tell, api = self._tell, TpuApi(self._settings.project)
-        settings = launching.offered(self._settings, api)
-        setup.apply(setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
+        tell, api = self._tell, cloud.tpu_api.TpuApi(self._settings.project)
+        settings = cloud.launch.offered(self._settings, api)
+        cloud.setup.apply(cloud.setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
         prepare(self._config, self._workdir)
         tell("dataset and tokenizer are in the bucket")
         price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
         prices = dict.fromkeys(settings.zones, price)
-        launching.launch(self._config, self._workdir, settings, prices=prices)
-        supervisor = launching.supervisor(self._workdir, settings, api, tell=tell, pause_seconds=0.5)
-        jobs: list[Job] = []
-        failures: list[BaseException] = []
-
-        def supervise() -> None:
-            try:
-                jobs.append(supervisor.run())
-            except BaseException as error:
-                failures.append(error)
-
-        thread = Thread(target=supervise, name="supervisor")
-        thread.start()
-        with drawn_progress() as progress:
-            progress.start("Training in the emulated cloud", total=self._config.train.steps, unit="steps")
-            self._trouble(thread, progress.advance)
-        thread.join()
-        if failures:
-            raise failures[0]
-        job = jobs[0]
+        cloud.launch.launch(self._config, self._workdir, settings, prices=prices)
+        supervisor = cloud.launch.supervisor(self._workdir, settings, api, tell=tell, pause_seconds=0.5)
+        with ThreadPoolExecutor(1, "supervisor") as pool:
+            supervised = pool.submit(supervisor.run)
+            with drawn_progress() as progress:
+                progress.start("Training in the emulated cloud", total=self._config.train.steps, unit="steps")
+                self._interrupt(supervised, progress.advance)
+            job = supervised.result()
         return {
             "status": job.status,
             "message": job.message,
@@ -155,11 +125,11 @@ class _Rehearsal:
             "node_seconds": round(sum(self._emulator.tpu.node_seconds().values()), 1),
             "dollars": job.dollars(time.time()),
             "seconds": round(time.time() - self._begun, 1),
-            "timeline": [[round(line.at, 1), line.what] for line in self._lines],
+            "timeline": [[round(at, 1), what] for at, what in self._timeline],
         }
 
-    def _trouble(self, thread: Thread, advance: Any) -> None:
-        """Takes each VM away after its first checkpoint, until it was done often enough."""
+    def _interrupt(self, supervised: Future[cloud.job.Job], advance: Callable[[int], None]) -> None:
+        """Take each VM away after its first checkpoint, as often as asked for."""
         tpu, begun_at = self._emulator.tpu, dict[str, int]()  # node -> the newest step when it came
         ways = itertools.cycle(
             [
@@ -169,32 +139,28 @@ class _Rehearsal:
             ]
         )
         newest = 0
-        while thread.is_alive():
+        while not supervised.done():
             time.sleep(_LOOK_SECONDS)
-            found = self._newest_step()
+            found = cloud.control.Control(self._workdir).newest_step()
             advance(max(0, found - newest))
             newest = max(found, newest)
             node = next((name.rpartition("/")[2] for name, state in tpu.nodes().items() if state == "READY"), "")
             before = begun_at.setdefault(node, newest)
             if node and self._interruptions < self._preempt and before < newest < self._config.train.steps:
-                begun_at[node] = self._config.train.steps  # once is enough, though it is READY until its time is up
+                begun_at[node] = self._config.train.steps  # only once, though it stays READY until its time is up
                 what, way = next(ways)
                 self._tell(f"{what}: {node}, at step {newest:,}")
                 way(node)
                 self._interruptions += 1
 
-    def _newest_step(self) -> int:
-        from tpulm.cloud.control import Control
-
-        return Control(self._workdir).newest_step()
-
     def _tell(self, line: str) -> None:
-        self._lines.append(Line(time.time() - self._begun, line))
-        console.print(f"[dim]{self._lines[-1].at:6.1f} s[/]  {escape(line)}", highlight=False, soft_wrap=True)
+        at = time.time() - self._begun
+        self._timeline.append((at, line))
+        say(f"  {line}", lead=f"{at:6.1f} s", style="dim")
 
 
-def _first_steps(job: Job, workdir: PurePath) -> list[dict[str, float]]:
-    """Of each attempt that trained: seconds from when its VM was READY to its first step, and what was compiled in them."""
+def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]]:
+    """Per attempt that trained: seconds from READY to the first step, and what was compiled in them."""
     from tpulm.train.metrics import read_starts
 
     starts, found = read_starts(workdir), list[dict[str, float]]()
@@ -207,21 +173,15 @@ def _first_steps(job: Job, workdir: PurePath) -> list[dict[str, float]]:
     return found
 
 
-def _shown_first_steps(first_steps: list[dict[str, float]]) -> str:
-    """ "attempt 1: after 9.8 s, of which compiling 6.0 s; attempt 2: after 3.1 s, without compiling"."""
-    shown = []
-    for found in first_steps:
-        compiling = f"of which compiling {found['compile_seconds']:.1f} s" if found["compiled"] else "without compiling"
-        shown.append(f"attempt {found['attempt']}: after {found['seconds']:.1f} s, {compiling}")
-    return "; ".join(shown)
-
-
 def _show(values: dict[str, Any], preempt: int) -> None:
-    left = values["left"]
+    left, first_steps = values["left"], []
+    for found in values["first_steps"]:
+        compiling = f"of which compiling {found['compile_seconds']:.1f} s" if found["compiled"] else "without compiling"
+        first_steps.append(f"attempt {found['attempt']}: after {found['seconds']:.1f} s, {compiling}")
     rows = {
         "ended": f"{values['status']}: {values['message']}",
         "attempts": f"{values['attempts']} ({', '.join(values['endings'])})",
-        "first step": _shown_first_steps(values["first_steps"]),
+        "first step": "; ".join(first_steps),
         "took": f"{duration(values['seconds'])} here, {duration(values['node_seconds'])} of them on TPU VMs",
         "would have cost": f"{dollars(values['dollars'])} on a spot {values['accelerator']}, had it taken as long",
         "left behind": "nothing" if not any(left.values()) else f"{left['nodes']} nodes, {left['queued_resources']} queued",
@@ -229,4 +189,4 @@ def _show(values: dict[str, Any], preempt: int) -> None:
     print_table("Rehearsal", rows)
     if values["interruptions"] < preempt:
         done = f"{values['interruptions']} of {preempt} interruptions came in time"
-        console.print(f"[yellow]{done}: the run was over too soon; give it more steps[/]")
+        say(f"{done}: the run was over too soon; give it more steps", style="yellow")

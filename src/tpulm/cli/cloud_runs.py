@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from rich.markup import escape
 
+from tpulm import cloud, storage
 from tpulm.cli.cloud_options import (
     AcceleratorType,
     Bucket,
@@ -23,12 +25,13 @@ from tpulm.cli.cloud_options import (
     Spot,
     Supervise,
     WorkDirInBucket,
+    Yes,
     Zones,
     cloud_settings,
     is_asked,
 )
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run, vocabulary_of
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say
 from tpulm.errors import (
     EXIT_STOPPED,
     CloudRefused,
@@ -40,17 +43,9 @@ from tpulm.errors import (
     some_of,
 )
 from tpulm.readable import dollars, duration
-from tpulm.storage import as_path
+from tpulm.runtime import interrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tpulm.cloud.job import Job
-    from tpulm.cloud.prices import Price
-    from tpulm.cloud.settings import CloudSettings
-    from tpulm.cloud.status import RunStatus, Speed, Spent
-    from tpulm.cloud.supervisor_vm import Watch
-    from tpulm.cloud.teardown import Files
     from tpulm.config import RunConfig
 
 _EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": CloudRefused.exit_code}
@@ -61,7 +56,7 @@ def launch(
     workdir: WorkDirInBucket = None,
     overrides: Overrides = None,
     init: Init = None,
-    cloud: CloudFile = None,
+    cloud_file: CloudFile = None,
     project: Project = None,
     zone: Zones = None,
     bucket: Bucket = None,
@@ -79,7 +74,7 @@ def launch(
         str | None, typer.Option(metavar="PATH", help="An interpreter on the VM's image that has this very tpulm.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Watch over it in the background; see status and logs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """A run on TPU VMs in the cloud, kept alive until its model is exported, and nothing left billing.
@@ -97,44 +92,40 @@ def launch(
     """
     config = load_run(reference, overrides, init)
     settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
-    from tpulm.cloud import doctor, prices, supervisor_vm
-    from tpulm.cloud import launch as launching
-    from tpulm.cloud.control import Control
-    from tpulm.cloud.tpu_api import TpuApi
-
-    folder = workdir or as_path(f"gs://{settings.bucket}/{config.name}")
-    launching.check_folder(folder)
+    folder = workdir or storage.as_path(f"gs://{settings.bucket}/{config.name}")
+    cloud.launch.check_folder(folder)
     in_cloud = settings.supervise == "cloud"
     if check:
         with console.status(f"Looking at {settings.project} …"):
-            doctor.require(settings)
+            cloud.doctor.require(settings)
         if in_cloud:
-            supervisor_vm.check(settings)
-    control = Control(folder)
+            cloud.supervisor_vm.check(settings)
+    control = cloud.control.Control(folder)
     job = found[0] if (found := control.read()) else None
     if job is not None and control.is_complete() and job.is_over:
         _end(job, folder, as_json)
-    named, settings = settings, launching.offered(settings, TpuApi(settings.project))
+    named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project))
     if job is not None and job.node is not None:
-        launching.check_means(settings.model_copy(update={"zones": job.zones}), job.prices, spent=job.dollars(time.time()))
-        console.print(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.", soft_wrap=True)
-        launching.take_up(config, folder, settings)
+        there = settings.model_copy(update={"zones": job.zones})
+        cloud.launch.check_means(there, job.prices, spent=job.dollars(time.time()))
+        say(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.")
+        cloud.launch.take_up(config, folder, settings)
     else:
         with console.status("Looking up prices …"):
-            found_prices = prices.of(named, settings.zones, note=_print)
+            prices = cloud.prices.of(named, settings.zones, note=say)
         if settings.budget is not None:
-            settings = settings.model_copy(update={"zones": tuple(found_prices)})
-        by_zone = {zone: price.dollars_per_hour for zone, price in found_prices.items()}
-        launching.check_means(settings, by_zone, spent=job.dollars(time.time()) if job else 0.0)
+            settings = settings.model_copy(update={"zones": tuple(prices)})
+        by_zone = {zone: price.dollars_per_hour for zone, price in prices.items()}
+        cloud.launch.check_means(settings, by_zone, spent=job.dollars(time.time()) if job else 0.0)
         check_sources(config, folder, on_tpu=prepare_on_tpu)
         estimate = _planned(config, settings, max(by_zone.values(), default=None)) if plan else None
-        _agree(config, settings, folder, found_prices, estimate, yes=yes)
-        staged = launching.staged(config, folder / "cloud" / "inputs")
+        _agree(config, settings, folder, prices, estimate, yes=yes)
+        staged = cloud.launch.staged(config, folder / "cloud" / "inputs")
         if not prepare_on_tpu:
             prepare(staged, folder)
         with drawn_progress() as progress:
-            launching.launch(staged, folder, settings, prices=by_zone, python=python, progress=progress)
-        prices.save(control.folder, found_prices)
+            cloud.launch.launch(staged, folder, settings, prices=by_zone, python=python, progress=progress)
+        cloud.prices.save(control.folder, prices)
     if in_cloud:
         _supervise_in_cloud(folder, settings, follow=not detach, as_json=as_json)
     elif detach:
@@ -152,36 +143,25 @@ def attach(
 
     Where a VM supervises it (launch --supervise cloud), this shows what that says, and takes over when the VM is gone.
     """
-    from tpulm.cloud.launch import settings_of
-
-    settings = settings_of(workdir)
+    settings = cloud.launch.settings_of(workdir)
     job = None if here else _follow(workdir, settings.project)
     _end(job or _watch(workdir, settings), workdir, as_json)
 
 
 def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
     """Have a run save and stop, and its VM deleted. 'tpulm cloud launch' with the same run goes on."""
-    from tpulm.cloud import supervisor_vm, teardown
-    from tpulm.cloud.compute import ComputeApi
-    from tpulm.cloud.control import Control
-    from tpulm.cloud.launch import settings_of
-    from tpulm.cloud.tpu_api import TpuApi
-    from tpulm.runtime import interrupt
-
-    project = settings_of(workdir).project
+    project = cloud.launch.settings_of(workdir).project
     with interrupt.handled():
-        job = teardown.stop(workdir, TpuApi(project), tell=_tell)
-        supervisor_vm.end(Control(workdir), ComputeApi(project), tell=_tell)
+        job = cloud.teardown.stop(workdir, cloud.tpu_api.TpuApi(project), tell=_tell)
+        cloud.supervisor_vm.end(cloud.control.Control(workdir), cloud.compute.ComputeApi(project), tell=_tell)
     _show_end(job, workdir, as_json)
 
 
 # -- steps of a launch --------------------------------------------------------------------------------------------------
 
 
-def _planned(config: RunConfig, settings: CloudSettings, per_hour: float | None) -> dict[str, Any]:
+def _planned(config: RunConfig, settings: cloud.settings.CloudSettings, per_hour: float | None) -> dict[str, Any]:
     """What `tpulm plan` says of the run; raises ConfigError where it does not fit, CloudRefused where it costs too much."""
-    import os
-
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from tpulm.plan import DoesNotFit, plan
 
@@ -204,9 +184,9 @@ def _planned(config: RunConfig, settings: CloudSettings, per_hour: float | None)
 
 def _agree(
     config: RunConfig,
-    settings: CloudSettings,
+    settings: cloud.settings.CloudSettings,
     folder: PurePath,
-    prices: Mapping[str, Price],
+    prices: Mapping[str, cloud.prices.Price],
     estimate: dict[str, Any] | None,
     *,
     yes: bool,
@@ -231,7 +211,6 @@ def _agree(
 
 def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
     """Raises ConfigError for a corpus that is not there, before anything that takes long."""
-    from tpulm import storage
     from tpulm.config.schema import DATASETS
     from tpulm.corpus import find_files
 
@@ -257,41 +236,29 @@ def prepare(config: RunConfig, folder: PurePath) -> None:
         preparation.prepare(config, work.path, progress=progress)
 
 
-def _watch(folder: PurePath, settings: CloudSettings) -> Job:
-    from tpulm.cloud import launch as launching
-    from tpulm.cloud.tpu_api import TpuApi
-    from tpulm.runtime import interrupt
-
-    supervisor = launching.supervisor(folder, settings, TpuApi(settings.project), tell=_tell)
+def _watch(folder: PurePath, settings: cloud.settings.CloudSettings) -> cloud.job.Job:
+    supervisor = cloud.launch.supervisor(folder, settings, cloud.tpu_api.TpuApi(settings.project), tell=_tell)
     with interrupt.handled():
         return supervisor.run()
 
 
-def _supervise_in_cloud(folder: PurePath, settings: CloudSettings, *, follow: bool, as_json: bool) -> None:
-    from tpulm.cloud import supervisor_vm
-    from tpulm.cloud.compute import ComputeApi
-
-    vm = supervisor_vm.start(folder, settings, compute=ComputeApi(settings.project), tell=_tell)
-    _print(f"{vm} supervises the run: this machine may be switched off.")
-    _print(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
+def _supervise_in_cloud(folder: PurePath, settings: cloud.settings.CloudSettings, *, follow: bool, as_json: bool) -> None:
+    vm = cloud.supervisor_vm.start(folder, settings, compute=cloud.compute.ComputeApi(settings.project), tell=_tell)
+    say(f"{vm} supervises the run: this machine may be switched off.")
+    say(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
     if follow:
         _end(_follow(folder, settings.project) or _watch(folder, settings), folder, as_json)
     elif as_json:
         print_json({"workdir": str(folder), "supervisor": asdict(vm)})
 
 
-def _follow(folder: PurePath, project: str) -> Job | None:
+def _follow(folder: PurePath, project: str) -> cloud.job.Job | None:
     """What the VM says that supervises a run, to the end of the run; None where no VM does, or not any more."""
-    from tpulm.cloud import supervisor_vm
-    from tpulm.cloud.compute import ComputeApi
-    from tpulm.cloud.control import Control
-    from tpulm.runtime import interrupt
-
-    control = Control(folder)
-    if supervisor_vm.recorded(control) is None:
+    control, compute = cloud.control.Control(folder), cloud.compute.ComputeApi(project)
+    if cloud.supervisor_vm.recorded(control) is None:
         return None
     with interrupt.handled():
-        job = supervisor_vm.follow(control, ComputeApi(project), write=lambda text: _write(text, sys.stderr), tell=_tell)
+        job = cloud.supervisor_vm.follow(control, compute, write=lambda text: _write(text, sys.stderr), tell=_tell)
     if job is None:
         _tell("its VM is gone: the run is supervised from here")
     return job
@@ -308,25 +275,21 @@ def _detach(folder: PurePath, as_json: bool) -> None:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=Path.home()
         )
-    _print(f"Process {started.pid} of this machine watches over it, and writes to {log}.")
-    _print(f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
+    say(f"Process {started.pid} of this machine watches over it, and writes to {log}.")
+    say(f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
     if as_json:
         print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
 
 
-def _end(job: Job, folder: PurePath, as_json: bool) -> None:
+def _end(job: cloud.job.Job, folder: PurePath, as_json: bool) -> None:
     _show_end(job, folder, as_json)
     raise typer.Exit(_EXIT_CODES.get(job.status, 1))
 
 
-def _show_end(job: Job, folder: PurePath, as_json: bool) -> None:
-    from tpulm.cloud.status import spent
-
-    _show_attempts(job, spent(job, now=time.time(), newest_step=job.newest_step))
-    said = escape(job.message or "no VM is left")
-    console.print(f"\n[bold]{job.status}[/]: {said}", highlight=False, soft_wrap=True)
-    where = f"The model is in {folder}/export." if job.status == "done" else f"The work folder is {folder}."
-    console.print(escape(where), highlight=False, soft_wrap=True)
+def _show_end(job: cloud.job.Job, folder: PurePath, as_json: bool) -> None:
+    _show_attempts(job, cloud.status.spent(job, now=time.time(), newest_step=job.newest_step))
+    say(f": {job.message or 'no VM is left'}", lead=f"\n{job.status}", style="bold")
+    say(f"The model is in {folder}/export." if job.status == "done" else f"The work folder is {folder}.")
     if as_json:
         print_json(job.model_dump(mode="json"))
 
@@ -335,15 +298,11 @@ def _show_end(job: Job, folder: PurePath, as_json: bool) -> None:
 
 
 def _tell(line: str) -> None:
-    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", highlight=False, soft_wrap=True)
-
-
-def _print(line: str) -> None:
-    console.print(escape(line), soft_wrap=True)
+    say(f" {line}", lead=time.strftime("%H:%M:%S"), style="dim")
 
 
 def _announce(line: str) -> None:
-    console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+    say(line, style="bold")
 
 
 def _write(content: bytes, to: TextIO | None = None) -> None:
@@ -366,42 +325,43 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
 
     From any machine that may read the bucket; it changes nothing. Says so when the run goes on but nothing looks after it.
     """
-    from tpulm.cloud import supervisor_vm
-    from tpulm.cloud.compute import ComputeApi
-    from tpulm.cloud.control import Control
-    from tpulm.cloud.status import project_of, read_status
-    from tpulm.cloud.tpu_api import TpuApi
-
     with console.status(f"Looking at {workdir} …"):
-        named = project_of(workdir, project)
-        found = read_status(workdir, TpuApi(named) if named else None, _speed(workdir))
-        watch = supervisor_vm.watch(Control(workdir), ComputeApi(named) if named else None)
+        named = cloud.status.project_of(workdir, project)
+        found = cloud.status.read_status(workdir, cloud.tpu_api.TpuApi(named) if named else None, _speed(workdir))
+        watch = _supervisor_vm(workdir, named)
     needs_supervisor = found.needs_supervisor and not (watch is not None and watch.is_beginning)
     _show_status(workdir, found, watch, needs_supervisor)
     if as_json:
         print_json(_status_values(found, watch, needs_supervisor))
 
 
-def _speed(workdir: PurePath) -> Speed | None:
-    from tpulm.cloud.status import speed_of
+def _supervisor_vm(workdir: PurePath, project: str) -> cloud.supervisor_vm.Watch | None:
+    compute = cloud.compute.ComputeApi(project) if project else None
+    return cloud.supervisor_vm.watch(cloud.control.Control(workdir), compute)
+
+
+def _speed(workdir: PurePath) -> cloud.status.Speed | None:
     from tpulm.train.metrics import read_metrics
 
     try:
-        return speed_of((record.step, record.values) for record in read_metrics(workdir) if record.kind == "train")
+        return cloud.status.speed_of((record.step, record.values) for record in read_metrics(workdir) if record.kind == "train")
     except (TpulmError, KeyError):
         return None
 
 
-def _show_status(workdir: PurePath, found: RunStatus, watch: Watch | None, needs_supervisor: bool) -> None:
-    from tpulm.cloud.status import spent
-    from tpulm.cloud.supervisor_vm import in_words
-
+def _show_status(
+    workdir: PurePath, found: cloud.status.RunStatus, watch: cloud.supervisor_vm.Watch | None, needs_supervisor: bool
+) -> None:
     job, now = found.job, time.time()
-    attempts = spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
+    attempts = cloud.status.spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
     percent = f" ({found.step / found.steps:.0%})" if found.steps else ""
     supervisor = found.supervisor or ("none" if found.needs_supervisor else "")
-    if watch is not None and not (job.is_over and watch.state is None) and (watch.is_of_use or not found.supervisor):
-        supervisor = in_words(watch)
+    if (
+        watch is not None
+        and not (job.is_over and watch.state is None)
+        and (watch.holds_lease or watch.is_beginning or not found.supervisor)
+    ):
+        supervisor = cloud.supervisor_vm.in_words(watch)
     state = ""
     if job.node is not None:
         last = f"(last seen: {job.node.state or 'nothing'})"
@@ -434,17 +394,15 @@ def _show_status(workdir: PurePath, found: RunStatus, watch: Watch | None, needs
     print_table(f"{workdir}", {name: value for name, value in rows.items() if value})
     _show_attempts(job, attempts)
     if needs_supervisor:
-        console.print(
-            f"\n[bold yellow]nothing supervises this run[/]: what is preempted stays so, and nobody watches the budget. "
-            f"Take it up with:\n    tpulm cloud attach --workdir {escape(str(workdir))}",
-            soft_wrap=True,
-        )
+        what = "what is preempted stays so, and nobody watches the budget. Take it up with"
+        command = f"tpulm cloud attach --workdir {workdir}"
+        say(f": {what}:\n    {command}", lead="\nnothing supervises this run", style="bold yellow")
 
 
-def _show_attempts(job: Job, attempts: Sequence[Spent]) -> None:
+def _show_attempts(job: cloud.job.Job, attempts: Sequence[cloud.status.Spent]) -> None:
     begun = [*job.attempts, *([job.node] if job.node else [])]
     if not begun:
-        console.print("no attempt has begun yet")
+        say("no attempt has begun yet")
         return
     rows = []
     for item, cost in zip(begun, attempts, strict=True):
@@ -454,10 +412,10 @@ def _show_attempts(job: Job, attempts: Sequence[Spent]) -> None:
         rows.append((f"{cost.attempt}, {cost.zone}", *times, item.ending or "running", *counted))
     print_table("Attempts", rows, header=("attempt", "begun", "ready", "ended", "why", "steps", "billed", "cost"))
     if job.attempts and job.status != "done":
-        console.print(f"the last one ended because: {escape(job.attempts[-1].detail)}", soft_wrap=True)
+        say(f"the last one ended because: {job.attempts[-1].detail}")
 
 
-def _total(attempts: Sequence[Spent]) -> str:
+def _total(attempts: Sequence[cloud.status.Spent]) -> str:
     """What they have cost together; "at least" that where a price is not known."""
     known = [item.dollars for item in attempts if item.dollars is not None]
     return "at least " * (len(known) < len(attempts)) + dollars(sum(known))
@@ -472,11 +430,11 @@ def _moment(at: float | None, *, after: float | None = None) -> str:
     return time.strftime("%H:%M" if same_day else "%m-%d %H:%M", local)
 
 
-def _status_values(found: RunStatus, watch: Watch | None, needs_supervisor: bool) -> dict[str, Any]:
-    from tpulm.cloud.status import spent
-
+def _status_values(
+    found: cloud.status.RunStatus, watch: cloud.supervisor_vm.Watch | None, needs_supervisor: bool
+) -> dict[str, Any]:
     job, now = found.job, time.time()
-    attempts = spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
+    attempts = cloud.status.spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
     return {
         **job.model_dump(mode="json", exclude={"attempts", "format"}),
         "attempts": [item.model_dump(mode="json") for item in job.attempts],
@@ -512,29 +470,24 @@ def logs(
 
     The log goes to stdout, everything else to stderr. Workers send theirs every 15 seconds.
     """
-    from tpulm import storage
-    from tpulm.cloud import status as reading
-    from tpulm.cloud import supervisor_vm
-    from tpulm.cloud.compute import ComputeApi
-    from tpulm.cloud.control import Control
-
-    control = Control(workdir)
+    control = cloud.control.Control(workdir)
     if supervisor:
-        vm, path = supervisor_vm.recorded(control), supervisor_vm.log_path(control)
+        vm, path = cloud.supervisor_vm.recorded(control), cloud.supervisor_vm.log_path(control)
         if vm is None:
             raise TpulmError("no VM supervises this run; 'tpulm cloud launch --supervise cloud' has one do it")
         if follow:
-            if supervisor_vm.follow(control, ComputeApi(vm.project), write=_write, tell=_announce) is None:
+            compute = cloud.compute.ComputeApi(vm.project)
+            if cloud.supervisor_vm.follow(control, compute, write=_write, tell=_announce) is None:
                 _announce("its VM is gone: nobody supervises this run; 'tpulm cloud attach' does")
             return
         title, missing = "", f"{vm} has sent no log yet: there is no {path}"
     else:
         if follow:
-            if gaps := reading.follow(control, worker, attempt=attempt, write=_write, tell=_announce):
+            if gaps := cloud.status.follow(control, worker, attempt=attempt, write=_write, tell=_announce):
                 _announce(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}")
             return
-        number = reading.attempt_of(control.job(), attempt)
-        path = reading.log_path(control, number, worker)
+        number = cloud.status.attempt_of(control.job(), attempt)
+        path = cloud.status.log_path(control, number, worker)
         title = f"attempt {number}, worker {worker}"
         missing = f"worker {worker} of attempt {number} has sent no log: there is no {path}"
     if storage.info(path) is None:
@@ -551,10 +504,7 @@ def ssh(workdir: WorkDir, worker: Worker = 0, project: Project = None) -> None:
 
     It needs gcloud, and a network that lets ssh in; nothing else of tpulm does.
     """
-    from tpulm.cloud.control import Control
-    from tpulm.cloud.status import project_of
-
-    job = Control(workdir).job()
+    job = cloud.control.Control(workdir).job()
     node = job.node
     if node is None:
         why = f"the run is over ({job.status}): {job.message}" if job.status != "active" else "it waits for its next attempt"
@@ -563,7 +513,7 @@ def ssh(workdir: WorkDir, worker: Worker = 0, project: Project = None) -> None:
         raise TpulmError(f"{node.name} has not been created yet; 'tpulm cloud status' tells when it is")
     if node.ending is not None:
         raise TpulmError(f"{node.name} is being deleted ({node.ending}): {node.detail}")
-    named = project_of(workdir, project)
+    named = cloud.status.project_of(workdir, project)
     if not named:
         raise ConfigError("the project is not known; name it with --project")
     command = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", node.name]
@@ -579,15 +529,10 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     price of regional storage. "?" is a price that is not known, and is not counted. Google's bill has the last word: network
     and discounts are not counted.
     """
-    from tpulm.cloud import supervisor_vm
-    from tpulm.cloud.compute import ComputeApi
-    from tpulm.cloud.control import Control
-    from tpulm.cloud.status import cost_of, read_status
-
     with console.status(f"Looking at {workdir} …"):
-        status = read_status(workdir, None, _speed(workdir))
-        found, job = cost_of(status, workdir, now=time.time()), status.job
-        watch = supervisor_vm.watch(Control(workdir), ComputeApi(job.project) if job.project else None)
+        status = cloud.status.read_status(workdir, None, _speed(workdir))
+        found, job = cloud.status.cost_of(status, workdir, now=time.time()), status.job
+        watch = _supervisor_vm(workdir, job.project)
     _show_attempts(job, found.attempts)
     why = "no speed yet" if found.hours_left is None else "no price"
     at_end = f"not known: {why}" if found.dollars_at_end is None else dollars(found.dollars_at_end)
@@ -636,46 +581,49 @@ def down(
     The work folder stays, and 'tpulm cloud launch' goes on with it, unless you say what to delete. Ended half-way, the same
     command goes on.
     """
-    from tpulm.cloud import teardown
-    from tpulm.cloud.status import project_of
-
     if delete_bucket and not delete_work:
         raise ConfigError("a bucket is deleted with what is in it: say --delete-work, too")
+    teardown = cloud.teardown
     found, damage = _job_of(workdir)
-    named = project or "" if damage else project_of(workdir, project)  # no guess at where something may bill
+    named = project or "" if damage else cloud.status.project_of(workdir, project)  # no guess at where something may bill
     if not named:
         raise ConfigError(f"{damage or 'the project is not known'}; name the project with --project")
     if damage:
-        console.print(f"[yellow]{escape(damage)}[/]", soft_wrap=True)
+        say(damage, style="yellow")
     bucket = f"gs://{teardown.bucket_of(workdir)}"
     if found is None and not damage and not (delete_work or delete_data):
         raise ConfigError(f"{workdir} has no run in the cloud; 'tpulm cloud audit' looks for what bills without one")
     if delete_bucket and (others := teardown.strangers(workdir, deleted=True)):
         raise ConfigError(f"{bucket} holds more than {workdir}: {some_of(others)}; nothing was stopped or deleted")
-    if not yes:
-        _confirm_names(workdir, work=delete_work, data=delete_data, bucket=bucket if delete_bucket else "")
-    _stop_run(workdir, named, run=found.run if found else None)
+
+    def files() -> cloud.teardown.Files | None:
+        return teardown.work_files(workdir) if delete_work else teardown.data_files(workdir) if delete_data else None
+
+    if not yes and (doomed := files()) is not None:
+        name = str(workdir) if delete_work else f"{workdir}/dataset"
+        _confirm_names({name: doomed.summary, **({bucket: "the bucket itself"} if delete_bucket else {})})
+    with drawn_progress() as progress:
+        zones = teardown.end(workdir, named, run=found.run if found else None, tell=say, progress=progress)
+    say(f": no TPU or VM of it in {zones} zones of {named}", lead="nothing is left that bills", style="bold green")
     deleted = 0
     if delete_work or delete_data:
         with teardown.unused(workdir), drawn_progress() as progress:
-            for files in _to_delete(workdir, work=delete_work, data=delete_data):
-                deleted += teardown.delete_files(files, progress=progress)
-                progress.note(f"deleted: {files.summary} of {workdir}")
+            if (left := files()) is not None:  # a run that saved when it stopped has more than before
+                deleted = teardown.delete_files(left, progress=progress)
+                progress.note(f"deleted: {left.summary} of {workdir}")
     if delete_bucket:
         if others := teardown.strangers(workdir, deleted=False):
             raise TpulmError(f"{bucket} was not deleted: {some_of(others)} came into it meanwhile")
         teardown.delete_bucket(named, bucket.removeprefix("gs://"))
-        console.print(f"deleted: {bucket}", soft_wrap=True)
+        say(f"deleted: {bucket}")
     if as_json:
         print_json({"workdir": str(workdir), "objects_deleted": deleted, "bucket_deleted": delete_bucket, "left": []})
 
 
-def _job_of(workdir: PurePath) -> tuple[Job | None, str]:
+def _job_of(workdir: PurePath) -> tuple[cloud.job.Job | None, str]:
     """The job, if there is one; and what is wrong with it, if that is so."""
-    from tpulm.cloud.control import Control
-
     try:
-        found = Control(workdir).read()
+        found = cloud.control.Control(workdir).read()
     except (StorageRefused, StorageUnavailable):
         raise
     except StorageError as error:
@@ -683,31 +631,12 @@ def _job_of(workdir: PurePath) -> tuple[Job | None, str]:
     return (found[0] if found else None), ""
 
 
-def _stop_run(workdir: PurePath, project: str, *, run: str | None) -> None:
-    from tpulm.cloud import teardown
-
-    with drawn_progress() as progress:
-        zones = teardown.end(workdir, project, run=run, tell=_print, progress=progress)
-    console.print(f"[bold green]nothing is left that bills[/]: no TPU or VM of it in {zones} zones of {escape(project)}")
-
-
-def _to_delete(workdir: PurePath, *, work: bool, data: bool) -> list[Files]:
-    from tpulm.cloud import teardown
-
-    return [teardown.work_files(workdir)] if work else [teardown.data_files(workdir)] if data else []
-
-
-def _confirm_names(workdir: PurePath, *, work: bool, data: bool, bucket: str) -> None:
+def _confirm_names(wanted: Mapping[str, str]) -> None:
     """Each is deleted only after its name was typed."""
-    wanted = [(str(workdir), files.summary) for files in _to_delete(workdir, work=work, data=False)]
-    if data and not work:
-        wanted += [(f"{workdir}/dataset", files.summary) for files in _to_delete(workdir, work=False, data=True)]
-    if bucket:
-        wanted.append((bucket, "the bucket itself"))
-    if wanted and not is_asked():
+    if not is_asked():
         raise ConfigError("nobody is here to be asked; say --yes to have it deleted")
-    for name, what in wanted:
+    for name, what in wanted.items():
         typed = typer.prompt(f"Type {name} to delete it for good ({what})", err=True, default="", show_default=False)
         if typed.strip() != name:
-            console.print("that is another name: nothing was stopped or deleted")
+            say("that is another name: nothing was stopped or deleted")
             raise typer.Exit(1)

@@ -22,6 +22,12 @@ def print_error(message: str, *, title: str = "error") -> None:
     console.print(f"[bold {colour}]{title}:[/] {escape(message)}", soft_wrap=True)
 
 
+def say(line: str, *, lead: str = "", style: str = "") -> None:
+    """One line for people, never folded, so that it can be copied; `style` is that of what leads it, or of all of it."""
+    text = f"[{style}]{escape(lead or line)}[/]" if style else escape(lead or line)
+    console.print(text + (escape(line) if lead else ""), soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """One JSON object on stdout, the last thing a command says."""
     print(json.dumps(value, ensure_ascii=False))

@@ -1,1 +1,35 @@
-"""Runs on preemptible TPU VMs: launched, kept alive, and gone when they end."""
+"""Runs on preemptible TPU VMs: launched, kept alive, and gone when they end.
+
+Each module is imported when it is first used: `from tpulm import cloud` costs nothing, so `tpulm --help` starts fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpulm.cloud import (  # noqa: F401
+        compute,
+        control,
+        doctor,
+        export,
+        google_rest,
+        job,
+        launch,
+        prices,
+        settings,
+        setup,
+        smoke,
+        status,
+        supervisor_vm,
+        teardown,
+        tpu_api,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if find_spec(f"tpulm.cloud.{name}") is None:
+        raise AttributeError(f"module 'tpulm.cloud' has no attribute {name!r}")
+    return import_module(f"tpulm.cloud.{name}")

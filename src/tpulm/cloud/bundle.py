@@ -1,8 +1,8 @@
-"""What a VM needs to run tpulm, as one archive named by its own SHA-256: the same sources give the same bytes.
+"""Everything a VM needs to run tpulm, as one archive named by its SHA-256: the same sources give the same bytes.
 
 agent.py and others   what boot.sh starts: agent.py, or supervise.py on a supervisor's VM
-bundle.json           which tpulm this is, and how it is installed where a VM does not have it
-source, pins.txt      tpulm itself, and the versions of all that it needs, as they are on the launching machine
+bundle.json           which tpulm this is, and how to install it where a VM does not have it
+source, pins.txt      tpulm itself, and the versions of its dependencies, as on the launching machine
 supervisor.txt        the same for a supervisor's VM, which has neither JAX nor the memory for it
 uv                    the installer
 wheels, interpreter   for VMs that reach no package index: what pins.txt names, and a CPython
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "probe.py", "services.py", "supervise.py")
 _EXTRAS = ("gcs",)  # of tpulm, on a TPU VM
 _GOOGLE = frozenset(["google-auth", "google-cloud-storage", "google-crc32c"])
-_SUPERVISION = _GOOGLE | {"etils", "protobuf", "pydantic", "rich", "typer"}  # what of tpulm[cloud] supervising imports
+_SUPERVISION = _GOOGLE | {"etils", "protobuf", "pydantic", "rich", "typer"}  # the part of tpulm[cloud] that supervising needs
 
 
 def source_folder() -> Path:
-    """Of the tpulm that is running."""
+    """The folder of the running tpulm."""
     return Path(__file__).resolve().parents[1]
 
 
@@ -50,7 +50,7 @@ def boot_script() -> str:
 
 
 def stage(folder: PurePath, *, python: str | None = None, offline: bool = False, progress: Progress = SILENT) -> PurePath:
-    """Put the bundle into a folder of the bucket, unless it is there; its path. See `build`."""
+    """Upload the bundle into a folder of the bucket, unless it is there; its path. See `build`."""
     with storage.scratch_folder() as temporary:
         progress.start("packing tpulm with all it needs" if offline else "packing tpulm")
         packed = build(temporary, python=python, offline=offline)
@@ -63,7 +63,7 @@ def stage(folder: PurePath, *, python: str | None = None, offline: bool = False,
 
 
 def object_of(path: str | PurePath) -> str:
-    """The bundle as Cloud Storage's API names it, which is how boot.sh fetches it: "b/BUCKET/o/NAME", percent-encoded."""
+    """The bundle's name in Cloud Storage's API, by which boot.sh fetches it: "b/BUCKET/o/NAME", percent-encoded."""
     bucket, name = bucket_and_name(path)
     return f"b/{bucket}/o/{quote(name, safe='')}"
 
@@ -72,12 +72,12 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
     """The archive, in `folder`, named by its SHA-256.
 
     `python`: an interpreter on the VM's image that has this tpulm already. `offline`: for VMs that reach no package index, with
-    an interpreter and all wheels, about 500 MB. Raises MissingExtra, and TpulmError for what cannot be fetched.
+    an interpreter and all wheels, about 500 MB. Raises MissingExtra, and TpulmError where something cannot be fetched.
     """
     described = {
         "digest": digest(source_folder()),
         "python": python,
-        "python_version": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "python_version": _PYTHON,
     }
     needed, supervisors = pins(), supervisor_pins()
     with storage.explain("write to", folder):
@@ -103,7 +103,7 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
 
 
 def pins() -> list[str]:
-    """ "name==version" of everything that tpulm and jax[tpu] need on a VM, as installed here; what is not comes by itself."""
+    """ "name==version" of everything that tpulm and jax[tpu] need on a VM and that is installed here."""
     from packaging.requirements import Requirement
 
     needed = _installed([Requirement(f"tpulm[{','.join(_EXTRAS)}]"), Requirement("jax[tpu]")])
@@ -111,7 +111,7 @@ def pins() -> list[str]:
 
 
 def supervisor_pins() -> list[str]:
-    """The same of what supervising a run needs."""
+    """The same for supervising a run."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -121,7 +121,7 @@ def supervisor_pins() -> list[str]:
 
 
 def _installed(waiting: list[Requirement]) -> list[str]:
-    """ "name==version" of all that these need, but for tpulm and JAX themselves."""
+    """ "name==version" of these and their dependencies, without tpulm and JAX themselves."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -147,7 +147,7 @@ def _installed(waiting: list[Requirement]) -> list[str]:
 
 
 def _source() -> dict[str, bytes]:
-    """The tpulm that is running, however it was installed, with what importlib.metadata reads of it."""
+    """The running tpulm, however it was installed, with its metadata."""
     package = source_folder()
     files = {
         f"source/tpulm/{path.relative_to(package)}": path.read_bytes()
@@ -179,14 +179,14 @@ def _pack(files: Mapping[str, bytes | Path], target: Path) -> None:
                     archive.addfile(entry, stream)
 
 
-# That of TPU VMs, as `packaging` calls it in markers.
+# The environment of TPU VMs, as `packaging` names it in markers.
 MARKERS = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
 _GLIBC = 31  # 2.31, of Ubuntu 20.04: their images have that or newer
-_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # the versions that are pinned are for this one
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # the pinned versions are for this one
 
 
 def fetch_uv(folder: Path) -> Path:
-    """The program for TPU VMs: this machine's own, or one fetched into `folder`."""
+    """uv for TPU VMs: this machine's own, or one fetched into `folder`."""
     if sys.platform == MARKERS["sys_platform"] and platform.machine() == MARKERS["platform_machine"]:
         return _uv()
     (wheel,) = _download([f"uv=={metadata.version('uv')}"], folder / "uv")
@@ -198,7 +198,7 @@ def fetch_uv(folder: Path) -> Path:
 
 
 def fetch_wheels(pins: Sequence[str], folder: Path) -> list[Path]:
-    """Of all that `pins` need on a TPU VM. Raises TpulmError where one cannot be had."""
+    """The wheels of `pins` and their dependencies on a TPU VM. Raises TpulmError where one cannot be fetched."""
     folder.mkdir(exist_ok=True)
     (folder / "pins.txt").write_text("\n".join(pins) + "\n", encoding="utf-8")
     wanted = ["--python-platform", f"x86_64-manylinux_2_{_GLIBC}", "--python-version", _PYTHON, "--no-header", "--no-annotate"]
@@ -207,7 +207,7 @@ def fetch_wheels(pins: Sequence[str], folder: Path) -> list[Path]:
 
 
 def fetch_interpreter(folder: Path) -> Path:
-    """The folder of a CPython that runs wherever it lies (those of python-build-standalone do), of this Python's version."""
+    """The folder of a relocatable CPython (from python-build-standalone) of this Python's version."""
     named = f"cpython-{_PYTHON}-linux-x86_64-gnu"
     advice = "UV_PYTHON_INSTALL_MIRROR names another place to fetch it from"
     _run([_uv(), "python", "install", "--no-progress", "--no-bin", "--install-dir", folder, named], f"fetch {named}", advice)
@@ -223,16 +223,13 @@ def _uv() -> Path:
 
 
 def _download(requirements: Sequence[str], folder: Path) -> list[Path]:
-    """One wheel for each, and nothing that they need."""
-    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)] + ["manylinux2014_x86_64"]
-    for_vms = ["--only-binary=:all:", "--implementation=cp", f"--python-version={_PYTHON}", *_each("--platform", platforms)]
+    """One wheel for each, without dependencies."""
+    libraries = [*(f"manylinux_2_{minor}" for minor in range(_GLIBC, 4, -1)), "manylinux2014"]
+    for_vms = ["--only-binary=:all:", "--implementation=cp", f"--python-version={_PYTHON}"]
+    for_vms += [f"--platform={library}_x86_64" for library in libraries]
     command = [_uv(), "tool", "run", "--quiet", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
     _run([*command, *for_vms, "--dest", folder, *requirements], "fetch the packages for the VMs")
     return sorted(folder.glob("*.whl"))
-
-
-def _each(option: str, values: Sequence[str]) -> list[str]:
-    return [f"{option}={value}" for value in values]
 
 
 def _run(command: Sequence[str | os.PathLike[str]], what: str, advice: str = "is there a network?") -> str:

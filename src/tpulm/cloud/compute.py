@@ -1,7 +1,7 @@
-"""Compute Engine's instances, as far as the VM of a supervisor needs them: inserted, looked at, listed and deleted.
+"""Compute Engine's instances, as far as a supervisor's VM needs them: insert, get, list and delete.
 
-Through `GoogleRest`: google-cloud-compute 1.57 is 910 files and 34 MB for five plain requests, and would not spare the reading
-of its errors. Requests and fields: https://cloud.google.com/compute/docs/reference/rest/v1/instances
+Through `GoogleRest`: google-cloud-compute 1.57 is 910 files and 34 MB for five plain requests, and its errors would still have
+to be read. Requests and fields: https://cloud.google.com/compute/docs/reference/rest/v1/instances
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpulm.cloud.decide import Refusal
-from tpulm.cloud.google_rest import GoogleError, GoogleRest, explained, moment
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, explained, last_part, moment
 from tpulm.cloud.provider import LABEL, WORKDIR, NodeStatus, Refused, Resource
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, TpulmError, Unavailable
 
-KIND = "supervisor VM"  # of a `Resource`
+KIND = "supervisor VM"  # the `kind` of a `Resource`
 ALIVE = frozenset(["PROVISIONING", "STAGING", "RUNNING", "REPAIRING"])
 MACHINE_TYPE = "e2-micro"  # 1 GB of memory; a supervisor takes 0.1 GB
-_IMAGE = "projects/debian-cloud/global/images/family/debian-12"  # of Google's own: it has curl and Python 3.11
-_DISK_GB = "10"  # the least of that image
+_IMAGE = "projects/debian-cloud/global/images/family/debian-12"  # Google's own, with curl and Python 3.11
+_DISK_GB = "10"  # that image's minimum
 _OFFLINE_DISK_GB = "20"  # a supervisor's bundle holds all packages
 _OPERATION_SECONDS = 600.0
 _POLL_SECONDS = 1.0
@@ -48,7 +48,7 @@ class Instance:
 
 
 class ComputeApi:
-    """Raises CloudRefused for what is refused, and Unavailable where nobody answers; `insert` raises `Refused`."""
+    """Raises CloudRefused for a refusal, Unavailable where nobody answers; `insert` raises `Refused`."""
 
     def __init__(self, project: str, rest: GoogleRest | None = None, *, poll_seconds: float = _POLL_SECONDS):
         self.project = project
@@ -56,7 +56,7 @@ class ComputeApi:
         self._poll_seconds = poll_seconds
 
     def insert(self, zone: str, body: Mapping[str, Any]) -> bool:
-        """Returns when it runs; False where there is one of that name. Raises Refused."""
+        """Returns when the instance runs; False where the name is taken. Raises Refused."""
         with explained("Compute Engine"):
             try:
                 operation = self.rest.post("compute", f"{self._zone(zone)}/instances", body)
@@ -75,7 +75,7 @@ class ComputeApi:
             return None if found is None else _instance(found)
 
     def delete(self, name: str, zone: str) -> None:
-        """Returns when it is gone."""
+        """Returns when the instance is gone."""
         with explained("Compute Engine"):
             try:
                 operation = self.rest.request("DELETE", "compute", f"{self._zone(zone)}/instances/{name}")
@@ -86,18 +86,17 @@ class ComputeApi:
                     raise
 
     def instances(self, run: str | None = None) -> list[Instance]:
-        """Those of runs, or of one, in all zones; none where Compute Engine is off."""
+        """Those of all runs, or of one, in all zones; none where Compute Engine is off."""
         found: list[Instance] = []
         query = {"filter": f"labels.{LABEL}:*" if run is None else f"labels.{LABEL}={run}", "returnPartialSuccess": "true"}
         with explained("Compute Engine"):
             try:
                 for page in self.rest.pages("compute", f"{self._project}/aggregated/instances", **query):
-                    for zone, scope in page.get("items", {}).items():
-                        if scope.get("warning", {}).get("code") == "UNREACHABLE":
-                            raise Unavailable(f"Compute Engine does not say what there is in {zone.rpartition('/')[2]}")
-                        found += [_instance(item) for item in scope.get("instances", ())]
-                    if unreachable := page.get("unreachables"):
-                        raise Unavailable(f"Compute Engine does not say what there is in {', '.join(unreachable)}")
+                    zones = page.get("items", {})
+                    silent = [zone for zone in zones if zones[zone].get("warning", {}).get("code") == "UNREACHABLE"]
+                    if silent := [*silent, *page.get("unreachables", ())]:
+                        raise Unavailable(f"Compute Engine cannot list {', '.join(map(last_part, silent))}")
+                    found += [_instance(item) for scope in zones.values() for item in scope.get("instances", ())]
             except GoogleError as error:
                 if not error.is_off:
                     raise
@@ -105,17 +104,17 @@ class ComputeApi:
         return found
 
     def zones(self, region: str) -> list[str]:
-        """Of a region; none where there is no such region for this project."""
+        """Of a region; none where the project has no such region."""
         with explained("Compute Engine"):
             found = self.rest.find("compute", f"{self._project}/regions/{region}") or {}
-        return sorted(_last(url) for url in found.get("zones", ()))
+        return sorted(map(last_part, found.get("zones", ())))
 
     def _settled(self, zone: str, operation: dict[str, Any]) -> None:
         """Raises Refused with the operation's error."""
         give_up_at = time.monotonic() + _OPERATION_SECONDS
         while operation.get("status") != "DONE":
             if time.monotonic() > give_up_at:
-                raise Unavailable(f"Compute Engine has not ended {operation['name']} in {_OPERATION_SECONDS / 60:.0f} minutes")
+                raise Unavailable(f"{operation['name']} of Compute Engine took over {_OPERATION_SECONDS / 60:.0f} minutes")
             time.sleep(self._poll_seconds)
             operation = self.rest.get("compute", f"{self._zone(zone)}/operations/{operation['name']}")
         for error in operation.get("error", {}).get("errors", ()):
@@ -136,7 +135,7 @@ class ComputeApi:
 def small_vm(
     name: str, zone: str, settings: CloudSettings, *, seconds: int, machine_type: str = MACHINE_TYPE
 ) -> dict[str, Any]:
-    """What is asked of `insert`: Compute Engine itself deletes it after so many seconds."""
+    """The body of `insert`. Compute Engine itself deletes the instance after so many seconds."""
     interface: dict[str, Any] = {"network": _named(settings.network or "default", "global/networks")}
     if settings.subnetwork is not None:
         interface["subnetwork"] = _named(settings.subnetwork, f"regions/{region_of(zone)}/subnetworks")
@@ -157,7 +156,7 @@ def _named(text: str, folder: str) -> str:
 
 
 class AllResources(TpuApi):
-    """The TPUs of all zones and the VMs of supervisors: what is looked through for what may bill."""
+    """The TPUs of all zones and the supervisors' VMs: everything of ours that may bill."""
 
     def __init__(self, project: str, compute: ComputeApi | None = None):
         super().__init__(project)
@@ -202,22 +201,18 @@ def _instance(found: Mapping[str, Any]) -> Instance:
     ends = found.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
     return Instance(
         found["name"],
-        _last(found["zone"]),
+        last_part(found["zone"]),
         str(found.get("status", "")),
         dict(found.get("labels", {})),
         {item["key"]: item.get("value", "") for item in found.get("metadata", {}).get("items", ())},
-        _last(found.get("machineType", "")),
+        last_part(found.get("machineType", "")),
         moment(found.get("creationTimestamp")),
         moment(ends),
     )
 
 
-def _last(url: str) -> str:
-    return url.rpartition("/")[2]
-
-
 def _kind(error: GoogleError) -> Refusal:
-    """Of an answer to an insertion. A zone, or a machine type in it, that is not there: another zone may have it."""
+    """What an insertion was refused with. Where the zone or its machine type does not exist, another zone may do."""
     if error.reason in _QUOTA:
         return "quota"
     if error.missing or "does not exist in zone" in error.message:

@@ -1,7 +1,7 @@
-"""The objects by which a run in the cloud is steered, in W/cloud: read and written by any machine, the agents' own included.
+"""The objects in W/cloud that control a run in the cloud: read and written by any machine, the agents' VMs included.
 
 run.json, settings.json   what is run, and where
-job.json                  the job, replaced by compare-and-swap alone
+job.json                  the job, only replaced by compare-and-swap
 attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state", "step", "stage"}
 attempts/N/end-I.json     its trainer has ended: {"exit_code", "failure", "message", "step"}
 attempts/N/stacks-I.txt   what its threads were doing when it hung
@@ -35,7 +35,7 @@ class Heartbeat:
 
 
 class Control:
-    """Of one work folder."""
+    """The control objects of one work folder."""
 
     def __init__(self, workdir: str | PurePath):
         self.folder = storage.as_path(workdir) / "cloud"
@@ -52,11 +52,11 @@ class Control:
         return self.folder / "settings.json"
 
     def launched_with(self) -> dict[str, Any]:
-        """Where it was launched to run, and the bundle; empty where that is not there, or cannot be read."""
+        """The settings of the launch and the bundle's path; empty where missing or unreadable."""
         return read_object(self.settings_file) if storage.exists(self.settings_file) else {}
 
     def is_complete(self) -> bool:
-        """Whether the run's last result is there."""
+        """Whether the run's final result exists."""
         return read_result(self.folder.parent, "export") is not None
 
     def newest_step(self) -> int:
@@ -80,11 +80,11 @@ class Control:
         return storage.create_if_absent(self.path, _text(job))
 
     def replace(self, job: Job, version: str) -> str | None:
-        """The new version, or None where somebody changed the job since `version`."""
+        """The new version; None where somebody changed the job since `version`."""
         return storage.replace_version(self.path, _text(job), version)
 
     def change(self, how: Callable[[Job], Job]) -> Job:
-        """Apply a change to the job, again if others change it meanwhile. Raises ConfigError where there is none."""
+        """Apply a change, again if the job changes meanwhile. Raises ConfigError where there is no job."""
         while True:
             found = self.read()
             if found is None:
@@ -100,30 +100,30 @@ class Control:
         return self.folder / "attempts" / str(number)
 
     def heartbeats(self, attempt: int) -> list[Heartbeat]:
-        """What cannot be read, a VM that is writing or in disorder, is left out."""
+        """Of all workers; unreadable ones are left out."""
         return [beat for worker in self.heard(attempt) if (beat := self.beat(attempt, worker)) is not None]
 
     def beat(self, attempt: int, worker: int) -> Heartbeat | None:
-        """The newest one of a worker that was heard; None where it cannot be read."""
+        """A worker's newest heartbeat; None where it cannot be read."""
         found = read_object(self.attempt(attempt) / f"beat-{worker}.json")
         if not isinstance(found.get("time"), int | float):
             return None
         return Heartbeat(worker, found["time"], str(found.get("state", "")), _step(found), str(found.get("stage", "train")))
 
     def heard(self, attempt: int) -> dict[int, int]:
-        """Worker -> the version of its heartbeat: another one with each beat, whatever the clocks say."""
+        """Worker -> the version of its heartbeat, which changes with each one, whatever the clocks say."""
         return self._of_workers(attempt, "beat")
 
     def outcome(self, attempt: int) -> Outcome | None:
-        """What its trainers ended with. The first worker, which saves and exports last, says whether that went well; any may
-        say that it did not, and of several the one that says most is believed."""
+        """How the trainers ended. Success is what the first worker says, which saves and exports last; any worker may report a
+        failure, and the most specific report counts."""
         folder = self.attempt(attempt)
         ends = {worker: _outcome(read_object(folder / f"end-{worker}.json")) for worker in self._of_workers(attempt, "end")}
         bad = [outcome for outcome in ends.values() if outcome.exit_code not in (0, EXIT_STOPPED)]
         return max(bad, key=_telling, default=ends.get(0))
 
     def newest_attempt(self) -> int:
-        """Of which there are objects; 0: none."""
+        """The newest with objects in the bucket; 0: none."""
         names = [path.name for path in storage.list_folder(self.folder / "attempts")]
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
@@ -134,7 +134,7 @@ class Control:
 
 
 def read_object(path: PurePath) -> dict[str, Any]:
-    """An object that a VM has written; empty where it is none."""
+    """A JSON object that a VM has written; empty where it cannot be parsed."""
     try:
         found = storage.parse_json(storage.read_bytes(path))
     except ValueError:
@@ -145,7 +145,7 @@ def read_object(path: PurePath) -> dict[str, Any]:
 def _outcome(found: Mapping[str, Any]) -> Outcome:
     code, failure = found.get("exit_code"), found.get("failure")
     if not isinstance(code, int) or isinstance(code, bool) or not isinstance(failure, str | None):
-        return Outcome(1, None, "what the VM wrote of it cannot be read")
+        return Outcome(1, None, "the VM's report of its end cannot be read")
     return Outcome(code, failure, str(found.get("message", "")), _step(found))
 
 
@@ -155,7 +155,7 @@ def _step(found: Mapping[str, Any]) -> int | None:
 
 
 def _telling(outcome: Outcome) -> int:
-    """Survivors fail after a lost peer, by a record of that or by 134."""
+    """How specific an outcome is: survivors of a lost peer fail, too, with such a record or exit code 134."""
     return {None: 0, "PeerLost": 1}.get(outcome.failure, 2)
 
 

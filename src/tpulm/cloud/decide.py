@@ -1,7 +1,7 @@
-"""What is due next for a run in the cloud: a pure function of what is recorded, what is seen, and the time.
+"""The next action for a run in the cloud: a pure function of what is recorded, what is seen, and the time.
 
-The supervisor applies one action, records it, looks again, and asks again. It may be killed between any two of these: what was
-recorded is enough to go on, since a resource is recorded before it is created and until it is seen to be gone.
+The supervisor takes one action, records it, looks again, and asks again. It may be killed in between: the record is enough to
+go on, since a resource is recorded before it is created and until it is seen to be gone.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class RecordAttempt:
 
 @dataclass(frozen=True)
 class Create:
-    """Ask the cloud for the recorded node; asking again for one that is there does nothing."""
+    """Request the recorded node; requesting an existing one does nothing."""
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """The node is there although nobody recorded that it was asked for: an earlier supervisor did."""
+    """The node exists although no request was recorded: an earlier supervisor made it."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """Record the state that the node is seen in."""
+    """Record the node's new state."""
 
     state: str
 
@@ -69,7 +69,7 @@ class Promote:
 
 @dataclass(frozen=True)
 class OfSpare:
-    """The same for a spare node."""
+    """An action for a spare node."""
 
     node: str
     action: RecordAttempt | Create | Adopt | Note | MarkForDeletion | RecordEnd
@@ -77,12 +77,12 @@ class OfSpare:
 
 @dataclass(frozen=True)
 class Delete:
-    """Ask the cloud to delete all nodes that are given up; asking again does nothing."""
+    """Request the deletion of all nodes that are given up; requesting it again does nothing."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Something cannot be deleted: leave it recorded, and say so."""
+    """A node cannot be deleted: leave it recorded, and say so."""
 
 
 @dataclass(frozen=True)
@@ -125,25 +125,25 @@ Action = (
 
 @dataclass(frozen=True)
 class Policy:
-    """Bounds, in seconds and dollars."""
+    """Limits, in seconds and dollars."""
 
     create: float = 1800.0  # from the request until a node is READY or a worker is heard
-    appear: float = 120.0  # from the request until a node can be seen: Google's lists and gets may lag behind
-    queue: float = 86_400.0  # that a queued resource may wait
-    provision: float = 7200.0  # that one may be PROVISIONING, or refuse to be deleted in that state
+    appear: float = 120.0  # from the request until a node is visible: Google's lists and gets may lag behind
+    queue: float = 86_400.0  # for which a queued resource may wait
+    provision: float = 7200.0  # for which one may be PROVISIONING, or refuse to be deleted in that state
     boot: float = 1200.0  # from READY until every worker is heard
     stale: float = 180.0  # from a worker's last heartbeat until it counts as dead
     hang: float | None = None  # without a new step, by the settings; None: the larger of 10 minutes and 20 steps
-    stage: float = 3600.0  # that a trainer may say nothing new outside of training
-    repair: float = 1200.0  # that maintenance may take
-    unknown: float = 600.0  # that a state without a meaning may last
-    save: float = 300.0  # that a trainer has to save and stop when asked
-    teardown: float = 600.0  # that deleting may take; with `save`, the margin before budget and deadline
-    fruitless: int = 3  # attempts in a row without a new checkpoint that nothing outside is to blame for
-    pause: float = 60.0  # before an attempt after one that was refused; doubled for each refusal
+    stage: float = 3600.0  # for which a trainer may report nothing new outside training
+    repair: float = 1200.0  # for which maintenance may last
+    unknown: float = 600.0  # for which an unknown state may last
+    save: float = 300.0  # in which a trainer must save and stop when asked
+    teardown: float = 600.0  # for which a deletion may take; with `save`, the margin before budget and deadline
+    fruitless: int = 3  # attempts in a row without a new checkpoint or an external cause
+    pause: float = 60.0  # before the attempt after a refusal; doubled for each refusal
     longest_pause: float = 1800.0
-    quota_patience: float = 3600.0  # that a zone may refuse for want of quota, until it is closed
-    login_patience: float = 43_200.0  # that a login which worked before may be refused
+    quota_patience: float = 3600.0  # for which a zone may refuse for lack of quota, until it is closed
+    login_patience: float = 43_200.0  # for which a login that worked before may be refused
     budget: float | None = None  # dollars of the whole run
     deadline: float | None = None  # seconds since 1970
 
@@ -153,28 +153,28 @@ class Policy:
         return self.save + self.teardown
 
     def hangs_after(self, seconds_per_step: float) -> float:
-        """Seconds without a new step. The worker's own agent, which knows the stages, is to find out long before."""
+        """Seconds without a new step. The worker's own agent, which knows the stages, should notice long before."""
         limit = self.hang or max(600.0, 20 * seconds_per_step)
         return 1.5 * max(self.stage, 6 * limit)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attempt's trainer ended with, as its agent told."""
+    """How an attempt's trainer ended, as reported by its agent."""
 
     exit_code: int  # negative: the signal that killed it
-    failure: str | None  # the kind of the typed failure record, if there is one
+    failure: str | None  # the kind of its failure record, if there is one
     message: str
     step: int | None = None  # the newest one; None: before the first
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Of a trainer whose worker says that it trains."""
+    """The progress of a trainer whose worker reports that it trains."""
 
-    step: int | None = None  # the newest one that it told
+    step: int | None = None  # the newest one reported
     still: float = 0.0  # seconds since that was first seen
-    seconds_per_step: float = 0.0  # 0.0: it has made none since it is watched
+    seconds_per_step: float = 0.0  # 0.0: no step since it has been watched
 
 
 @dataclass(frozen=True)
@@ -182,21 +182,21 @@ class Seen:
     """What is seen of a job's node, and of the run, at one moment."""
 
     state: str | None = None  # of the node or of its queued resource; None: there is none of that name
-    pending: bool = False  # the request to create it is still being worked on
+    pending: bool = False  # the request to create it is still being processed
     foreign: bool = False  # it carries the label of another run
-    refusal: Refusal | None = None  # the request to create it was answered with this, or its operation ended so
+    refusal: Refusal | None = None  # how the request to create it, or its operation, failed
     refused_because: str = ""
-    workers: int = 1  # how many it has
-    silence: tuple[float, ...] = ()  # seconds since the last heartbeat of each worker that was heard in this attempt
+    workers: int = 1  # of the node
+    silence: tuple[float, ...] = ()  # seconds since the last heartbeat of each worker heard in this attempt
     outcome: Outcome | None = None
     newest_step: int = 0  # of a committed checkpoint
-    complete: bool = False  # the run's last result is there
+    complete: bool = False  # the run's final result exists
     pace: Pace = Pace()
     boot: str = ""  # how far the boot came, if the node says so
     created_at: float | None = None  # of the node, by the cloud's clock
-    unseen: float = 0.0  # seconds since it was last looked at and there, while nobody may have supervised
-    deleting: float = 0.0  # seconds since this supervisor first asked to delete it
-    spare: Mapping[str, Seen] = field(default_factory=dict)  # of each spare node by its name
+    unseen: float = 0.0  # seconds since the node was last seen to exist; nobody may have supervised since
+    deleting: float = 0.0  # seconds since this supervisor first requested its deletion
+    spare: Mapping[str, Seen] = field(default_factory=dict)  # by the spare node's name
 
 
 _GONE = frozenset(["PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "HIDING", "HIDDEN"])
@@ -205,11 +205,11 @@ _WAITING = frozenset(["ACCEPTED", "WAITING_FOR_RESOURCES"])  # in a queue
 _COMING = _WAITING | {"CREATING", "STARTING", "PROVISIONING", "ACTIVE"}
 _MENDING = frozenset(["REPAIRING", "RESTARTING"])
 _NOT_THE_RUNS = frozenset([None, "PeerLost", "StorageError", "StorageUnavailable"])  # failure records with exit code 1
-_USERS = frozenset([2, 3, 4])  # exit codes that say: the run, its data, its permissions
+_USERS = frozenset([2, 3, 4])  # exit codes that blame the run, its data or its permissions
 
 
 def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
-    """The node first; then the spare ones, as soon as it has nothing to do but to wait or to be deleted."""
+    """The node first; then the spare ones, as soon as it only waits or is being deleted."""
     if not _is_over(job) and (job.node is None or job.node.ending is not None):
         alive = [node.name for node in job.spare if node.ending is None]
         if alive:
@@ -222,7 +222,7 @@ def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
 
 
 def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
-    """The job after an action. Of one that asks the cloud for something: after the cloud took it."""
+    """The job after an action; for a request to the cloud, after the cloud accepted it."""
     match action:
         case RecordAttempt():
             return jobs.intended(job, now=now)
@@ -253,7 +253,7 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
 
 
 def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, policy: Policy) -> MarkForDeletion:
-    """What follows from a refusal. Want of quota often passes: husks hold it, and others of the project."""
+    """What follows from a refusal. Lack of quota is often transient: preempted nodes and other users hold some."""
     since = job.quota_since.get(node.zone, node.intended_at)
     if kind == "quota" and now - since >= policy.quota_patience:
         waited = f" (refused for {duration(now - since)})" if now > since else ""
@@ -275,7 +275,7 @@ def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
 
 
 def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
-    """Nodes that were queued in several zones: the first that is up is kept. `action` is due of the node itself."""
+    """Of nodes queued in several zones, keep the first that is up. `action` is due for the node itself."""
     served = job.node is not None and job.node.ending is None and _is_up(seen)
     over = _is_over(job) or job.wanted != "running" or seen.complete or _out_of_means(job, now, policy)
     for node in job.spare:
@@ -293,7 +293,7 @@ def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | D
                 return OfSpare(node.name, due)
             case Delete():
                 action = action if isinstance(action, GiveUp) else due
-            case GiveUp():  # while the run goes on elsewhere it is tried on
+            case GiveUp():  # while the run goes on elsewhere, keep trying
                 action = due if job.node is None else Delete()
             case _:
                 pass
@@ -301,7 +301,7 @@ def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | D
 
 
 def _is_over(job: Job) -> bool:
-    """Whether nothing is to follow, though nodes may be left."""
+    """Whether no attempt will follow, though nodes may be left."""
     return job.status != "active" or (job.node is not None and job.node.ending in FINAL)
 
 
@@ -358,13 +358,13 @@ def _deleting(job: Job, node: Node, why: Ending, seen: Seen, now: float, policy:
 
 
 def _may_appear(node: Node, seen: Seen, now: float, policy: Policy) -> bool:
-    """Whether a node that is not there may come yet: it was asked for, not refused, and nothing of it was seen."""
+    """Whether a missing node may still appear: it was requested, not refused, and never seen."""
     came = node.state or seen.deleting or seen.outcome is not None
     return node.requested and not came and seen.refusal is None and now - node.since <= policy.appear
 
 
 def _pause(job: Job, why: Ending, seen: Seen, policy: Policy) -> float:
-    """Seconds: doubled for each round of all zones without capacity, and while attempts begin and make no checkpoint."""
+    """Seconds: doubled for each round of all zones without capacity, and while attempts make no checkpoint."""
     if why in NO_CAPACITY:
         rounds, rest = divmod(job.refusals + 1, 1 if job.queued else max(1, len(job.open_zones)))
         return 0.0 if rest else min(policy.pause * 2.0 ** (rounds - 1), policy.longest_pause)
@@ -407,11 +407,11 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
 
 
 def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action | None:
-    """What follows from a run that is over or complete, a wish, the budget or the deadline."""
+    """What follows when the run is over or complete, was asked to stop, or is out of budget or time."""
     reason: tuple[Ending, str] | None = None
     if job.status != "active":
         reason = "withdrawn", f"the run is over ({job.status})"
-    elif seen.complete:  # its trainer has yet to close its files and its worker to send the log
+    elif seen.complete:  # its trainer still has to close its files, and its worker to upload the log
         reason = "done", "the run is complete"
     elif job.wanted != "running":
         reason = "stopped", "stopped on request; launching it again continues"
@@ -429,7 +429,7 @@ def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy)
 
 
 def _answers(seen: Seen, policy: Policy) -> bool:
-    """Whether anything lives there that could save and stop."""
+    """Whether a worker is alive that could save and stop."""
     return bool(seen.silence) and max(seen.silence) <= policy.stale
 
 
@@ -447,7 +447,7 @@ def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | 
 
 
 def _judged(job: Job, node: Node, outcome: Outcome) -> MarkForDeletion:
-    """Whose fault a trainer's end was. Death by a signal, 134 and 137, and an end that left no record, is never the user's."""
+    """Whose fault a trainer's end was. A signal, 134, 137, and an end without a record are never the user's fault."""
     code, message = outcome.exit_code, outcome.message
     if code == 0:
         return MarkForDeletion("trainer", "the trainer ended as if it were done, and the run has no export")
@@ -472,7 +472,7 @@ def _hung(job: Job, step: int | None, message: str) -> MarkForDeletion:
 
 
 def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action:
-    """Of a node that should be working: is it?"""
+    """Whether a node that should be working is."""
     waited, state = now - node.since, seen.state or ""
     dead = [silence for silence in seen.silence if silence > policy.stale]
     heard = f"{len(seen.silence)} of {seen.workers} workers were heard"
@@ -503,3 +503,36 @@ def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Acti
     else:
         bound, detail = policy.unknown, f"{node.name} was {state} for more than {policy.unknown:.0f} s"
     return MarkForDeletion(why, detail) if waited > bound else Wait(f"{node.name} is {state}")
+
+
+def in_words(job: Job, action: Action) -> str:
+    """An action, for people."""
+    node = job.node
+    match action:
+        case Wait(why):
+            return why
+        case OfSpare(name, same):
+            return in_words(jobs.of_spare(job, name), same)
+        case Promote(name):
+            return f"{name} takes over"
+        case Create() if node is not None:
+            how = "queueing for" if job.queued else "creating"
+            return f"{how} {node.name}, a {'spot ' * job.spot}{job.accelerator}, in {node.zone}"
+        case Adopt() if node is not None:
+            return f"{node.name} in {node.zone} is there already: taken over"
+        case Note(state) if node is not None:
+            return f"{node.name} is {state}"
+        case AskToStop("done"):
+            return "the run is complete; its trainer ends"
+        case AskToStop(because):
+            return f"asking the trainer to save and stop ({because})"
+        case MarkForDeletion(_, detail):
+            return detail
+        case Delete():
+            return f"deleting {' and '.join(node.name for node in job.nodes if node.ending is not None)}"
+        case RecordEnd() if node is not None:
+            return f"{node.name} is gone"
+        case Close(status, message):
+            return f"{status}: {message}"
+        case _:
+            return ""

@@ -1,4 +1,4 @@
-"""What a run in the cloud needs and whether it is there: looks at everything, changes nothing.
+"""Checks that a project has everything a run in the cloud needs; changes nothing.
 
 Paths and fields of networks: https://cloud.google.com/compute/docs/reference/rest/v1 (networks, subnetworks, regions).
 """
@@ -15,6 +15,7 @@ from urllib.parse import quote
 from tpulm import readable
 from tpulm.cloud import google_rest, policies, prices
 from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
+from tpulm.cloud.provider import ADDRESSES
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, Unavailable, suggest
@@ -25,8 +26,7 @@ SELF_DELETION = ("tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list")
 ACCESS = "secretmanager.versions.access"
 ACT_AS = "iam.serviceAccounts.actAs"
 _NODES = ("tpu.nodes.create", *SELF_DELETION, "tpu.operations.get")  # queued resources have no permissions of their own
-_ADDRESSES = "IN_USE_ADDRESSES"
-_PATIENCE_SECONDS = 20.0  # there is somebody waiting
+_PATIENCE_SECONDS = 20.0  # somebody is waiting
 _SETUP = "tpulm cloud setup"
 
 _DUAL_REGIONS = {  # Google's predefined ones
@@ -45,14 +45,14 @@ Answer = TypeVar("Answer")
 class Finding(NamedTuple):
     """`ok` with a remedy is a warning."""
 
-    ok: bool | None  # None: it could not be checked
+    ok: bool | None  # None: not checked
     found: str
     remedy: str = ""  # a command, a page, or what to change in cloud.toml
 
 
 @dataclass(frozen=True)
 class Check:
-    """A finding under the name of what was looked at."""
+    """A finding with the name of the check."""
 
     name: str
     ok: bool | None
@@ -63,15 +63,15 @@ class Check:
 class _Entry(NamedTuple):
     name: str
     look: Callable[[Project], Finding]
-    after: tuple[str, ...] = ()  # it is not looked at unless these were found well
+    after: tuple[str, ...] = ()  # checks that must pass first
 
 
 def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[Check]:
-    """Every check, in the order of their dependence. Raises MissingExtra alone."""
+    """Run every check, dependencies first. Raises MissingExtra only."""
     project = Project(settings, rest)
     checks: list[Check] = []
-    causes: dict[str, str] = {}  # of what was not found well, or not looked for: the check that is to blame
-    for entry in _entries(settings):
+    causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
+    for entry in _entries(project):
         cause = next((causes[before] for before in entry.after if before in causes), None)
         finding = Finding(None, f"not checked, because of '{cause}' above") if cause else _looked(entry, project)
         checks.append(Check(entry.name, *finding))
@@ -81,7 +81,7 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
 
 
 def require(settings: CloudSettings) -> None:
-    """Raises CloudRefused with all that is wrong, and what to do about it."""
+    """Raises CloudRefused with everything that is wrong, and what to do about it."""
     wrong = [check for check in examine(settings) if check.ok is False]
     if wrong:
         listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
@@ -90,13 +90,15 @@ def require(settings: CloudSettings) -> None:
         )
 
 
-def _entries(settings: CloudSettings) -> Iterator[_Entry]:
+def _entries(project: Project) -> Iterator[_Entry]:
+    settings, rest = project.settings, project.rest
     exists, account, buckets = ("project",), ("VM account",), settings.labelled_buckets.items()
+    worker = policies.account(rest, settings.service_account)
     yield _Entry("credentials", credentials)
     yield _Entry("project", project_exists, ("credentials",))
     yield _Entry("billing", billing, exists)
     yield _Entry("APIs", services, exists)
-    yield _Entry("you: TPUs", _own_nodes, exists)
+    yield _Entry("you: TPUs", partial(_own, place=policies.project(rest), wanted=_NODES, role="tpu.admin"), exists)
     if settings.accelerator:
         yield _Entry("zones", zones, exists)
         yield _Entry("quota", quota, (*exists, "zones"))
@@ -116,23 +118,25 @@ def _entries(settings: CloudSettings) -> Iterator[_Entry]:
     for label, bucket in buckets:
         yield _Entry(label, partial(_bucket_exists, bucket=bucket), exists)
         yield _Entry(f"{label}: location", partial(_bucket_location, bucket=bucket), (label,))
-        yield _Entry(f"you: {label}", partial(_own_bucket, bucket=bucket), (label,))
+        objects = policies.bucket(rest, bucket)
+        yield _Entry(f"you: {label}", partial(_own, place=objects, wanted=OBJECTS, role="storage.objectAdmin"), (label,))
     yield _Entry("VM account", _worker_account, exists)
-    yield _Entry("you: VM account", _own_account, account)
+    yield _Entry("you: VM account", partial(_own, place=worker, wanted=(ACT_AS,), role="iam.serviceAccountUser"), account)
     yield _Entry("VM account: its TPU", _self_deletion, account)
     for label, bucket in buckets:
-        yield _Entry(f"VM account: {label}", partial(_bucket_rights, bucket=bucket), (*account, label))
+        objects = policies.bucket(rest, bucket)
+        yield _Entry(f"VM account: {label}", partial(_rights, place=objects, wanted=OBJECTS), (*account, label))
     for variable, source in settings.secrets.items():
         yield _Entry(f"secret {variable}", partial(_secret, source=source), account)
 
 
 def _looked(entry: _Entry, project: Project) -> Finding:
-    """What may not be seen hides nothing else."""
+    """The check's finding; an error is one, too, so that every other check still runs."""
     try:
         return entry.look(project)
-    except ConfigError as error:  # of a pattern among the zones
+    except ConfigError as error:  # a zone pattern that matches nothing
         return Finding(None, f"not checked: {error}")
-    except CloudRefused as error:  # of the credentials
+    except CloudRefused as error:  # the credentials
         what, _, remedy = str(error).partition("; ")
         return Finding(False, what, remedy)
     except GoogleError as error:
@@ -140,14 +144,13 @@ def _looked(entry: _Entry, project: Project) -> Finding:
             return Finding(None, f"not checked, because the API {api} is off", _SETUP)
         if error.refused:
             lacking = error.permission or "a permission that Google does not name"
-            binding = f"gcloud projects add-iam-policy-binding {project.id} --member={project.identity.member}"
-            remedy = f"{binding} --role=roles/compute.viewer   (by somebody who may)" if error.service == "compute" else ""
+            remedy = _grant(project, policies.project(project.rest), "compute.viewer") if error.service == "compute" else ""
             return Finding(None, f"not checked, because you lack {lacking} ({error})", remedy)
         return Finding(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
 
 
 class Project:
-    """What doctor and setup see of a project; each thing is asked for once. Raises GoogleError for what may not be seen."""
+    """What doctor and setup read of a project, each thing once. Raises GoogleError for what may not be seen."""
 
     def __init__(self, settings: CloudSettings, rest: GoogleRest | None = None):
         self.settings = settings
@@ -157,18 +160,13 @@ class Project:
         self._tpu = TpuApi(settings.project, self.rest)
         self._known: dict[tuple[str, str], Any] = {}
 
-    @property
-    def worker(self) -> str:
-        """The VMs' account, as policies have it."""
-        return f"serviceAccount:{self.settings.service_account}"
-
     @cached_property
     def identity(self) -> Identity:
         return google_rest.identity(self.rest)
 
     @cached_property
     def apis(self) -> dict[str, bool]:
-        """Which of those that are of use are on."""
+        """Useful APIs -> whether they are enabled."""
         return google_rest.enabled_apis(self.rest, google_rest.useful_apis(self.settings))
 
     @cached_property
@@ -181,7 +179,7 @@ class Project:
 
     @cached_property
     def zones(self) -> tuple[str, ...]:
-        """Those of the settings, patterns expanded. Raises ConfigError where one fits nothing."""
+        """Those of the settings, patterns expanded. Raises ConfigError for a pattern that matches nothing."""
         if not any(zone.endswith("*") for zone in self.settings.zones):
             return self.settings.zones
         return self.settings.expanded(self.known_zones).zones
@@ -193,7 +191,7 @@ class Project:
         return self._once("bucket", name, lambda: self.rest.find("storage", f"storage/v1/b/{name}"))
 
     def compute(self, path: str) -> dict[str, Any] | None:
-        """Something of Compute Engine."""
+        """A resource of Compute Engine, by its path below projects/."""
         return self._once("compute", path, lambda: self.rest.find("compute", f"compute/v1/projects/{path}"))
 
     def _once(self, kind: str, name: str, ask: Callable[[], Any]) -> Any:
@@ -202,12 +200,12 @@ class Project:
         return self._known[kind, name]
 
     def account(self, email: str | None = None) -> dict[str, Any] | None:
-        """That of the VMs by default."""
+        """The VMs' account by default."""
         return self.rest.find("iam", policies.account_path(email or self.settings.service_account))
 
     def worker_may(self, policy: dict[str, Any]) -> frozenset[str]:
         """What a policy permits the VMs' account."""
-        return self.roles.of(policies.roles_of(policy, self.worker))
+        return self.roles.of(policies.roles_of(policy, f"serviceAccount:{self.settings.service_account}"))
 
 
 def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
@@ -267,28 +265,15 @@ def services(project: Project) -> Finding:
     return Finding(False, f"off: {shown}", _SETUP) if off else Finding(True, f"on: {shown}")
 
 
-def _own_nodes(project: Project) -> Finding:
-    binding = f"gcloud projects add-iam-policy-binding {project.id}"
-    return _own(project, policies.project(project.rest), _NODES, binding, "tpu.admin")
-
-
-def _own_account(project: Project) -> Finding:
-    email = project.settings.service_account
-    binding = f"gcloud iam service-accounts add-iam-policy-binding {email} --project={project.id}"
-    return _own(project, policies.account(project.rest, email), (ACT_AS,), binding, "iam.serviceAccountUser")
-
-
-def _own_bucket(project: Project, bucket: str) -> Finding:
-    binding = f"gcloud storage buckets add-iam-policy-binding gs://{bucket}"
-    return _own(project, policies.bucket(project.rest, bucket), OBJECTS, binding, "storage.objectAdmin")
-
-
-def _own(project: Project, place: policies.Place, wanted: tuple[str, ...], binding: str, role: str) -> Finding:
+def _own(project: Project, place: policies.Place, wanted: tuple[str, ...], role: str) -> Finding:
     granted = place.tested(wanted)
     if lacking := [permission for permission in wanted if permission not in granted]:
-        remedy = f"{binding} --member={project.identity.member} --role=roles/{role}   (by somebody who may)"
-        return Finding(False, f"you lack {', '.join(lacking)} on {place.name}", remedy)
+        return Finding(False, f"you lack {', '.join(lacking)} on {place.name}", _grant(project, place, role))
     return Finding(True, _grouped(wanted))
+
+
+def _grant(project: Project, place: policies.Place, role: str) -> str:
+    return f"{place.grant_command(project.identity.member, role)}   (by somebody who may)"
 
 
 # -- the TPU: where it is offered, quota, price -------------------------------------------------------------------------
@@ -317,7 +302,7 @@ def zones(project: Project) -> Finding:
 
 
 def quota(project: Project) -> Finding:
-    """Per region and per zone, whichever there is; on demand and spot have quotas of their own."""
+    """Per region and per zone, whichever exists; on demand and spot have separate quotas."""
     kind, spot = project.settings.kind, project.settings.spot
     stem = kind.quota.format(spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1))
     of_region, of_zone = (f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone"))
@@ -350,9 +335,9 @@ def quota(project: Project) -> Finding:
 
 
 def _limit(info: dict[str, Any], place: str) -> int | None:
-    """Of a region or zone; -1: none. None: it is not told.
+    """The limit of a region or zone; -1: unlimited; None: not listed.
 
-    An entry of the place itself goes before one without dimensions, the default of many places; in either, no value is zero.
+    The place's own entry takes precedence over one without dimensions, the default of many places. A missing value is zero.
     """
     items = info.get("dimensionsInfos", ())
     own = [item for item in items if place in item.get("dimensions", {}).values()]
@@ -361,7 +346,7 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
 
 
 def price(project: Project) -> Finding:
-    """The dearest zone's, as a budget is counted until there is a node."""
+    """The most expensive zone's: a budget is counted by it until there is a node."""
     settings, zones, notes = project.settings, project.zones, list[str]()
     try:
         found = prices.of(settings, zones, rest=project.rest, note=notes.append)
@@ -385,13 +370,13 @@ def price(project: Project) -> Finding:
     return Finding(True, "; ".join(said), remedy)
 
 
-# -- networks: are they there, do VMs reach Google from them, are there addresses for all hosts? -------------------------
+# -- networks -----------------------------------------------------------------------------------------------------------
 
 _NAMED = re.compile(r"(?:.*?\bprojects/(?P<project>[^/]+)/)?(?:global|regions/(?P<region>[^/]+))/[a-z]+/(?P<name>[^/]+)")
 
 
 class _Net(NamedTuple):
-    """A network or subnetwork: named alone, or with its project as in a shared VPC."""
+    """A network or subnetwork: by name alone, or with the project of a shared VPC."""
 
     project: str
     name: str
@@ -418,7 +403,7 @@ def network(project: Project) -> Finding:
 
 
 def subnetwork(project: Project) -> Finding:
-    """In every region of the zones, and in the network."""
+    """Exists in every region of the zones, in the network."""
     of, wanted = _network(project), _subnetwork(project)
     missing: dict[str, str] = {}
     for region in project.settings.regions:
@@ -435,7 +420,7 @@ def subnetwork(project: Project) -> Finding:
 
 
 def private_access(project: Project) -> Finding:
-    """Without external addresses VMs reach Google's services by it alone."""
+    """Without external addresses, the only way for VMs to reach Google's services."""
     wanted, regions = _subnetwork(project), project.settings.regions
     there = {region: project.compute(wanted.in_region(region)) or {} for region in regions}
     if off := [region for region in regions if not there[region].get("privateIpGoogleAccess")]:
@@ -447,13 +432,13 @@ def private_access(project: Project) -> Finding:
 
 
 def addresses(project: Project) -> Finding:
-    """Every host takes an external address of the region's quota."""
+    """Every host needs an external address from the region's quota."""
     kind = project.settings.kind
     free: dict[str, str] = {}
     short: dict[str, str] = {}
     for region in project.settings.regions:
         quotas = (project.compute(f"{project.id}/regions/{region}") or {}).get("quotas", ())
-        for item in (item for item in quotas if item.get("metric") == _ADDRESSES):
+        for item in (item for item in quotas if item.get("metric") == ADDRESSES):
             limit, used = float(item.get("limit", 0)), float(item.get("usage", 0))
             free[region] = f"{limit - used:g} of {limit:g} free in {region}"
             if limit >= 0 and limit - used < kind.hosts:
@@ -461,17 +446,17 @@ def addresses(project: Project) -> Finding:
     if short:
         return Finding(
             False,
-            f"{kind.name} takes {kind.hosts}: {'; '.join(short.values())} ({_ADDRESSES})",
+            f"{kind.name} takes {kind.hosts}: {'; '.join(short.values())} ({ADDRESSES})",
             "external_addresses = false in cloud.toml (with Private Google Access, and Cloud NAT for what is not Google's), or "
             f"ask for more at {CONSOLE}/iam-admin/quotas?project={project.id}{_other_zones(project, short)}",
         )
     if not free:
-        return Finding(None, f"Google lists no quota {_ADDRESSES}")
+        return Finding(None, f"Google lists no quota {ADDRESSES}")
     return Finding(True, f"{kind.hosts} needed; {'; '.join(free.values())}")
 
 
 def _other_zones(project: Project, bad: Iterable[str]) -> str:
-    """Those of the settings that are not in the bad regions."""
+    """Suggests the zones of the settings outside the bad regions."""
     there = [zone for zone in project.settings.zones if region_of(zone) not in bad]
     return f", or zones = {_toml(there)}" if there else ""
 
@@ -481,7 +466,7 @@ def _network(project: Project) -> _Net:
 
 
 def _subnetwork(project: Project) -> _Net:
-    """That of a network in auto mode has the network's name."""
+    """In auto mode it has the network's name."""
     of = _network(project)
     return of if project.settings.subnetwork is None else _named(project.settings.subnetwork, of.project)
 
@@ -492,7 +477,7 @@ def _named(text: str, project: str) -> _Net:
     return _Net(project, text)
 
 
-# -- buckets: are they there, near the TPUs, and cheap to keep checkpoints in? -------------------------------------------
+# -- buckets ------------------------------------------------------------------------------------------------------------
 
 
 def _bucket_exists(project: Project, bucket: str) -> Finding:
@@ -549,7 +534,7 @@ def _bucket_location(project: Project, bucket: str) -> Finding:
     return Finding(True, where)
 
 
-# -- the VMs' account: may it read and write the bucket, read secrets, delete its own node? ------------------------------
+# -- the VMs' account ---------------------------------------------------------------------------------------------------
 
 
 def _worker_account(project: Project) -> Finding:
@@ -566,7 +551,7 @@ def _worker_account(project: Project) -> Finding:
 
 
 def _self_deletion(project: Project) -> Finding:
-    """Without it a VM that is done goes on billing until the supervisor looks."""
+    """Without it a finished VM keeps billing until the supervisor deletes it."""
     may = project.worker_may(project.policy)
     if lacking := [permission for permission in SELF_DELETION if permission not in may]:
         return Finding(False, f"it lacks {', '.join(lacking)}, and cannot delete its TPU when done", _SETUP)
@@ -574,7 +559,7 @@ def _self_deletion(project: Project) -> Finding:
 
 
 def _secret(project: Project, source: str) -> Finding:
-    """One of Secret Manager, or an object."""
+    """In Secret Manager, or an object in a bucket."""
     if source.startswith("gs://"):
         bucket, _, name = source.removeprefix("gs://").partition("/")
         there = project.rest.find("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}")
@@ -591,10 +576,6 @@ def how_to_make(secret: str, project: str) -> str:
     return f"gcloud secrets create {secret} --data-file=FILE --project={project}"
 
 
-def _bucket_rights(project: Project, bucket: str) -> Finding:
-    return _rights(project, policies.bucket(project.rest, bucket), OBJECTS)
-
-
 def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) -> Finding:
     may = project.worker_may(place.read())
     unseen = False
@@ -608,10 +589,9 @@ def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) ->
     lacking = ", ".join(permission for permission in wanted if permission not in may)
     if not lacking:
         return Finding(True, _grouped(wanted))
-    remedy = _SETUP  # which grants rights on the buckets and secrets of cloud.toml, and on nothing else
+    remedy = _SETUP  # which grants rights on the buckets and secrets of cloud.toml only
     if place.service == "storage" and place.name.removeprefix("gs://") not in project.settings.buckets:
-        binding = f"--member={project.worker} --role=roles/storage.objectViewer"
-        remedy = f"gcloud storage buckets add-iam-policy-binding {place.name} {binding}"
+        remedy = place.grant_command(f"serviceAccount:{project.settings.service_account}", "storage.objectViewer")
     if unseen:
         said = f"{place.name} itself does not grant it {lacking}; what the project grants, you may not see"
         return Finding(None, said, remedy)

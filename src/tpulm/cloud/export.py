@@ -1,7 +1,7 @@
-"""A run for other engines: a managed job of SkyPilot, and a JobSet for Kubernetes on GKE.
+"""Exports a run to other engines: a managed job for SkyPilot, and a JobSet for Kubernetes on GKE.
 
-Both start what our TPU VMs start, `tpulm run` with W/cloud/run.json and W, from the bundle in the bucket, and start it again
-after a preemption or exit code 75: the work folder has all that a run needs to continue. Neither knows of budgets.
+Both start what our TPU VMs start, `tpulm run` with W/cloud/run.json and W, from the bundle in the bucket, and restart it after
+a preemption or exit code 75: the work folder has everything a run needs to continue. Neither enforces a budget.
 
 SkyPilot's task file: https://docs.skypilot.co/en/latest/reference/yaml-spec.html. JobSet's fields:
 config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml of kubernetes-sigs/jobset; what GKE selects nodes by:
@@ -65,8 +65,7 @@ class Nodes:
 def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, progress: Progress = SILENT) -> Staged:
     """Put the bundle and the run file into the work folder.
 
-    Raises ConfigError for a folder that is not in a bucket, and for a run that has a node of ours; InUse where one is watched
-    over.
+    Raises ConfigError for a folder that is not in a bucket, and for a run that has a node of ours; InUse for a supervised run.
     """
     check_folder(workdir)
     control = Control(workdir)

@@ -1,6 +1,6 @@
-"""Google's services that say what a project has and may: plain REST, through google-auth's session.
+"""Google Cloud's REST APIs, through google-auth's session.
 
-Addresses are Google's unless gcloud's own variables name others; over plain HTTP, as to an emulator, no credentials are sent.
+gcloud's own environment variables can override the addresses. Over plain HTTP, as to an emulator, no credentials are sent.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 
 @dataclass(eq=False)
 class GoogleError(Exception):
-    """What a service answered in place of what it was asked for; `message` is Google's own words."""
+    """An error that a service answered with; `message` is Google's own text."""
 
     service: str
     status: int  # of HTTP; 0: there was no answer
     reason: str  # "SERVICE_DISABLED", "IAM_PERMISSION_DENIED", else the status in words: "NOT_FOUND"
     message: str
-    details: Mapping[str, str] = field(default_factory=dict)  # "permission", "service": what the reason is about
+    details: Mapping[str, str] = field(default_factory=dict)  # of its ErrorInfo: "permission", "service"
 
     def __str__(self) -> str:
         return self.message
@@ -67,31 +67,31 @@ class GoogleError(Exception):
 
     @property
     def passes(self) -> bool:
-        """Whether the same request is answered otherwise soon. The TPU API's 429 mostly is of a quota of chips, which lasts."""
+        """Whether a retry may soon succeed. The TPU API's 429 is mostly a quota of chips, which lasts."""
         if self.status == 429:
             return self.service != "tpu" or is_rate_limit(self.message)
         return self.status in (0, 500, 502, 503, 504)
 
     @property
     def is_final(self) -> bool:
-        """Whether trying again is of no use."""
+        """Whether trying again is useless."""
         passes = self.status in (408, 409, 429) or self.reason in ("rateLimitExceeded", "RATE_LIMIT_EXCEEDED")
         return 400 <= self.status < 500 and not passes
 
     @property
     def is_off(self) -> str:
-        """The API that has to be enabled first, such as "iam.googleapis.com"; "" if it is not that."""
+        """The API that has to be enabled first, such as "iam.googleapis.com"; "" for any other error."""
         return self.details.get("service", f"{self.service}.googleapis.com") if self.reason == "SERVICE_DISABLED" else ""
 
     @property
     def permission(self) -> str:
-        """The one that is missing, if the service says which; Compute Engine does so in its message alone."""
+        """The missing one, if the service names it; Compute Engine does so in its message only."""
         found = re.match(r"(?:Required|Permission) '([\w.]+)' (?:permission for|denied on) ", self.message)
         return self.details.get("permission", found[1] if found else "")
 
 
 class GoogleRest:
-    """Raises GoogleError for whatever is not answered well, and CloudRefused without credentials."""
+    """Raises GoogleError for any error answer, and CloudRefused without credentials."""
 
     def __init__(self, project: str, *, patience_seconds: float = PATIENCE_SECONDS, wait: Callable[[float], None] = time.sleep):
         self.project = project
@@ -104,7 +104,7 @@ class GoogleRest:
         return self.request("GET", service, path, query=query)
 
     def find(self, service: Service, path: str, **query: Any) -> dict[str, Any] | None:
-        """As `get`; None where there is no such thing."""
+        """As `get`; None for a 404."""
         try:
             return self.get(service, path, **query)
         except GoogleError as error:
@@ -133,7 +133,7 @@ class GoogleRest:
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The JSON of the answer; again, with growing and random pauses, while it is one that passes."""
+        """The JSON of the answer; transient errors are retried with randomized exponential backoff."""
         url = f"{address(service)}/{path}"
         give_up_at = time.monotonic() + self.patience_seconds
         pause = _FIRST_PAUSE_SECONDS
@@ -157,7 +157,7 @@ class GoogleRest:
 
     @cached_property
     def credentials(self) -> Credentials:
-        """Those of the environment, whose quota and billing are the project's. Raises CloudRefused where there are none."""
+        """The environment's, with the project as quota project. Raises CloudRefused where there are none."""
         with needing_extra():
             import google.auth
             from google.auth import exceptions
@@ -168,22 +168,21 @@ class GoogleRest:
         return found
 
     def close(self) -> None:
-        """The next request reads the login anew: somebody may have logged in again."""
+        """Read the login anew at the next request: somebody may have logged in again."""
         self.__dict__.pop("credentials", None)
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
 
     def _unanswered(self, service: Service, raised: Exception) -> GoogleError:
-        """Raises what no retry mends."""
+        """Raises what no retry can fix."""
         import requests
         from google.auth import exceptions
 
         if isinstance(raised, exceptions.RefreshError):
             if passes(raised):
-                return GoogleError(
-                    service, 0, "UNAVAILABLE", f"the metadata server of this VM gives no token now: {words(raised)}"
-                )
+                said = f"this VM's metadata server gives no token now: {words(raised)}"
+                return GoogleError(service, 0, "UNAVAILABLE", said)
             self.close()
             raise CloudRefused(expired(str(raised))) from raised
         if isinstance(raised, (requests.RequestException, exceptions.TransportError)):
@@ -203,7 +202,7 @@ class GoogleRest:
 
 
 def address(service: Service) -> str:
-    """Without a slash at the end."""
+    """Without a trailing slash."""
     name = "STORAGE_EMULATOR_HOST" if service == "storage" else f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}"
     return (os.environ.get(name) or f"https://{service}.googleapis.com").rstrip("/")
 
@@ -214,11 +213,11 @@ def is_anonymous(service: Service) -> bool:
 
 @contextlib.contextmanager
 def needing_extra() -> Iterator[None]:
-    """Around imports of what comes with the extra."""
+    """Around imports of packages that come with the extra."""
     try:
         yield
     except ImportError as error:
-        raise MissingExtra(f"Google Cloud needs packages more: {installing('cloud')}") from error
+        raise MissingExtra(f"Google Cloud needs more packages: {installing('cloud')}") from error
 
 
 def _error(service: str, answer: Response) -> GoogleError:
@@ -230,20 +229,25 @@ def _error(service: str, answer: Response) -> GoogleError:
             if str(detail.get("@type", "")).endswith("google.rpc.ErrorInfo"):
                 found = {str(name): str(value) for name, value in detail.get("metadata", {}).items()}
                 return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), said, found)
-    except (ValueError, KeyError, TypeError, AttributeError):  # a page of whatever is in between
+    except (ValueError, KeyError, TypeError, AttributeError):  # a proxy's page, say
         said, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
     return GoogleError(service, answer.status_code, reason, said)
 
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn GoogleError into what a command ends with: CloudRefused, or Unavailable for what may pass."""
+    """Turn GoogleError into what a command ends with: CloudRefused, or Unavailable for a transient error."""
     try:
         yield
     except GoogleError as error:
         if error.is_final:
             raise CloudRefused(f"{what} refused: {error}") from error
         raise Unavailable(f"{what} has failed: {error}; try again later") from error
+
+
+def last_part(path: str) -> str:
+    """ "projects/p/zones/us-central1-a" -> "us-central1-a"."""
+    return path.rpartition("/")[2]
 
 
 def moment(text: str | None) -> float | None:
@@ -261,7 +265,7 @@ class Identity:
 
     @property
     def member(self) -> str:
-        """As policies have it."""
+        """As policies write it."""
         return f"{'serviceAccount' if self.is_service_account else 'user'}:{self.email or 'YOUR-EMAIL'}"
 
 
@@ -289,7 +293,7 @@ def _source(kind: str) -> str:
 
 
 def _asked(rest: GoogleRest) -> str:
-    """A login that gcloud made may read its own address."""
+    """gcloud's own login may read its e-mail address."""
     try:
         return str(rest.get("openidconnect", "v1/userinfo").get("email", ""))
     except GoogleError:
@@ -300,23 +304,23 @@ TPU, STORAGE, IAM = "tpu.googleapis.com", "storage.googleapis.com", "iam.googlea
 COMPUTE = "compute.googleapis.com"  # the network that TPU VMs are in
 PROJECTS = "cloudresourcemanager.googleapis.com"
 SECRETS = "secretmanager.googleapis.com"
-BILLING, QUOTAS = "cloudbilling.googleapis.com", "cloudquotas.googleapis.com"  # for looking at them; both without cost
-_SECONDS = 600.0  # that turning on may take
-_SETTLE_SECONDS = 180.0  # until what was turned on answers everywhere
+BILLING, QUOTAS = "cloudbilling.googleapis.com", "cloudquotas.googleapis.com"  # to look at them; both are free
+_SECONDS = 600.0  # that enabling may take
+_SETTLE_SECONDS = 180.0  # until an enabled API answers everywhere
 
 
 def needed_apis(settings: CloudSettings) -> tuple[str, ...]:
-    """By runs in the cloud, and for setting them up."""
+    """For runs in the cloud and their setup."""
     return (TPU, COMPUTE, STORAGE, IAM, PROJECTS, *([SECRETS] if settings.secret_names else []))
 
 
 def useful_apis(settings: CloudSettings) -> tuple[str, ...]:
-    """Those, and what `doctor` looks through."""
+    """Those, and what `doctor` reads."""
     return (*needed_apis(settings), BILLING, QUOTAS)
 
 
 def enabled_apis(rest: GoogleRest, apis: Iterable[str]) -> dict[str, bool]:
-    """Which are on."""
+    """API -> whether it is enabled."""
     names = list(apis)
     path = f"v1/projects/{rest.project}/services"
     found = rest.get("serviceusage", f"{path}:batchGet", names=[f"projects/{rest.project}/services/{name}" for name in names])
@@ -325,7 +329,7 @@ def enabled_apis(rest: GoogleRest, apis: Iterable[str]) -> dict[str, bool]:
 
 
 def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float], None] = time.sleep) -> None:
-    """All of them or none; returns when Google says that it is done. Raises CloudRefused after ten minutes."""
+    """All of them or none; returns when Google says it is done. Raises CloudRefused after ten minutes."""
     body = {"serviceIds": list(apis)}
     operation = rest.post("serviceusage", f"v1/projects/{rest.project}/services:batchEnable", body)
     give_up_at = time.monotonic() + _SECONDS
@@ -343,7 +347,7 @@ def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float]
 
 
 def when_enabled(act: Callable[[], object], *, wait: Callable[[float], None] = time.sleep) -> None:
-    """Do it, again while an API that was turned on a moment ago still says that it is off."""
+    """Call `act`, again while an API that was just enabled still answers that it is disabled."""
     give_up_at = time.monotonic() + _SETTLE_SECONDS
     while True:
         try:

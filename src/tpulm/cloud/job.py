@@ -1,7 +1,7 @@
-"""What is known of a run in the cloud, as one immutable value: the object CONTROL/job.json, replaced by compare-and-swap.
+"""The state of a run in the cloud as one immutable value: the object CONTROL/job.json, replaced by compare-and-swap.
 
-A resource is recorded here before it is created and until it is seen to be gone, so that whoever reads the job knows of all
-that may be billing. Every change of a job is one of the functions below; `decide` says which one is due.
+A resource is recorded here before it is created and until it is seen to be gone, so a job lists everything of the run that may
+bill. Every change of a job is one of the functions below; `decide` says which one is due.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Ending = Literal[
     "stopped",  # somebody asked for it
     "budget",
     "deadline",
-    "failed",  # an error of the run's own: trying again would end the same way
+    "failed",  # an error of the run itself: trying again would end the same way
     "preempted",
     "lost",  # the node is gone, or one of its workers is
     "silent",  # no heartbeat in time
-    "hung",  # heartbeats, and no new step
-    "trainer",  # the trainer was killed, with nothing that says the run is to blame
+    "hung",  # heartbeats, but no new step
+    "trainer",  # the trainer was killed, and nothing blames the run
     "again",  # the trainer saved and stopped although nobody asked: a notice of preemption
     "stock-out",
     "slow",  # not created in time
@@ -33,14 +33,14 @@ Ending = Literal[
     "zone",  # the zone is closed to the project, or to this type
     "denied",
     "invalid",  # the request itself
-    "taken",  # another's resource has this name
-    "cloud",  # the cloud's own failure
-    "withdrawn",  # it waited in another zone's queue than the one that served first
+    "taken",  # another run's resource has this name
+    "cloud",  # an internal error of the cloud
+    "withdrawn",  # another zone's queue served first
 ]
 NO_CAPACITY: frozenset[Ending] = frozenset(["stock-out", "slow", "quota"])
-FAULTS: frozenset[Ending] = frozenset(["silent", "hung", "trainer", "cloud"])  # not to be had over and over
+FAULTS: frozenset[Ending] = frozenset(["silent", "hung", "trainer", "cloud"])  # a run may have only a few in a row
 NEXT_ZONE: frozenset[Ending] = frozenset([*NO_CAPACITY, "zone", "cloud"])
-# Within this a VM is heard, or deletes itself: one that boots without a bundle after 30 minutes, an idle one after 15.
+# Within this time a VM is heard or deletes itself: one that gets no bundle after 30 minutes, an idle one after 15.
 UNHEARD_SECONDS = 1800.0
 FINAL: dict[Ending, Status] = {
     "done": "done",
@@ -68,11 +68,11 @@ class Node(_Value):
     zone: Zone
     attempt: int
     intended_at: float
-    requested: bool = False  # the cloud was asked to create it; until then it may be asked
+    requested: bool = False  # whether the cloud was asked to create it
     operation: str = ""  # the cloud's name for that request
     state: str = ""  # as last seen; "" before
     since: float = 0.0  # when that state was first seen
-    ready_at: float | None = None  # billing from here, as far as is known
+    ready_at: float | None = None  # billed from here, as far as is known
     asked_to_stop: float | None = None  # when its trainer was asked to save and stop
     asked_because: Ending | None = None
     ending: Ending | None = None  # why it is being deleted
@@ -80,7 +80,7 @@ class Node(_Value):
 
 
 class Attempt(_Value):
-    """One that has ended."""
+    """An attempt that has ended."""
 
     number: int
     node: str
@@ -97,28 +97,28 @@ class Attempt(_Value):
 
 class Job(_Value):
     format: Literal[2] = FORMAT
-    run: str  # the label of everything that belongs to it
+    run: str  # the label of all its resources
     accelerator: str
     spot: bool
-    queued: bool = False  # by queued resources, in all open zones at once
+    queued: bool = False  # through queued resources, in all open zones at once
     zones: Annotated[tuple[Zone, ...], Field(min_length=1)]
     project: str = ""  # where its nodes are
-    prices: dict[Zone, Price] = Field(default_factory=dict)  # dollars per hour of the whole slice; none: not known
-    budget: float | None = None  # dollars, which a VM keeps to by itself where nobody supervises
+    prices: dict[Zone, Price] = Field(default_factory=dict)  # dollars per hour of the whole slice; missing: not known
+    budget: float | None = None  # dollars; a VM keeps to it by itself, even without a supervisor
     created_at: float
     wanted: Wanted = "running"
     status: Status = "active"
     message: str = ""
     attempt: int = 0  # the newest one's number
     node: Node | None = None  # the one whose workers count; others are fenced out
-    spare: tuple[Node, ...] = ()  # that wait in other zones' queues, or are being deleted
-    closed: dict[Zone, str] = Field(default_factory=dict)  # zones that refuse the run, and why
-    quota_since: dict[Zone, float] = Field(default_factory=dict)  # since when a zone has refused for want of quota
-    next_zone: int = 0  # of `zones`
+    spare: tuple[Node, ...] = ()  # waiting in other zones' queues, or being deleted
+    closed: dict[Zone, str] = Field(default_factory=dict)  # zone that refuses the run -> why
+    quota_since: dict[Zone, float] = Field(default_factory=dict)  # zone -> since when it has refused for lack of quota
+    next_zone: int = 0  # index into `zones`
     refusals: int = 0  # attempts in a row that found no capacity
     not_before: float = 0.0  # of the next attempt
-    idle: int = 0  # attempts in a row that began and made no new checkpoint
-    fruitless: int = 0  # those of them that nothing outside is to blame for
+    idle: int = 0  # attempts in a row that began but made no new checkpoint
+    fruitless: int = 0  # those of them without an external cause
     hangs: tuple[int | None, ...] = ()  # the steps at which attempts hung; None: before the first
     newest_step: int = 0  # of a committed checkpoint, when the newest attempt began, or since
     attempts: tuple[Attempt, ...] = ()
@@ -129,39 +129,39 @@ class Job(_Value):
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All that may be there."""
+        """Every node that may exist."""
         return self.spare if self.node is None else (self.node, *self.spare)
 
     @property
     def open_zones(self) -> tuple[str, ...]:
-        """That have not refused the run, the next one first."""
+        """Zones that have not refused the run, the next one first."""
         start = self.next_zone % len(self.zones)
         return tuple(zone for zone in (*self.zones[start:], *self.zones[:start]) if zone not in self.closed)
 
     @property
     def current(self) -> int:
-        """The attempt whose workers count, or the newest one; 0: none has begun."""
+        """The attempt whose workers count, else the newest; 0: none has begun."""
         return self.attempt if self.node is None else self.node.attempt
 
     def price(self, zone: str) -> float:
-        """Dollars per hour; 0 where none is known, which a budget does not allow."""
+        """Dollars per hour; 0 where none is known, which a budget rules out."""
         return self.prices.get(zone, 0.0)
 
     @property
     def dollars_per_hour(self) -> float:
-        """While the node runs; before there is one that of the dearest zone in which it may come to be."""
+        """While the node runs; before there is one, the price of the most expensive zone it may come up in."""
         if self.node is not None:
             return self.price(self.node.zone)
         return max(map(self.price, self.open_zones or self.zones))
 
     @property
     def most_dollars_per_hour(self) -> float:
-        """Of all that bills, or may begin to."""
+        """Of everything that bills, or may begin to."""
         billing = math.fsum(self.price(node.zone) for node in self.nodes if node.ready_at is not None)
         return max([billing, *(self.price(node.zone) for node in self.nodes)]) if self.nodes else self.dollars_per_hour
 
     def dollars(self, now: float) -> float:
-        """So far, by the prices of the launch; what runs counted to `now`."""
+        """So far, by the prices of the launch; running nodes are counted up to `now`."""
         running = [self._dollars(node, now) for node in self.nodes]
         return math.fsum([*running, *(attempt.dollars for attempt in self.attempts)])
 
@@ -189,7 +189,7 @@ def with_node(job: Job, **changes: object) -> Job:
 
 
 def seen(job: Job, state: str, *, now: float, heard: bool, created_at: float | None = None, unseen: float = 0.0) -> Job:
-    """The node was seen in another state than before. `heard`: its workers were, too: it was READY before it was looked at."""
+    """The node was seen in a new state. `heard`: so were its workers, so it was READY before it was looked at."""
     assert job.node is not None
     ready_at = job.node.ready_at
     if state == "READY" and ready_at is None:
@@ -198,7 +198,7 @@ def seen(job: Job, state: str, *, now: float, heard: bool, created_at: float | N
 
 
 def _earliest(node: Node, created_at: float | None) -> float:
-    """From when a node that nobody saw become READY may bill: it may have waited in a queue for hours before it was made."""
+    """From when a node may bill that nobody saw become READY: it may have waited in a queue for hours before."""
     return max(node.since or node.intended_at, created_at or 0.0)
 
 
@@ -214,7 +214,7 @@ def ending(
 ) -> Job:
     """The node is to be deleted, whatever is seen of it later.
 
-    `heard`: its workers were, so that it was READY; if they were not, it may have been from `billed_from` on.
+    `heard`: its workers were, so it was READY; otherwise it may have been from `billed_from` on.
     """
     assert job.node is not None
     ready_at = job.node.ready_at
@@ -235,7 +235,7 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
     fruitful, outside = job.newest_step > job.attempts[-1].first_step, node.ending in NO_CAPACITY | {"zone", "taken"}
     idle = 0 if fruitful else job.idle + (not outside)
     next_zone = job.next_zone
-    if node.zone in job.zones:  # a zone that preempts at once has little to give
+    if node.zone in job.zones:  # a zone that preempts at once has little capacity
         next_zone = job.zones.index(node.zone) + (node.ending in NEXT_ZONE or (node.ending == "preempted" and not fruitful))
     return job.model_copy(
         update={
@@ -252,7 +252,7 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
 
 
 def _archived(job: Job, node: Node, *, now: float, newest_step: int) -> Job:
-    """With the attempt of a node that is gone among those that have ended."""
+    """With the attempt of a deleted node among those that have ended."""
     assert node.ending is not None
     attempt = Attempt(
         number=node.attempt,
@@ -275,7 +275,7 @@ def _archived(job: Job, node: Node, *, now: float, newest_step: int) -> Job:
 
 
 def reopened(job: Job) -> Job:
-    """One that was over, or is to be, goes on. A trainer that was asked to stop does, and another attempt follows."""
+    """A run that was over, or was stopping, goes on. A trainer that was asked to stop still stops; a new attempt follows."""
     changes = {"wanted": "running", "status": "active", "message": "", "fruitless": 0, "idle": 0, "refusals": 0}
     job = job.model_copy(update={**changes, "closed": {}, "quota_since": {}, "hangs": ()})
     return job if job.node is None else with_node(job, asked_to_stop=None, asked_because=None)
@@ -285,8 +285,13 @@ def reopened(job: Job) -> Job:
 
 
 def of_spare(job: Job, name: str) -> Job:
-    """The job as it would be if this spare node were all that it had."""
-    return job.model_copy(update={"node": next(node for node in job.spare if node.name == name), "spare": ()})
+    """The job as if this spare node were its only one."""
+    return job.model_copy(update={"node": _split(job, name)[0], "spare": ()})
+
+
+def _split(job: Job, name: str) -> tuple[Node, tuple[Node, ...]]:
+    """The spare node of this name, and the others."""
+    return next(node for node in job.spare if node.name == name), tuple(node for node in job.spare if node.name != name)
 
 
 def with_spare(job: Job, view: Job) -> Job:
@@ -297,13 +302,11 @@ def with_spare(job: Job, view: Job) -> Job:
 
 def dropped(job: Job, name: str, *, now: float) -> Job:
     """A spare node is seen to be gone. It made no steps."""
-    node = next(node for node in job.spare if node.name == name)
-    rest = tuple(other for other in job.spare if other.name != name)
+    node, rest = _split(job, name)
     return _archived(job, node, now=now, newest_step=job.newest_step).model_copy(update={"spare": rest})
 
 
 def promoted(job: Job, name: str) -> Job:
-    """A spare node becomes the one that counts; the other one, if there is one, is fenced out."""
-    node = next(node for node in job.spare if node.name == name)
-    rest = tuple(other for other in job.spare if other.name != name)
+    """A spare node becomes the one that counts; the previous one, if any, is fenced out."""
+    node, rest = _split(job, name)
     return job.model_copy(update={"node": node, "spare": rest if job.node is None else (job.node, *rest)})

@@ -1,4 +1,4 @@
-"""From a run and the settings of where to run to a job in the bucket, and what a supervisor needs to carry it out."""
+"""Turns a run and the cloud settings into a job in the bucket, and makes the supervisor that carries it out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -27,7 +28,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
-_LONGEST_SECONDS = 30 * 86_400.0  # that a node of an attempt runs, where no deadline says less
+_LONGEST_SECONDS = 30 * 86_400.0  # that an attempt's node runs, without a shorter deadline
 
 
 def launch(
@@ -39,13 +40,12 @@ def launch(
     python: str | None = None,
     progress: Progress = SILENT,
 ) -> Job:
-    """Stage what the workers need and record the job, or open the one that is there again. Nothing is created yet.
+    """Stage what the workers need and record the job, or reopen the existing one. Nothing is created yet.
 
-    `prices`: dollars per hour of the whole slice, by zone. One may be missing where there is no budget.
-    The work folder's tokenizer and dataset should be there: workers prepare what is missing, on a TPU that is paid for.
-    `python`: an interpreter on the VM's image that has this tpulm. Raises ConfigError for a folder that is not in a bucket, for
-    a run that has a node (see `take_up`), and for a budget without a price; InUse where somebody supervises the run. Then
-    nothing was changed.
+    `prices`: dollars per hour of the whole slice, by zone; without a budget some may be missing. The work folder should have
+    the tokenizer and the dataset: workers prepare what is missing, on a TPU that bills. `python`: an interpreter on the VM's
+    image that has this tpulm. Raises ConfigError for a folder that is not in a bucket, a run with a node (see `take_up`), and a
+    budget without a price; InUse where somebody supervises the run. Then nothing was changed.
     """
     check_folder(workdir)
     check_known(settings, settings.zones, prices)
@@ -75,7 +75,7 @@ def launch(
 
 
 def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Job:
-    """A run that has a node goes on as it was launched. Raises ConfigError where that is not what these settings ask for."""
+    """Continue a run that has a node, as it was launched. Raises ConfigError where these settings ask for something else."""
     control = Control(workdir)
     job, then = control.job(), settings_of(workdir)
     begun = from_json(storage.read_bytes(control.run_file), str(control.run_file))
@@ -92,14 +92,14 @@ def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Jo
 
 
 def check_folder(workdir: PurePath) -> None:
-    """Raises ConfigError for what cannot be the work folder of a run in the cloud."""
+    """Raises ConfigError for a folder that cannot be the work folder of a run in the cloud."""
     if not storage.is_remote(workdir) or not bucket_and_name(workdir)[1]:
         where = "is a whole bucket" if storage.is_remote(workdir) else "is on this machine"
         raise ConfigError(f"--workdir {workdir} {where}; the workers need a folder in a bucket: gs://bucket/path")
 
 
 def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:
-    """Raises CloudRefused for a budget that would end the run as soon as it begins, ConfigError for one without a price."""
+    """Raises CloudRefused for a budget that would end the run at once, ConfigError for one without a price."""
     if settings.budget is None:
         return
     check_known(settings, settings.zones, prices)
@@ -121,29 +121,24 @@ def supervisor(
     policy: Policy | None = None,
     pause_seconds: float = 10.0,
 ) -> Supervisor:
-    """For the job in a work folder, launched from here or from elsewhere."""
+    """For the job in a work folder, wherever it was launched."""
     control = Control(workdir)
     job = control.job()
     if job.project and job.project != settings.project:
         raise ConfigError(f"{workdir} runs in the project {job.project}, not in {settings.project}")
-    staged = _launched_with(control)["bundle"]
-
-    def request(job: Job, node: Node) -> Request:
-        return request_for(job, node, settings, workdir=workdir, bundle_path=staged)
-
-    policy = policy or policy_of(settings, job)
-    return Supervisor(control, provider, policy, request, tell=tell, pause_seconds=pause_seconds)
+    request = partial(request_for, settings=settings, workdir=workdir, bundle_path=_launched_with(control)["bundle"])
+    return Supervisor(control, provider, policy or policy_of(settings, job), request, tell=tell, pause_seconds=pause_seconds)
 
 
 def settings_of(workdir: PurePath) -> CloudSettings:
-    """Those that the run in a work folder was launched with."""
+    """The settings that the run in a work folder was launched with."""
     control = Control(workdir)
     given = {name: value for name, value in _launched_with(control).items() if name != "bundle"}
     return validated(CloudSettings, given, str(control.settings_file))
 
 
 def _launched_with(control: Control) -> dict[str, Any]:
-    """Where it was launched to run, and the bundle. Raises ConfigError where that is not written down."""
+    """The settings of the launch and the bundle's path. Raises ConfigError where they are not recorded."""
     values = control.launched_with()
     if isinstance(values.get("bundle"), str):
         return values
@@ -168,7 +163,7 @@ def policy_of(settings: CloudSettings, job: Job) -> Policy:
 
 
 def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PurePath, bundle_path: str) -> Request:
-    """The node of an attempt. Its metadata and labels hold no secrets, only where they are."""
+    """The node of an attempt. Its metadata and labels hold no secrets, only their names."""
     queue_seconds = settings.queue_hours * 3600 if settings.queued else 0.0
     life_seconds = _LONGEST_SECONDS
     if settings.budget is not None and (price := job.price(node.zone)):
@@ -210,7 +205,7 @@ def vm_request(
     queue_seconds: float | None = None,
     metadata: Mapping[str, str],
 ) -> Request:
-    """A node that boots the bundle and deletes itself, at `until` at the latest. `queue_seconds` None: it is not queued."""
+    """A node that boots the bundle and deletes itself by `until`. `queue_seconds` None: it is not queued."""
     return Request(
         name=name,
         zone=zone,
@@ -228,7 +223,7 @@ def vm_request(
             "tpulm-project": settings.project,
             "tpulm-zone": zone,
             "tpulm-node": name,
-            "tpulm-valid-until": str(round(until)),  # a VM's own end, if nobody deletes it before
+            "tpulm-valid-until": str(round(until)),  # when the VM deletes itself, if nobody has before
             **metadata,
         },
         network=settings.network,
@@ -238,15 +233,15 @@ def vm_request(
 
 
 def label_value(name: str, workdir: PurePath) -> str:
-    """What a run goes by: its name and what tells its work folder from others. As Google Cloud takes it, in names of nodes too:
-    small letters, digits, hyphens, a letter first."""
+    """The run's name and a hash of its work folder, as Google Cloud accepts it in labels and names of nodes: lowercase letters,
+    digits and hyphens, a letter first."""
     value = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     value = (value if value[:1].isalpha() else f"run-{value}")[:40].rstrip("-")
     return f"{value}-{hashlib.sha256(str(workdir).encode()).hexdigest()[:6]}"
 
 
 def staged(config: RunConfig, folder: PurePath, *, copy: bool = True) -> RunConfig:
-    """The run with what it names on this machine, a vocabulary or a model to start from, copied into a folder of the bucket."""
+    """The run with its local vocabulary and starting model copied into a folder of the bucket."""
     changes: dict[str, Any] = {}
     if (path := config.tokenizer.path) is not None and not storage.is_remote(path):
         target = folder / "tokenizer" / PurePath(path).name
@@ -261,7 +256,7 @@ def staged(config: RunConfig, folder: PurePath, *, copy: bool = True) -> RunConf
 
 
 def offered(settings: CloudSettings, api: TpuApi) -> CloudSettings:
-    """With the zones alone that offer the accelerator. Raises CloudRefused where none does."""
+    """Only with the zones that offer the accelerator. Raises CloudRefused where none does."""
     known = api.zones()
     named = settings.expanded(known)
     if strangers := [zone for zone in named.zones if zone not in known]:

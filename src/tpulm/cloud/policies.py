@@ -1,4 +1,4 @@
-"""Who may do what: policies of projects, buckets, accounts and secrets, read, and changed without touching others' grants."""
+"""IAM policies of projects, buckets, service accounts and secrets: read, and extended without touching other bindings."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing import Any
 from tpulm.cloud.google_rest import GoogleError, GoogleRest, Service
 
 _VERSION = 3  # the newest: with an older one conditions of bindings would be lost
-_CHANGED = (409, 412)  # somebody else changed it meanwhile
+_CHANGED = (409, 412)  # the policy was changed since it was read
 _ATTEMPTS = 10
-_SETTLE_SECONDS = 90.0  # until an account that was just made is known everywhere
+_SETTLE_SECONDS = 90.0  # until a new account is known everywhere
 
 
 @dataclass(frozen=True)
 class Place:
-    """Something that has a policy."""
+    """A resource with an IAM policy."""
 
     rest: GoogleRest
     service: Service
     path: str  # "v3/projects/my-project", "storage/v1/b/my-bucket"
     name: str  # for people
+    gcloud: str = ""  # the command that adds a binding to its policy
 
     def read(self) -> dict[str, Any]:
         if self.service == "storage":
@@ -40,7 +41,7 @@ class Place:
             self.rest.post(self.service, f"{self.path}:setIamPolicy", {"policy": policy})
 
     def tested(self, permissions: Iterable[str]) -> set[str]:
-        """Those of the permissions that the caller has here."""
+        """Which of the permissions the caller has here."""
         wanted = list(permissions)
         if self.service == "storage":
             found = self.rest.get("storage", f"{self.path}/iam/testPermissions", permissions=wanted)
@@ -48,17 +49,24 @@ class Place:
             found = self.rest.post(self.service, f"{self.path}:testIamPermissions", {"permissions": wanted})
         return set(found.get("permissions", ()))
 
+    def grant_command(self, member: str, role: str) -> str:
+        """For people; `role` without "roles/"."""
+        return f"{self.gcloud} --member={member} --role=roles/{role}"
+
 
 def project(rest: GoogleRest) -> Place:
-    return Place(rest, "cloudresourcemanager", f"v3/projects/{rest.project}", f"the project {rest.project}")
+    binding = f"gcloud projects add-iam-policy-binding {rest.project}"
+    return Place(rest, "cloudresourcemanager", f"v3/projects/{rest.project}", f"the project {rest.project}", binding)
 
 
 def bucket(rest: GoogleRest, name: str) -> Place:
-    return Place(rest, "storage", f"storage/v1/b/{name}", f"gs://{name}")
+    binding = f"gcloud storage buckets add-iam-policy-binding gs://{name}"
+    return Place(rest, "storage", f"storage/v1/b/{name}", f"gs://{name}", binding)
 
 
 def account(rest: GoogleRest, email: str) -> Place:
-    return Place(rest, "iam", account_path(email), email)
+    binding = f"gcloud iam service-accounts add-iam-policy-binding {email} --project={rest.project}"
+    return Place(rest, "iam", account_path(email), email, binding)
 
 
 def account_path(email: str) -> str:
@@ -74,7 +82,7 @@ def secret(rest: GoogleRest, name: str) -> Place:
 
 
 def roles_of(policy: dict[str, Any], member: str) -> list[str]:
-    """What a policy grants for good to one member itself; what it may have through a group or a condition is not seen here."""
+    """The roles granted to a member directly and unconditionally; those of its groups are not visible here."""
     found = [
         binding["role"]
         for binding in policy.get("bindings", ())
@@ -84,7 +92,7 @@ def roles_of(policy: dict[str, Any], member: str) -> list[str]:
 
 
 def with_binding(policy: dict[str, Any], role: str, member: str) -> dict[str, Any]:
-    """The policy with one grant more; everything else in it stays as it is."""
+    """The policy with one more grant."""
     new = copy.deepcopy(policy)
     bindings = new.setdefault("bindings", [])
     for binding in bindings:
@@ -99,7 +107,7 @@ def with_binding(policy: dict[str, Any], role: str, member: str) -> dict[str, An
 
 
 def grant(place: Place, role: str, member: str, wait: Callable[[float], None] = time.sleep) -> None:
-    """Read, change, write under the etag that was read; again where somebody else was faster, and while `member` is too new."""
+    """Read, change, and write with the etag that was read; retry after a concurrent change, and while `member` is too new."""
     give_up_at = time.monotonic() + _SETTLE_SECONDS
     for attempt in range(1, _ATTEMPTS + 1):
         policy = place.read()
@@ -116,14 +124,14 @@ def grant(place: Place, role: str, member: str, wait: Callable[[float], None] = 
 
 
 class Roles:
-    """What the roles of a policy permit, as IAM says; asked once each."""
+    """The permissions of roles, each asked for once."""
 
     def __init__(self, rest: GoogleRest):
         self._rest = rest
         self._known: dict[str, frozenset[str]] = {}
 
     def permissions(self, role: str) -> frozenset[str]:
-        """Of "roles/tpu.admin" or "projects/my-project/roles/mine"; none of a role that was deleted."""
+        """Of "roles/tpu.admin" or "projects/my-project/roles/mine"; a deleted role has none."""
         if role not in self._known:
             found = self._rest.get("iam", f"v1/{role}")
             self._known[role] = frozenset(() if found.get("deleted") else found.get("includedPermissions", ()))

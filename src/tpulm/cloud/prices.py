@@ -1,13 +1,14 @@
-"""What a TPU costs in a zone: as the Cloud Billing Catalog says today, else by prices.toml, whose figures have their dates.
+"""TPU prices by zone: from the Cloud Billing Catalog, else from prices.toml, whose figures are dated.
 
-The catalogue's form: cloud.google.com/billing/docs/reference/rest/v1/services.skus. A row whose unit, currency or name is not
-one of those known here gives no price, and neither does a region without a row.
+The catalogue's format: cloud.google.com/billing/docs/reference/rest/v1/services.skus. A row with an unknown unit, currency or
+name gives no price, and neither does a region without a row.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -28,13 +29,13 @@ from tpulm.readable import dollars
 
 CATALOG = "Cloud Billing Catalog"
 _COMPUTE_ENGINE, _CLOUD_TPU = "6F81-5844-456A", "E000-3F24-B8AA"
-_IN_CLOUD_TPU = ("v2", "v3", "v4")  # these are priced by 8 cores, later ones, which Compute Engine has, by the chip
+_IN_CLOUD_TPU = ("v2", "v3", "v4")  # priced by 8 cores; later ones belong to Compute Engine, and are priced by the chip
 _CHIPS_OF_8_CORES = 4
 _NAME = re.compile(r"(?:Preemptible )?T(?:puV|pu-v|PU)(?P<generation>2|3|4|5e|5p|6e|7x)\b")
 _OTHER_TERMS = re.compile(r"Reserved|Calendar|Commitment|Sole Tenancy|Custom|Premium|Capacity Optimized|DWS")
 _KEPT_SECONDS = 86_400.0  # of the catalogue on this machine
 _PATIENCE_SECONDS = 20.0
-_FILE = "prices.json"  # in the CONTROL folder of a run: by which it was launched
+_FILE = "prices.json"  # in the CONTROL folder of a run: the prices of its launch
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Price:
     zone: str
     spot: bool
     source: str
-    as_of: str  # "": until somebody changes it
+    as_of: str  # "": no date
 
     @property
     def origin(self) -> str:
@@ -61,10 +62,10 @@ def of(
     rest: GoogleRest | None = None,
     note: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Price]:
-    """By zone; one without a known price is left out. Raises ConfigError where a budget needs one.
+    """Prices by zone; zones without a known price are left out. Raises ConfigError where a budget needs one.
 
-    `zones`: those of the settings, expanded. `note` is told when the catalogue could not be read, and which of an accelerator's
-    default zones a budget leaves out.
+    `zones`: those of the settings, expanded. `note` is called when the catalogue could not be read, and for an accelerator's
+    default zones that a budget rules out.
     """
     zones = tuple(zones)
     if settings.dollars_per_hour is not None:
@@ -97,7 +98,7 @@ def of_type(
     rest: GoogleRest,
     note: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Price]:
-    """The same for a type, whatever the settings say; a user's own price of it holds in every zone."""
+    """The same for a type, independent of settings; a user's own price for it holds in every zone."""
     own = kind.spot_dollars_per_hour if spot else kind.dollars_per_hour
     if own is not None and ("spot" if spot else "on_demand") in kind.own_prices:
         as_of = "" if kind.prices_as_of == table()["comparison"]["as_of"] else kind.prices_as_of
@@ -118,19 +119,19 @@ def of_type(
 
 
 def of_vm(machine_type: str, zone: str) -> Price | None:
-    """Of a supervisor's VM, as prices.toml has it."""
+    """Of a supervisor's VM, from prices.toml."""
     part = table()["vm"]
     found = part["on_demand"].get(machine_type)
     return None if found is None else Price(found, zone, False, part["source"], part["as_of"])
 
 
 def save(folder: PurePath, found: Mapping[str, Price]) -> None:
-    """By which a run was launched, in its CONTROL folder."""
+    """Record the prices of a launch in the run's CONTROL folder."""
     storage.write_json(folder / _FILE, {zone: asdict(price) for zone, price in found.items()})
 
 
 def saved(folder: PurePath) -> dict[str, Price] | None:
-    """What `save` wrote; None where nothing can be read."""
+    """What `save` wrote; None where it cannot be read."""
     with contextlib.suppress(TpulmError, ValueError, TypeError, AttributeError):
         values = storage.parse_json(storage.read_bytes(folder / _FILE))
         return {zone: Price(**value) for zone, value in values.items()}
@@ -169,18 +170,18 @@ def _table() -> dict[str, _Rate]:
 
 
 def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
-    """Of one of Google's services, kept for a day. Raises GoogleError and CloudRefused where it cannot be read."""
+    """The rates of a Google service, cached for a day. Raises GoogleError and CloudRefused where they cannot be read."""
     root = os.environ.get("XDG_CACHE_HOME")
     file = (Path(root) if root else Path.home() / ".cache") / "tpulm" / "prices" / f"{service}.json"
-    keep = not is_anonymous("cloudbilling")  # an emulator's are no prices of Google's
+    keep = not is_anonymous("cloudbilling")  # an emulator's prices are not Google's
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         kept = json.loads(file.read_text(encoding="utf-8")) if keep else {}
         if 0 <= time.time() - kept["at"] < _KEPT_SECONDS:
             return _dated({str(key): float(value) for key, value in kept["dollars"].items()}, kept["at"])
     found: dict[str, float] = {}
-    for sku in _skus(service, rest):
-        for key, value in _read(sku, service).items():
-            found[key] = max(value, found.get(key, 0.0))  # of two, the dearer: no budget is exceeded by it
+    for page in rest.pages("cloudbilling", f"v1/services/{service}/skus", pageSize=5000):
+        for key, value in itertools.chain.from_iterable(_read(sku, service).items() for sku in page.get("skus", ())):
+            found[key] = max(value, found.get(key, 0.0))  # the higher of two prices, so that no budget is exceeded
     now = time.time()
     if keep and found:
         with contextlib.suppress(OSError, TpulmError):
@@ -193,13 +194,8 @@ def _dated(found: Mapping[str, float], at: float) -> dict[str, _Rate]:
     return {key: _Rate(value, CATALOG, as_of) for key, value in found.items()}
 
 
-def _skus(service: str, rest: GoogleRest) -> Iterable[dict[str, Any]]:
-    for page in rest.pages("cloudbilling", f"v1/services/{service}/skus", pageSize=5000):
-        yield from page.get("skus", ())
-
-
 def _read(sku: Mapping[str, Any], service: str) -> dict[str, float]:
-    """Dollars per chip-hour by region; nothing for a row that is no plain price of a TPU."""
+    """Dollars per chip-hour by region; empty for a row that is not a plain TPU price."""
     with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
         description = sku["description"]
         name = _NAME.match(description)
@@ -215,7 +211,7 @@ def _read(sku: Mapping[str, Any], service: str) -> dict[str, float]:
 
 
 def _dollars(infos: Sequence[Mapping[str, Any]]) -> float | None:
-    """Per hour, by the newest entry; None in another unit or currency."""
+    """Per hour, by the newest entry; None for another unit or currency."""
     newest = max(infos, key=lambda info: info.get("effectiveTime", ""))["pricingExpression"]
     if newest["usageUnit"] != "h":
         return None

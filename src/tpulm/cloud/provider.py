@@ -1,25 +1,25 @@
-"""What the supervisor needs of a cloud that has TPUs, in terms of no particular API; and what to make of its refusals.
+"""What the supervisor needs of a cloud with TPUs, independent of its API; and how its refusals are classified.
 
-Refusals are told by status, reason and words, since one status stands for several things. The words are those of the emulator's
-recorded answers, which name the source of each.
+A refusal is classified by status, reason and message, since one status has several meanings. The messages are those of the
+emulator's recorded answers, which name their sources.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Refusal = Literal[
     "stock-out",
     "quota",
-    "zone",  # closed to the project, or to this type: other zones may not be
+    "zone",  # closed to the project, or to this type; other zones may be open
     "denied",
     "invalid",
     "taken",
     "preempted",
-    "cloud",  # the cloud's own failure
+    "cloud",  # an internal error of the cloud
 ]
 
 # google.rpc.Code
@@ -41,7 +41,7 @@ ADDRESSES = "IN_USE_ADDRESSES"
 
 
 def refusal_of_http(status: int, reason: str, message: str) -> Refusal:
-    """Of an answer to a request to create something. `reason` is that of its ErrorInfo, or its status in words."""
+    """Classify the answer to a create request. `reason`: that of its ErrorInfo, or its status as text."""
     if status == 429:
         return _exhausted(message)
     if reason == "LOCATION_POLICY_VIOLATED" or (status in (400, 403) and _OF_A_ZONE.search(message)):
@@ -54,12 +54,12 @@ def refusal_of_http(status: int, reason: str, message: str) -> Refusal:
 
 
 def refusal_of_code(code: int, message: str) -> Refusal:
-    """Of the error of an operation, or of a queued resource that failed."""
+    """Classify the error of an operation, or of a failed queued resource."""
     if code == _EXHAUSTED or ADDRESSES in message:
         return _exhausted(message)
     if code == _INVALID_ARGUMENT and "state PREEMPTED" in message:
         return "preempted"
-    if code == _DEADLINE_EXCEEDED:  # it waited until it was not valid any more
+    if code == _DEADLINE_EXCEEDED:  # it waited until it expired
         return "stock-out"
     if code == _PERMISSION_DENIED:
         return "denied" if message.startswith("Permission '") else "zone"
@@ -69,12 +69,12 @@ def refusal_of_code(code: int, message: str) -> Refusal:
 
 
 def is_rate_limit(message: str) -> bool:
-    """Of requests, which passes; other quotas are of chips or cores, and last."""
+    """Whether a quota is of requests, which is transient; quotas of chips or cores last."""
     return any(sign in message.lower() for sign in _RATE)
 
 
 def with_advice(message: str) -> str:
-    """With the fix, where Google's words do not name it."""
+    """The message with the fix, where Google does not name it."""
     if ADDRESSES not in message:
         return message
     return (
@@ -89,13 +89,13 @@ def _exhausted(message: str) -> Refusal:
     return "quota" if "quota" in message.lower() or ADDRESSES in message else "stock-out"
 
 
-LABEL = "tpulm-run"  # on everything that belongs to a run; the value is the run's name
-UNTIL_LABEL = "tpulm-until"  # when it is to be gone at the latest, in seconds since 1970
+LABEL = "tpulm-run"  # on every resource of a run; its value is the run's name
+UNTIL_LABEL = "tpulm-until"  # when the resource must be gone, in seconds since 1970
 WORKDIR = "tpulm-workdir"  # in a node's metadata: the run's work folder
 
 
 class Refused(Exception):
-    """The cloud will not create something; `kind` says what to make of it."""
+    """The cloud refused to create something."""
 
     def __init__(self, kind: Refusal, message: str):
         super().__init__(message)
@@ -104,7 +104,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A node to be created."""
+    """A node to create."""
 
     name: str
     zone: str
@@ -112,10 +112,10 @@ class Request:
     runtime_version: str
     spot: bool
     queued: bool  # through a queued resource, which waits for capacity
-    valid_seconds: float  # how long such a one may wait
-    service_account: str | None  # None: the project's default one
+    valid_seconds: float  # how long a queued resource may wait
+    service_account: str | None  # None: the project's default account
     labels: Mapping[str, str]
-    metadata: Mapping[str, str]  # "startup-script" among them
+    metadata: Mapping[str, str]  # includes "startup-script"
     network: str | None = None
     subnetwork: str | None = None
     external_addresses: bool = True
@@ -123,24 +123,24 @@ class Request:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """What there is of a name."""
+    """What exists under a name."""
 
-    state: str | None  # of the node, or of its queued resource while there is no node; None: nothing
+    state: str | None  # of the node, or of its queued resource while there is no node; None: neither exists
     labels: Mapping[str, str] = field(default_factory=dict)
     workers: int = 1
-    refused: Refused | None = None  # why its queued resource failed, if it says so
-    created_at: float | None = None  # of the node, in seconds since 1970; it bills from READY, which is later
+    refused: Refused | None = None  # why its queued resource failed, if known
+    created_at: float | None = None  # of the node, in seconds since 1970; billing begins later, with READY
 
 
 @dataclass(frozen=True)
 class Creation:
     pending: bool = False
-    refused: Refused | None = None  # how it ended, if badly
+    refused: Refused | None = None  # why it failed
 
 
 @dataclass(frozen=True)
 class Resource:
-    """Something that may be billing."""
+    """Something that may bill."""
 
     kind: str  # "node" or "queued resource"
     name: str
@@ -148,36 +148,32 @@ class Resource:
     state: str
     labels: Mapping[str, str]
     accelerator: str
-    workdir: str = ""  # of its run, if it says so
+    workdir: str = ""  # of its run, if known
     spot: bool = False
     created_at: float | None = None  # seconds since 1970
 
 
 def deletion_command(name: str, zone: str, project: str, *, queued: bool) -> str:
-    """For whoever has no tpulm at hand."""
+    """For people without tpulm at hand."""
     kind, force = ("queued-resources", " --force") if queued else ("tpu-vm", "")
     return f"gcloud compute tpus {kind} delete {name} --zone={zone} --project={project}{force} --quiet"
 
 
 class Provider(Protocol):
     def create(self, request: Request) -> str:
-        """Ask for a node; the name of the operation, or "" where one of that name is there already. Raises Refused."""
+        """Request a node; the name of the operation, or "" where the node exists already. Raises Refused."""
         ...
 
     def progress(self, operation: str) -> Creation:
-        """Of what `create` began."""
+        """Of an operation that `create` began."""
         ...
 
     def look(self, name: str, zone: str) -> NodeStatus: ...
 
     def delete(self, name: str, zone: str) -> str:
-        """Ask for the end of a node and of its queued resource; why that cannot be now, "" where it can, or there is none."""
+        """Request the deletion of a node and its queued resource; why it is impossible now, or ""."""
         ...
 
     def boot_progress(self, name: str, zone: str) -> str:
-        """How far the boot of a node came, as it says itself; "" where that cannot be found out."""
-        ...
-
-    def resources(self, zone: str) -> Iterable[Resource]:
-        """Every node and queued resource in a zone."""
+        """How far a node's boot came, by its own account; "" where that is not known."""
         ...

@@ -1,4 +1,4 @@
-"""Where to run: cloud.toml, with the options of a command over it. No part of a run's identity."""
+"""Where to run: cloud.toml, with a command's options over it. Not part of a run's identity."""
 
 from __future__ import annotations
 
@@ -18,28 +18,22 @@ from tpulm.config.schema import PositiveFloat, Settings
 from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
 
-FILE = "cloud.toml"  # in the current folder, where no other is named
-WORKER = "tpulm-worker"  # the VMs' account, where no other is named
-SUPERVISOR = "tpulm-supervisor"  # that of a VM that supervises runs
+FILE = "cloud.toml"  # in the current folder, by default
+WORKER = "tpulm-worker"  # the default name of the VMs' account
+SUPERVISOR = "tpulm-supervisor"  # the account of supervisors' VMs
 
 _PROJECT = re.compile(r"([a-z0-9.-]+\.[a-z]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|ai[0-9]+[a-z]|\*)")  # "us-south1-ai1b" is one, too
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|ai[0-9]+[a-z]|\*)")  # "us-south1-ai1b" is valid, too
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 _GOOGLES = re.compile(r"^goog|google")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,255}")
-_PLACES = {  # how else a setting can be given
-    "project": "--project, or GOOGLE_CLOUD_PROJECT",
-    "accelerator": "--accelerator",
-    "bucket": "--bucket",
-    "zones": "--zone",
-}
-_EXAMPLES = {
-    "project": '"my-project"',
-    "accelerator": '"v3-8"',
-    "bucket": '"my-project-tpulm"',
-    "zones": '["us-central1-a"]',
+_EXAMPLES = {  # of a value, and how else it can be given
+    "project": ('"my-project"', "--project, or GOOGLE_CLOUD_PROJECT"),
+    "accelerator": ('"v3-8"', "--accelerator"),
+    "bucket": ('"my-project-tpulm"', "--bucket"),
+    "zones": ('["us-central1-a"]', "--zone"),
 }
 
 
@@ -47,7 +41,7 @@ NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class CloudSettings(Settings):
-    """Empty text and an empty tuple are what nobody has set; `load` says so where it is needed."""
+    """An empty string or tuple is not set; `load` checks what a command needs."""
 
     project: str  # its id, not its number
     accelerator: str = ""  # a TPU type: "v3-8"
@@ -79,7 +73,7 @@ class CloudSettings(Settings):
         if not values.get("service_account") and isinstance(project := values.get("project"), str):
             values["service_account"] = _account(WORKER, project)
         if not values.get("zones") and isinstance(kind := values.get("accelerator"), str) and kind:
-            with contextlib.suppress(ConfigError):  # told of below
+            with contextlib.suppress(ConfigError):  # `_known_type` reports it
                 values["zones"] = accelerators.find(kind).zones
         return values
 
@@ -173,13 +167,13 @@ class CloudSettings(Settings):
 
     @property
     def labelled_buckets(self) -> dict[str, str]:
-        """What each bucket is called among people: {"bucket": "runs", "data bucket": "corpora"}."""
+        """Label -> bucket: {"bucket": "runs", "data bucket": "corpora"}."""
         named = {"bucket": self.bucket, "data bucket": self.data_bucket or ""}
         return {label: name for label, name in named.items() if name and not (label == "data bucket" and name == self.bucket)}
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """Those that Secret Manager keeps."""
+        """Those in Secret Manager."""
         return tuple(dict.fromkeys(secret for secret in self.secrets.values() if not secret.startswith("gs://")))
 
     @property
@@ -234,7 +228,11 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
     if "accelerator" in merged and "zones" in missing:
         missing.remove("zones")
     if missing:
-        raise ConfigError("\n".join(_missing(name, file) for name in missing))
+        said = ((name, *_EXAMPLES.get(name, ("…", f"--{name}"))) for name in missing)
+        where = file or FILE
+        raise ConfigError(
+            "\n".join(f"{name} is not set: write {name} = {value} in {where}, or give {other}" for name, value, other in said)
+        )
     return validated(CloudSettings, merged, "the options" if given and file is not None else origin)
 
 
@@ -250,10 +248,10 @@ def find(path: str | PurePath | None = None) -> PurePath | None:
 
 
 def default_project() -> str:
-    """What the environment says: GOOGLE_CLOUD_PROJECT, else that of the credentials; "" where neither does."""
+    """GOOGLE_CLOUD_PROJECT, else the credentials' project; "" where neither is set."""
     if named := os.environ.get("GOOGLE_CLOUD_PROJECT"):
         return named
-    with contextlib.suppress(Exception), warnings.catch_warnings():  # whoever needs credentials says better what is wrong
+    with contextlib.suppress(Exception), warnings.catch_warnings():  # code that needs credentials reports errors better
         import google.auth
 
         warnings.simplefilter("ignore")
@@ -270,8 +268,3 @@ def _parsed(file: PurePath) -> dict[str, Any]:
         return storage.parse_toml(storage.read_bytes(file).decode("utf-8-sig"))
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from error
-
-
-def _missing(name: str, file: PurePath | None) -> str:
-    where = f"in {file}" if file else f"in {FILE}"
-    return f"{name} is not set: write {name} = {_EXAMPLES.get(name, '…')} {where}, or give {_PLACES.get(name, f'--{name}')}"

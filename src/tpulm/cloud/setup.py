@@ -1,7 +1,7 @@
-"""From an empty project to one that runs can be launched in: what is missing, in order, and making it.
+"""Turns an empty project into one that runs can be launched in: finds the missing steps, in order, and takes them.
 
-Every step can be taken again, so a setup that was killed half-way is run again. Only what is missing is made: a bucket that is
-there keeps its settings, a policy whatever others have granted.
+Every step is idempotent, so an interrupted setup is simply run again. Only what is missing is made: an existing bucket keeps
+its settings, a policy its other bindings.
 """
 
 from __future__ import annotations
@@ -17,40 +17,29 @@ from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import SUPERVISOR, CloudSettings, region_of
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
 
-# Of a supervisor's VM: to delete itself, and to have its requests counted against the project (`quota_project_id`).
+# What a supervisor's VM needs to delete itself, and to have its requests counted against the project (`quota_project_id`).
 SUPERVISION = ("compute.instances.delete", "compute.instances.get", "serviceusage.services.use")
 _UPLOAD_DAYS = 7
 
 
 class _Role(NamedTuple):
-    """Of the project's own."""
+    """A custom role of the project."""
 
     name: str
     title: str
     description: str
     permissions: tuple[str, ...]
-    reason: str
 
 
-_WORKER_ROLE = _Role(
-    "tpulmWorker",
-    "tpulm worker",
-    "Lets a TPU VM of tpulm delete its own TPU",
-    SELF_DELETION,
-    "what a VM needs to delete its TPU; roles/tpu.admin could also create some",
-)
+_WORKER_ROLE = _Role("tpulmWorker", "tpulm worker", "Lets a TPU VM of tpulm delete its own TPU", SELF_DELETION)
 _SUPERVISOR_ROLE = _Role(
-    "tpulmSupervisor",
-    "tpulm supervisor",
-    "Lets a VM that supervises runs of tpulm delete itself",
-    SUPERVISION,
-    "what a supervisor needs to delete its own VM",
+    "tpulmSupervisor", "tpulm supervisor", "Lets a VM that supervises runs of tpulm delete itself", SUPERVISION
 )
 
 
 class _Grant(NamedTuple):
     place: policies.Place
-    permissions: tuple[str, ...]  # which the account must have there, by this role or another
+    permissions: tuple[str, ...]  # which the account must have there, through this role or another
     role: str
 
 
@@ -62,7 +51,7 @@ class Step:
 
 
 def steps(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[Step]:
-    """What is missing, found by looking. Raises CloudRefused for what cannot be mended from here, such as billing."""
+    """The steps that are missing. Raises CloudRefused for what setup cannot fix, such as billing."""
     project = Project(settings, rest)
     try:
         _ = project.identity
@@ -81,7 +70,7 @@ def steps(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[St
 
 
 def apply(found: Iterable[Step], *, tell: Callable[[Step], None] = lambda step: None) -> None:
-    """Take the steps in their order. Raises CloudRefused, naming the permission that is missing; TpulmError for what passes."""
+    """Take the steps in order. Raises CloudRefused with the missing permission; TpulmError for transient errors."""
     for step in found:
         tell(step)
         try:
@@ -91,7 +80,7 @@ def apply(found: Iterable[Step], *, tell: Callable[[Step], None] = lambda step: 
 
 
 def refusal(doing: str, error: GoogleError) -> TpulmError:
-    """What a command ends with: CloudRefused where trying again is of no use."""
+    """What a command ends with: CloudRefused where trying again is useless."""
     if error.refused:
         lacking = error.permission or "a permission that Google does not name"
         return CloudRefused(
@@ -108,7 +97,7 @@ def _billing(project: Project) -> Finding:
     except GoogleError as error:
         if not error.refused:
             raise
-        return Finding(None, str(error))  # turning on the APIs fails, in Google's words, where there is none
+        return Finding(None, str(error))  # without billing, enabling the APIs fails with Google's own message
 
 
 def _enabling(project: Project, off: list[str]) -> Step:
@@ -118,7 +107,7 @@ def _enabling(project: Project, off: list[str]) -> Step:
 
 
 def _unless_there(act: Callable[[], object]) -> bool:
-    """Make something; False where it is there already."""
+    """Create something; False where it exists already."""
     try:
         act()
     except GoogleError as error:
@@ -148,7 +137,7 @@ def _making_buckets(project: Project) -> Iterator[Step]:
 
 
 def _make_bucket(project: Project, bucket: str, region: str) -> None:
-    """Without versions and soft delete, lest every deleted checkpoint is billed for another week."""
+    """Without versioning and soft delete, which would bill every deleted checkpoint for another week."""
     body = {
         "name": bucket,
         "location": region.upper(),
@@ -158,7 +147,7 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         "lifecycle": {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}]},
     }
     if not _unless_there(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
-        _has_bucket(project, bucket)  # ours by an earlier attempt, or somebody else's
+        _has_bucket(project, bucket)  # ours from an earlier attempt, or somebody else's
 
 
 def _has_bucket(project: Project, bucket: str) -> bool:
@@ -179,7 +168,7 @@ def _has_bucket(project: Project, bucket: str) -> bool:
 
 
 def _worker(project: Project) -> Iterator[Step]:
-    """The account of the TPU VMs. One of another project is used, never made; and may be hidden."""
+    """The account of the TPU VMs. One of another project is used but never created, and may be hidden."""
     settings, rest = project.settings, project.rest
     email = settings.service_account
     foreign = not policies.account_path(email).startswith(f"v1/projects/{project.id}/")
@@ -188,7 +177,7 @@ def _worker(project: Project) -> Iterator[Step]:
     except GoogleError as error:
         if not (foreign and error.refused):
             raise
-        there = True  # what may not be seen may be granted something all the same
+        there = True  # roles can be granted to an account that may not be seen
     if not there and foreign:
         raise CloudRefused(f"there is no account {email}: correct service_account in cloud.toml, or make it in its own project")
     if not there:
@@ -200,7 +189,7 @@ def _worker(project: Project) -> Iterator[Step]:
 
 
 def _supervisor(project: Project) -> Iterator[Step]:
-    """The account of supervisors' VMs: it creates and deletes TPUs, and its own VM."""
+    """The account of supervisors' VMs: it creates and deletes TPUs, and deletes its own VM."""
     settings, rest = project.settings, project.rest
     email = settings.supervisor_account
     if not _has_account(project, email):
@@ -234,33 +223,28 @@ def _account(project: Project, email: str, title: str, description: str) -> Step
 
 
 def _granting(project: Project, email: str, role: _Role, grants: Iterable[_Grant]) -> Iterator[Step]:
-    """The role of the project's own, and what else the account lacks."""
+    """The project's custom role, and whatever else the account lacks."""
     member, of = f"serviceAccount:{email}", policies.project(project.rest)
-    of_project = _may(project, of, member)
+
+    def permitted(place: policies.Place) -> frozenset[str]:
+        return project.roles.of(policies.roles_of(place.read(), member))
+
+    of_project = _if_there(partial(permitted, of))
     path = f"projects/{project.id}/roles/{role.name}"
     if not of_project.issuperset(role.permissions):
-        if not _permits(project, path).issuperset(role.permissions):
-            detail = f"{', '.join(role.permissions)}: {role.reason}"
+        if not _if_there(partial(project.roles.permissions, path)).issuperset(role.permissions):
+            detail = f"{role.description}: {', '.join(role.permissions)}"
             yield Step(f"make the role {role.name}", detail, partial(_make_role, project, role, path))
         yield _grant(of, path, member)
     for place, permissions, name in grants:
-        if not (of_project | _may(project, place, member)).issuperset(permissions):
+        if not (of_project | _if_there(partial(permitted, place))).issuperset(permissions):
             yield _grant(place, name, member)
 
 
-def _may(project: Project, place: policies.Place, member: str) -> frozenset[str]:
-    """What the place itself permits an account; nothing where it is not there yet."""
+def _if_there(permissions: Callable[[], frozenset[str]]) -> frozenset[str]:
+    """None of what does not exist yet."""
     try:
-        return project.roles.of(policies.roles_of(place.read(), member))
-    except GoogleError as error:
-        if error.missing or error.is_off:
-            return frozenset()
-        raise
-
-
-def _permits(project: Project, role: str) -> frozenset[str]:
-    try:
-        return project.roles.permissions(role)
+        return permissions()
     except GoogleError as error:
         if error.missing or error.is_off:
             return frozenset()
@@ -281,7 +265,7 @@ def _grant(place: policies.Place, role: str, member: str) -> Step:
 
     shown = role.rpartition("/")[2] if role.startswith("projects/") else role
     whose = "the supervisor" if member.startswith(f"serviceAccount:{SUPERVISOR}@") else "the VMs"
-    return Step(f"grant {whose} {shown} on {place.name}", "beside whatever others have there", act)
+    return Step(f"grant {whose} {shown} on {place.name}", "next to the bindings that are there", act)
 
 
 def _make_role(project: Project, role: _Role, path: str) -> None:
@@ -291,7 +275,7 @@ def _make_role(project: Project, role: _Role, path: str) -> None:
     if _unless_there(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", {"roleId": role.name, "role": body})):
         return
     found = rest.get("iam", f"v1/{path}")
-    if found.get("deleted"):  # which can be taken back for a week, and keeps the name
+    if found.get("deleted"):  # it can be undeleted for a week, and keeps its name until then
         rest.post("iam", f"v1/{path}:undelete", {})
     changed = {"includedPermissions": sorted({*found.get("includedPermissions", ()), *permissions})}
     rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})

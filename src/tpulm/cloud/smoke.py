@@ -1,6 +1,6 @@
-"""The smallest TPU VM that can be had, to see in a real project whether Google answers as this package takes it to.
+"""A smoke test in a real project: does Google answer a very small TPU VM's life as this package assumes?
 
-Nobody has run this against Google yet: each line is an assumption, and what a project answers instead is worth a bug report.
+Nobody has run this against Google yet: each line is an assumption, and any other answer is worth a bug report.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tpulm.runtime import interrupt
 LONGEST_SECONDS = 1800.0  # of one VM
 LEAST_SECONDS = 600.0  # that the budget must buy
 _VMS = 2  # that share the budget: the queued resource may become a second one
-_VM_SECONDS = 60  # of the e2-micro; Compute Engine wants 30 at least
-_QUEUED_SECONDS = 300.0  # that a queued resource is looked at
+_VM_SECONDS = 60  # of the e2-micro; Compute Engine's minimum is 30
+_QUEUED_SECONDS = 300.0  # that a queued resource is watched
 _GONE_SECONDS = 600.0  # that a deletion may take
-_APPEAR_SECONDS = 90.0  # from a request until what cannot be seen is not there: a get right after a create may answer 404
+_APPEAR_SECONDS = 90.0  # after which a node that cannot be seen is gone: a get right after a create may answer 404
 
 _GROUP = "[0-9a-f]{1,4}"  # of an IPv6 address
 _GROUPS = rf"{_GROUP}(?::{_GROUP})*"
-_HIDDEN = (  # from a transcript, besides names that are known
+_HIDDEN = (  # in a transcript, besides known names
     (re.compile(r"\b[a-z][0-9a-f]{15,16}-tp\b"), "TENANT-tp"),
     (re.compile(r"\bt1v-n-[0-9a-f]+-w-"), "t1v-n-X-w-"),
     (re.compile(r"\[EID: 0x[0-9a-f]+\]"), "[EID: …]"),
@@ -51,7 +51,7 @@ _HIDDEN = (  # from a transcript, besides names that are known
 
 @dataclass(frozen=True)
 class Line:
-    """One assumption. `ok` None: it could not be seen this time."""
+    """One assumption. `ok` None: it could not be checked."""
 
     what: str
     ok: bool | None
@@ -60,7 +60,7 @@ class Line:
 
 @dataclass
 class _Asked:
-    """What may be there, and bill."""
+    """A request whose node may exist, and bill."""
 
     at: float
     dollars_per_hour: float
@@ -69,7 +69,7 @@ class _Asked:
 
 @dataclass
 class Smoke:
-    """`tell` gets the lines as they come; whatever happens, what was made is deleted, and named where it cannot be."""
+    """`tell` gets the lines as they come. Whatever happens, everything created is deleted, or named where that fails."""
 
     settings: CloudSettings  # with a budget and an accelerator
     api: TpuApi
@@ -127,7 +127,7 @@ class Smoke:
             )
 
     def _seconds(self, vms: int) -> float:
-        """That each of so many VMs may live on what is left of the budget."""
+        """How long each of so many VMs may live on the rest of the budget."""
         left, price = (self.settings.budget or 0.0) - self.spent, max(self._prices.values())
         return min(LONGEST_SECONDS, left / vms / price * 3600) if price else LONGEST_SECONDS
 
@@ -141,7 +141,7 @@ class Smoke:
         return Line("quota", check.ok is True, check.found)
 
     def _refusal(self, staged: str) -> Line:
-        """Of a zone that does not have the type: nothing should be created."""
+        """By a zone that does not have the type: nothing should be created."""
         kind = self.settings.accelerator
         other = next((zone for zone in self.api.zones() if kind not in self.api.types(zone)), None)
         if other is None:
@@ -149,17 +149,15 @@ class Smoke:
         try:
             self._ask(self._request(other, LEAST_SECONDS, staged))
         except Refused as refused:
-            named = "could not be found in the zonal accelerator configurations" in str(refused) or "not supported" in str(
-                refused
-            )
-            return Line("refusal of a zone", refused.kind == "zone" and named, str(refused))
+            named = ("could not be found in the zonal accelerator configurations", "not supported")
+            return Line("refusal of a zone", refused.kind == "zone" and any(one in str(refused) for one in named), str(refused))
         self._delete()
         return Line("refusal of a zone", False, f"{other} does not list a {kind}, and took the request")
 
     # -- the VM ---------------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Request) -> str:
-        """The name of the operation. It may be there even when it is refused: an answer that was lost is asked for again."""
+        """The name of the operation. A refused node may exist, too: the request is repeated when its answer is lost."""
         interrupt.check("what was created is deleted")
         price = self._prices.get(request.zone, max(self._prices.values()))
         asked = self._asked[request.name, request.zone] = _Asked(self.clock(), price, request.queued)
@@ -206,16 +204,14 @@ class Smoke:
     def _of_vm(self, request: Request) -> Iterator[Line]:
         begun = self.clock()
         ends = begun + request.valid_seconds
-        facts, attempt = self.workdir / "smoke" / "facts.json", self.workdir / "cloud" / "attempts" / "0"
+        facts, log = self.workdir / "smoke" / "facts.json", self.workdir / "cloud" / "attempts" / "0" / "log-0.txt"
         self.progress.start("the VM boots")
         told = ""
         while storage.info(facts) is None and self.clock() < ends and self._look(request.zone) is not None:
             self._pause()
         if storage.info(facts) is None:
-            how_far = self.api.boot_progress(request.name, request.zone)
-            yield Line(
-                "boot", False, f"nothing of the VM in the bucket after {duration(self.clock() - begun)}; it told '{how_far}'"
-            )
+            said = f"nothing of the VM in the bucket after {duration(self.clock() - begun)}"
+            yield Line("boot", False, f"{said}; it told '{self.api.boot_progress(request.name, request.zone)}'")
             return
         yield Line("boot", True, f"its facts were in the bucket {duration(self.clock() - begun)} after it was created")
         until = self.clock() + 60
@@ -226,7 +222,6 @@ class Smoke:
         found = storage.parse_json(storage.read_bytes(facts))
         self.facts.update(found)
         yield from of_metadata(found.get("metadata") or {}, request, self.settings.project)
-        log = attempt / "log-0.txt"
         said = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
         yield Line("log", "this line came from the VM" in said, f"{log.name} in the bucket" if said else "no log in the bucket")
         self.progress.start("the VM deletes itself")
@@ -235,19 +230,16 @@ class Smoke:
         while (state := self._look(request.zone)) is not None and self.clock() < until:
             self._pause()
         took = duration(self.clock() - asked)
-        yield Line(
-            "self-deletion",
-            state is None,
-            f"the node was gone {took} later" if state is None else f"it is {state} after {took}",
-        )
+        said = f"the node was gone {took} later" if state is None else f"it is {state} after {took}"
+        yield Line("self-deletion", state is None, said)
 
     def _queued(self, like: Request) -> Line:
-        """A queued resource that is deleted while it is PROVISIONING: whether Google refuses that, nobody has published."""
+        """Delete a queued resource while it is PROVISIONING: nobody has published whether Google refuses that."""
         what, seconds = "deleting in PROVISIONING", self._seconds(1)
         if seconds < _QUEUED_SECONDS:
             return Line(what, None, f"the rest of the budget buys {duration(seconds)} only")
         name, ends = f"{self.name}-q", str(round(self.clock() + seconds))
-        # With all that a VM needs to delete itself, should it come to be when nobody looks any more.
+        # With all that a VM needs to delete itself, should one come up when nobody looks any more.
         metadata = {**like.metadata, "tpulm-node": name, "tpulm-valid-until": ends}
         labels = {**like.labels, UNTIL_LABEL: ends}
         request = replace(like, name=name, queued=True, valid_seconds=seconds, labels=labels, metadata=metadata)
@@ -273,7 +265,7 @@ class Smoke:
         return Line(what, None, f"it was not seen in PROVISIONING, but {state or 'nowhere'}")
 
     def _compute_vm(self, zone: str) -> Line:
-        """An e2-micro without any rights that nobody deletes but Compute Engine."""
+        """An e2-micro without permissions, which only Compute Engine deletes."""
         what, name, compute = "maxRunDuration", f"{self.name}-vm", ComputeApi(self.settings.project, self.rest)
         asked = small_vm(name, zone, self.settings, seconds=_VM_SECONDS) | {"labels": {LABEL: self.name}}
         self.progress.start(f"Compute Engine deletes an {MACHINE_TYPE} after {_VM_SECONDS} s")
@@ -292,18 +284,14 @@ class Smoke:
         finally:
             with contextlib.suppress(TpulmError):
                 compute.delete(name, zone)
-        took = duration(self.clock() - begun)
         told = "its end was told" if ends else "its end was not told"
-        return Line(
-            what,
-            found is None and ends is not None,
-            f"{told}, and it was {'gone' if found is None else 'still there'} {took} after the request",
-        )
+        state = f"{'gone' if found is None else 'still there'} {duration(self.clock() - begun)} after the request"
+        return Line(what, found is None and ends is not None, f"{told}, and it was {state}")
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
     def _delete(self) -> None:
-        """All that was asked for, until it is gone. Raises Unavailable where it stays."""
+        """Delete all that was requested, and wait until it is gone. Raises Unavailable where it stays."""
         until = self.clock() + _GONE_SECONDS
         while self._asked:
             for (name, zone), asked in list(self._asked.items()):
@@ -320,7 +308,7 @@ class Smoke:
                 self.wait(self.pause_seconds)
 
     def _clean(self) -> None:
-        """Everything goes, or is named: what is in the bucket last, since a VM that is left deletes itself by it."""
+        """Delete everything, or name it; the bucket's folder last, since a VM that is left needs it to delete itself."""
         removed = False
         try:
             self.progress.start("deleting what is left")
@@ -359,7 +347,7 @@ class Smoke:
 
 
 def of_metadata(found: Mapping[str, str | None], request: Request, project: str) -> Iterator[Line]:
-    """What the metadata server said, against emulator/recorded/metadata.json."""
+    """The metadata server's answers, compared with cloud_emulator/recorded/metadata.json."""
     own = {key: found.get(f"instance/attributes/{key}") for key in ("tpulm-project", "tpulm-zone", "tpulm-node")}
     yield Line("metadata: our own", own == {key: request.metadata[key] for key in own}, _spoken(own))
     env = dict(re.findall(r"^(\w+): '(.*)'$", found.get("instance/attributes/tpu-env") or "", re.MULTILINE))
@@ -380,7 +368,7 @@ def of_metadata(found: Mapping[str, str | None], request: Request, project: str)
 
 
 def transcript(lines: list[Line], smoke: Smoke, *, about: str) -> str:
-    """For a bug report: the lines and what the VM said, without the names of anything or anybody."""
+    """For a bug report: the lines and the VM's facts, without anybody's names."""
     marks = {True: "ok", False: "NO", None: "?"}
     text = "\n".join(f"{marks[line.ok]:2}  {line.what}: {line.found}" for line in lines)
     facts = json.dumps(smoke.facts, indent=1) if smoke.facts else "nothing"
@@ -400,7 +388,7 @@ def transcript(lines: list[Line], smoke: Smoke, *, about: str) -> str:
 
 
 def hidden(text: str, known: Mapping[str, str]) -> str:
-    """Without ids; `known` are names and what stands for them."""
+    """The text without ids; `known` maps names to their placeholders."""
     for name in sorted(filter(None, known), key=len, reverse=True):
         text = re.sub(rf"((?<![a-z0-9])|(?<=\\n)){re.escape(name)}(?![a-z0-9])", known[name], text)
     for pattern, mark in _HIDDEN:

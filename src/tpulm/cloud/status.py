@@ -1,4 +1,4 @@
-"""How a run in the cloud stands, what it costs and what it prints: from the bucket, and from the API where that answers."""
+"""A run's status, cost and logs: from the bucket, and from the API where it answers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tpulm.errors import ConfigError, StorageError, TpulmError
 @dataclass(frozen=True)
 class RunStatus:
     job: Job
-    supervisor: str | None  # the process that holds the lease; None: nobody
-    node: NodeStatus | None  # as the API sees it; None: there is none to look for, or `unseen` says why not
+    supervisor: str | None  # the process that holds the lease, if any
+    node: NodeStatus | None  # as the API sees it; None: the job has none, or `unseen` says why it is not known
     unseen: str
     heartbeats: tuple[Heartbeat, ...]  # of the newest attempt
     newest_step: int  # of a committed checkpoint
-    steps: int | None  # in all; None: not known
+    steps: int | None  # in total; None: not known
     budget: float | None  # dollars
-    prices: dict[str, Price] | None  # of the launch, by zone; None: not written down
+    prices: dict[str, Price] | None  # of the launch, by zone; None: not recorded
     speed: Speed | None
 
     @property
@@ -38,7 +38,7 @@ class RunStatus:
 
     @property
     def step(self) -> int:
-        """Where training is: at the newest record of the attempt that runs, else at the checkpoint from which it goes on."""
+        """The newest step recorded by the running attempt, else that of the checkpoint from which training continues."""
         node, speed = self.job.node, self.speed
         runs = node is not None and speed is not None and speed.at > node.intended_at
         return max(self.newest_step, speed.step) if runs and speed is not None else self.newest_step
@@ -51,7 +51,7 @@ class RunStatus:
         return max(0, self.steps - self.step) * self.speed.seconds_per_step
 
 
-_RECENT = 50  # records of training from which the speed is told
+_RECENT = 50  # training records from which the speed is computed
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Speed:
 
 
 def speed_of(records: Iterable[tuple[int, Mapping[str, float]]]) -> Speed | None:
-    """From the newest records of training, (step, values), as the median of the times between them, whatever the pauses are."""
+    """From the newest training records, (step, values): the median time between them, which ignores pauses."""
     recent = [(step, values) for step, values in records if "time" in values][-_RECENT:]
     times = [
         (after["time"] - before["time"]) / (last - first)
@@ -78,12 +78,12 @@ def speed_of(records: Iterable[tuple[int, Mapping[str, float]]]) -> Speed | None
 
 
 def project_of(workdir: PurePath, project: str | None) -> str:
-    """That of the launch, else the one named, else the environment's; "" where nobody knows.
+    """The launch's, else the given one, else the environment's; "" where none is known.
 
-    Raises ConfigError where the one named is another than that of the launch: what is there would not be seen.
+    Raises ConfigError where the given one is not the launch's: the run's resources would not be seen.
     """
     control, recorded = Control(workdir), ""
-    with contextlib.suppress(StorageError):  # of a job that is damaged
+    with contextlib.suppress(StorageError):  # a damaged job
         found = control.read()
         recorded = found[0].project if found else ""
     recorded = recorded or str(control.launched_with().get("project") or "")
@@ -93,7 +93,7 @@ def project_of(workdir: PurePath, project: str | None) -> str:
 
 
 def total_steps(workdir: PurePath) -> int | None:
-    """What the run file of the workers says."""
+    """According to the workers' run file."""
     try:
         return int(storage.parse_json(storage.read_bytes(Control(workdir).run_file))["train"]["steps"])
     except (TpulmError, ValueError, KeyError, TypeError, OverflowError):
@@ -101,7 +101,7 @@ def total_steps(workdir: PurePath) -> int | None:
 
 
 def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | None = None) -> RunStatus:
-    """Raises StorageError where the work folder has no job. A cloud that does not answer is told in `unseen`."""
+    """Raises ConfigError where the work folder has no job. `unseen` says why the cloud does not answer."""
     control = Control(workdir)
     job = control.job()
     node, unseen = None, ""
@@ -128,20 +128,20 @@ def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | Non
 
 @dataclass(frozen=True)
 class Spent:
-    """On one attempt, until it ended or until now."""
+    """The cost of one attempt, until it ended or until now."""
 
     attempt: int
     node: str
     zone: str
     ending: str  # "" while it runs
-    hours: float  # that are billed
+    hours: float  # billed
     steps: int
     dollars: float | None  # None: no price is known in that zone
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Of a work folder."""
+    """The storage cost of a work folder."""
 
     objects: int
     bytes: int
@@ -153,12 +153,12 @@ class Stored:
 
 @dataclass(frozen=True)
 class Cost:
-    dollars: float  # so far, of TPUs; at least, where some price is not known
-    at_least: bool
-    hours: float  # that were billed
+    dollars: float  # so far, of TPUs
+    at_least: bool  # some price is not known
+    hours: float  # billed so far
     dollars_per_hour: float | None  # while a node runs; None: not known
-    prices: tuple[Price, ...]  # by which it was launched, those of the zones that it was in
-    runs: bool  # one does now
+    prices: tuple[Price, ...]  # of the launch, in the zones that it was in
+    runs: bool  # whether a TPU bills now
     attempts: tuple[Spent, ...]
     stored: Stored
     hours_left: float | None  # of TPU, to the last step; None: not known
@@ -166,7 +166,7 @@ class Cost:
 
 
 def spent(job: Job, *, now: float, newest_step: int, prices: Mapping[str, Price] | None = None) -> tuple[Spent, ...]:
-    """On each attempt, the one that runs being last."""
+    """For each attempt; the running one is last."""
     unknown = _unknown(job, prices)
     done = []
     for item in job.attempts:
@@ -211,12 +211,12 @@ def cost_of(status: RunStatus, workdir: PurePath, *, now: float) -> Cost:
 
 
 def _unknown(job: Job, prices: Mapping[str, Price] | None) -> set[str]:
-    """Zones of the launch without a price."""
+    """The launch's zones without a price."""
     return set() if prices is None else set(job.zones) - set(prices)
 
 
 def stored(workdir: PurePath, region: str) -> Stored:
-    """What lies in a work folder, in a bucket of this region."""
+    """The size and cost of a work folder in a bucket of this region."""
     files = storage.walk(workdir)
     size = sum(file.size for file in files.values())
     prices = table()["storage"]
@@ -226,11 +226,11 @@ def stored(workdir: PurePath, region: str) -> Stored:
     )
 
 
-# -- logs: their agents upload the last few megabytes again and again --------------------------------------------------
+# -- logs: agents upload the last few megabytes again and again ---------------------------------------------------------
 
 _ANCHOR_BYTES = 64
 _TRIES = 1000
-_SILENT_SECONDS = 60.0  # without a line, before that is told
+_SILENT_SECONDS = 60.0  # without a line, until that is reported
 _UNREADABLE = b"\xef\xbf\xbd"  # half a letter, at the end of an upload; the next one has it whole
 
 
@@ -239,7 +239,7 @@ def log_path(control: Control, attempt: int, worker: int) -> PurePath:
 
 
 def following(before: bytes, now: bytes) -> bytes | None:
-    """What of `now` comes after `before`, of the same log later; None where the two do not overlap."""
+    """What `now`, a later reading of the same log, adds to `before`; None where the two do not overlap."""
     if now.startswith(before):
         return now[len(before) :]
     begin = now.find(b"\n") + 1  # the first line may be cut
@@ -257,10 +257,9 @@ def following(before: bytes, now: bytes) -> bytes | None:
 
 @dataclass
 class Tail:
-    """One log, as it grows. `gaps` counts where something was lost between two readings."""
+    """A log as it grows."""
 
     path: PurePath
-    gaps: int = 0
     _seen: bytes = b""
     _version: tuple[int, int] | None = field(default=None)
 
@@ -272,14 +271,11 @@ class Tail:
         content = storage.read_bytes(self.path).removesuffix(_UNREADABLE)
         new = following(self._seen, content)
         self._version, self._seen = (found.size, found.modified_ns), content
-        if new is None:
-            self.gaps += 1
-            return content, True
-        return new, False
+        return (content, True) if new is None else (new, False)
 
 
 def attempt_of(job: Job, number: int | None) -> int:
-    """The attempt that is meant, by default the newest. Raises StorageError for one that there is not."""
+    """The attempt of this number, by default the newest. Raises StorageError where it does not exist."""
     if job.attempt == 0:
         raise StorageError("no attempt has begun yet: there is no log" + (f" ({job.message})" if job.message else ""))
     if number is not None and not 1 <= number <= job.attempt:
@@ -297,7 +293,7 @@ def follow(
     pause_seconds: float = 5.0,
     wait: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Print what is new until the run, or the one attempt that is named, is over; how often something was lost."""
+    """Print a log until the run, or the given attempt, is over; returns how often a part of it was lost."""
     job = control.job()
     number, gaps = max(job.current, 1) if attempt is None else attempt_of(job, attempt), 0
     tail: Tail | None = None

@@ -1,7 +1,7 @@
 """The loop that keeps a run alive: look, decide, act, record; one action at a time.
 
-It may be killed between any two lines and started again, here or on another machine: what is billing is in the job before it is
-created. Two at once are kept apart by a lease on W/cloud, and by the job's version should the lease be lost.
+It may be killed at any line and started again, here or on another machine: a resource is in the job before it is created. A
+lease on W/cloud excludes a second supervisor; should the lease be lost, the job's version does.
 """
 
 from __future__ import annotations
@@ -16,24 +16,18 @@ from tpulm.cloud import job as jobs
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import (
     Action,
-    Adopt,
-    AskToStop,
-    Close,
     Create,
     Delete,
     Finished,
     GiveUp,
-    MarkForDeletion,
-    Note,
     OfSpare,
     Pace,
     Policy,
-    Promote,
     RecordAttempt,
-    RecordEnd,
     Seen,
     Wait,
     decide,
+    in_words,
     recorded,
     refused,
 )
@@ -60,18 +54,18 @@ class Supervisor:
     _told: list[str] = field(default_factory=list)  # the last line, if any
 
     def run(self) -> Job:
-        """Until the run is over, or this process is asked to stop, which leaves the run as it is (Stopped).
+        """Supervise until the run is over, or this process is asked to stop, which leaves the run as it is (Stopped).
 
-        A cloud that does not answer is waited for, and so is, for `login_patience`, one that does not know the login any more.
-        Raises CloudRefused and StorageError for what waiting does not mend, and TpulmError for what cannot be deleted.
+        Waits for a cloud that does not answer, and for `login_patience` for one that no longer accepts the login. Raises
+        CloudRefused and StorageError for what waiting cannot fix, and TpulmError for a node that cannot be deleted.
         """
         refused_since: float | None = None
-        worked = False  # the cloud was asked for a node of the run, and answered
+        worked = False  # the cloud has answered a request about a node of the run
         with self._held():
             while True:
                 try:
                     job, action = self.step()
-                except Unavailable as error:  # for minutes, so that whoever watches may want to know
+                except Unavailable as error:  # after minutes of retries
                     self._say(f"{error} (it is tried on; the run itself does not need this process)")
                     action = Wait("an answer")
                 except (CloudRefused, StorageRefused) as error:
@@ -120,11 +114,11 @@ class Supervisor:
         return changed, action
 
     def look(self, job: Job, now: float) -> Seen:
-        """What is to be seen of a job."""
+        """The state of a job's nodes and of its run."""
         spare = {node.name: self._look(job, node, now) for node in job.spare}
         if job.node is None:
             return Seen(newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
-        seen = self._look(job, job.node, now)  # an outcome before what it leads to, or an end would come without a result
+        seen = self._look(job, job.node, now)  # before the result: an outcome must not be seen without the result it leads to
         return replace(seen, newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
 
     def _look(self, job: Job, node: Node, now: float) -> Seen:
@@ -154,7 +148,7 @@ class Supervisor:
         )
 
     def _pace(self, attempt: int, now: float) -> Pace:
-        """By the heartbeats of one worker: all make the same steps. Measured by one clock, as silence is."""
+        """From one worker's heartbeats, since all make the same steps. Measured by this machine's clock, as silence is."""
         beat = self.control.beat(attempt, min(self.control.heard(attempt), default=0))
         if beat is None or (beat.state, beat.stage) != ("training", "train"):  # in other stages it makes no steps
             self._steps.pop(attempt, None)
@@ -166,7 +160,7 @@ class Supervisor:
         return Pace(beat.step, now - known.since, known.seconds_per_step)
 
     def _silence(self, attempt: int, now: float) -> tuple[float, ...]:
-        """Of each worker that was heard: since its newest heartbeat was first seen here. VMs may have other clocks."""
+        """For each worker that was heard: since its newest heartbeat was first seen here. VMs' clocks may differ."""
         found = []
         for worker, version in self.control.heard(attempt).items():
             known, since = self._heard.get((attempt, worker), (None, now))
@@ -199,7 +193,7 @@ class Supervisor:
         return jobs.with_node(recorded(job, action, seen, now), operation=operation)
 
     def _delete(self, job: Job, seen: Seen, now: float) -> None:
-        """All that is given up and there. What cannot be deleted now is tried again with the next look."""
+        """Delete every existing node that is given up. What cannot be deleted now is tried again with the next look."""
         for node in job.nodes:
             its = seen if node is job.node else seen.spare[node.name]
             if node.ending is not None and its.state not in (None, "DELETING") and not its.foreign:
@@ -246,7 +240,7 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Of an attempt, since it is watched from here."""
+    """An attempt's progress since it has been watched from here."""
 
     first: int | None
     begun: float
@@ -255,46 +249,13 @@ class _Steps:
 
     @property
     def seconds_per_step(self) -> float:
-        """0.0: it has made none."""
+        """0.0: it has not made any."""
         made = (self.newest or 0) - (self.first or 0)
         return (self.since - self.begun) / made if made > 0 else 0.0
 
 
 def left(job: Job) -> str:
-    """The commands that end what may be left of a run, whoever runs them."""
+    """The gcloud commands that delete what may be left of a run."""
     project = job.project or "PROJECT"
     commands = [f"    {deletion_command(node.name, node.zone, project, queued=job.queued)}" for node in job.nodes]
     return "This ends it without tpulm:\n" + "\n".join(commands)
-
-
-def in_words(job: Job, action: Action) -> str:
-    """An action, for people."""
-    node = job.node
-    match action:
-        case Wait(why):
-            return why
-        case OfSpare(name, same):
-            return in_words(jobs.of_spare(job, name), same)
-        case Promote(name):
-            return f"{name} takes over"
-        case Create() if node is not None:
-            how = "queueing for" if job.queued else "creating"
-            return f"{how} {node.name}, a {'spot ' * job.spot}{job.accelerator}, in {node.zone}"
-        case Adopt() if node is not None:
-            return f"{node.name} in {node.zone} is there already: taken over"
-        case Note(state) if node is not None:
-            return f"{node.name} is {state}"
-        case AskToStop("done"):
-            return "the run is complete; its trainer ends"
-        case AskToStop(because):
-            return f"asking the trainer to save and stop ({because})"
-        case MarkForDeletion(_, detail):
-            return detail
-        case Delete():
-            return f"deleting {' and '.join(node.name for node in job.nodes if node.ending is not None)}"
-        case RecordEnd() if node is not None:
-            return f"{node.name} is gone"
-        case Close(status, message):
-            return f"{status}: {message}"
-        case _:
-            return ""

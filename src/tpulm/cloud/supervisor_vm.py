@@ -1,11 +1,11 @@
-"""A supervisor that outlives the laptop: `tpulm cloud attach` on the smallest VM there is, kept running by vm/supervise.py.
+"""A supervisor that outlives the laptop: `tpulm cloud attach` on a very small VM, kept running by vm/supervise.py.
 
-W/cloud/supervisor/vm.json     which VM, written before it is asked for
-W/cloud/supervisor/beat.json   its newest sign of life: {"time", "state", "process"}
-W/cloud/supervisor/log.txt     what it has said
+W/cloud/supervisor/vm.json     which VM, written before it is requested
+W/cloud/supervisor/beat.json   its newest heartbeat: {"time", "state", "process"}
+W/cloud/supervisor/log.txt     what it has printed
 
-It ends in three ways: by itself when the run is over, by `stop`, `down` and `audit`, and by Compute Engine when its
-maxRunDuration is over, whoever is alive then. Two supervisors are kept apart by the lease on W/cloud alone, as everywhere.
+The VM is deleted in three ways: by itself when the run is over, by `stop`, `down` and `audit`, and by Compute Engine when its
+maxRunDuration is over, whatever else works then. As everywhere, the lease on W/cloud excludes a second supervisor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from tpulm import storage
 from tpulm.cloud import bundle, doctor, policies, prices
-from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, Instance, small_vm
+from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, small_vm
 from tpulm.cloud.control import Control, read_object
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job
@@ -33,7 +33,7 @@ from tpulm.storage.lease import LEASE
 
 _LONGEST_SECONDS = 30 * 86_400  # without a deadline; Compute Engine allows 120 days
 _AFTER_DEADLINE_SECONDS = 3600  # for deleting what is left
-_BEGINS_SECONDS = 900.0  # from its creation until it supervises, at the most
+_BEGINS_SECONDS = 900.0  # from its creation until it supervises, at most
 _LOOK_SECONDS = 30.0
 INSERTING = ("compute.instances.create", "compute.instances.get", "compute.instances.list", "compute.instances.delete")
 
@@ -42,7 +42,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Vm:
-    """As written in the bucket."""
+    """A supervisor's VM as recorded in the bucket."""
 
     name: str
     zone: str
@@ -57,7 +57,7 @@ class Vm:
 
 @dataclass(frozen=True)
 class Watch:
-    """What a VM does for a run. `state` None: it is gone, or `unseen` says why that is not known."""
+    """What a run's VM does. `state` None: it is gone, or `unseen` says why that is not known."""
 
     vm: Vm
     state: str | None
@@ -72,13 +72,8 @@ class Watch:
         return self.state is not None and not self.holds_lease and time.time() - self.vm.created_at < _BEGINS_SECONDS
 
     @property
-    def is_of_use(self) -> bool:
-        """Whether the run is, or soon will be, supervised by it."""
-        return self.holds_lease or self.is_beginning
-
-    @property
     def hours(self) -> float:
-        """That are billed: until it was deleted, or was last heard if it is gone."""
+        """Billed hours: until it was deleted, or last heard if it is gone."""
         ended = self.vm.ended_at
         if ended is None and (self.does == "over" or (self.state is None and not self.unseen)):
             ended = self.heard_at or self.vm.created_at
@@ -95,7 +90,7 @@ class Watch:
 
 
 def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:
-    """Raises CloudRefused, before anything is made, where a VM could not be made or could not do its work."""
+    """Raises CloudRefused, before anything is created, where a VM could not be created or could not do its work."""
     rest = rest or GoogleRest(settings.project, patience_seconds=20.0)
     email = settings.supervisor_account
     remedy = "'tpulm cloud setup --supervise cloud' makes and grants what is missing; --supervise here needs none of it"
@@ -110,7 +105,7 @@ def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:
         try:
             lacking = [each for each in permissions if each not in place.tested(permissions)]
         except GoogleError as error:
-            if error.refused:  # the insertion itself says it
+            if error.refused:  # the insertion itself will tell
                 continue
             raise CloudRefused(f"--supervise cloud: {error}") from error
         if lacking:
@@ -121,9 +116,9 @@ def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:
 
 
 def start(workdir: PurePath, settings: CloudSettings, *, compute: ComputeApi, tell: Tell = lambda line: None) -> Vm:
-    """A VM that supervises the job of a work folder from now on, in one of the run's zones, else in their regions.
+    """Create a VM that supervises the job of a work folder, in one of the run's zones, else in their regions.
 
-    One that does already is left as it is. Raises CloudRefused where none can be had, and then none is left.
+    A VM that already does is kept. Raises CloudRefused where none can be had; then none is left behind.
     """
     control = Control(workdir)
     job = control.job()
@@ -135,7 +130,8 @@ def start(workdir: PurePath, settings: CloudSettings, *, compute: ComputeApi, te
         tell(f"deleting the VM {old.name} in {old.zone} of an earlier launch")
         compute.delete(old.name, old.zone)
     refusals: list[str] = []
-    for zone in _zones(job, compute):
+    regions = dict.fromkeys(region_of(zone) for zone in job.zones)
+    for zone in dict.fromkeys([*job.zones, *(zone for region in regions for zone in compute.zones(region))]):
         vm = Vm(f"supervisor-{job.run}", zone, settings.project, MACHINE_TYPE, time.time())
         storage.write_json(_file(control, "vm.json"), asdict(vm))
         tell(f"creating the {MACHINE_TYPE} {vm.name} in {zone}, which supervises the run")
@@ -149,7 +145,8 @@ def start(workdir: PurePath, settings: CloudSettings, *, compute: ComputeApi, te
                 break
             continue
         there = None if made else compute.find(vm.name, zone)
-        if made or (there is not None and there.labels.get(LABEL) == job.run and _bundle(there) == bundle.object_of(path)):
+        ours = job.run, bundle.object_of(path)
+        if made or (there is not None and (there.labels.get(LABEL), there.metadata.get("tpulm-bundle")) == ours):
             return vm
         refusals.append(f"{zone}: an instance {vm.name} is there that is not of this run")
         break
@@ -162,7 +159,7 @@ def start(workdir: PurePath, settings: CloudSettings, *, compute: ComputeApi, te
 
 
 def body(vm: Vm, job: Job, settings: CloudSettings, workdir: PurePath, bundle_path: str) -> dict[str, Any]:
-    """What is asked of instances.insert. Its metadata holds no secrets."""
+    """The body of instances.insert. Its metadata holds no secrets."""
     seconds = _LONGEST_SECONDS
     if settings.deadline_hours is not None:
         left = job.created_at + settings.deadline_hours * 3600 + _AFTER_DEADLINE_SECONDS - vm.created_at
@@ -185,7 +182,7 @@ def body(vm: Vm, job: Job, settings: CloudSettings, workdir: PurePath, bundle_pa
 
 
 def watch(control: Control, compute: ComputeApi | None) -> Watch | None:
-    """What is known of a run's VM; None where it never had one. A cloud that does not answer is told in `unseen`."""
+    """What is known of a run's VM; None where it never had one. `unseen` says why the cloud does not answer."""
     if (vm := recorded(control)) is None:
         return None
     state, unseen = None, ""
@@ -210,7 +207,7 @@ def watch(control: Control, compute: ComputeApi | None) -> Watch | None:
 def follow(
     control: Control, compute: ComputeApi, *, write: Callable[[bytes], None], tell: Tell, pause_seconds: float = 3.0
 ) -> Job | None:
-    """What a run's VM says, until the run is over; None once nothing supervises it any more. Raises Stopped."""
+    """Print a run's VM's log until the run is over; None once no VM supervises it any more. Raises Stopped."""
     tail = Tail(log_path(control))
     looked_at, said = -_LOOK_SECONDS, ""
     while not (job := control.job()).is_over:
@@ -231,7 +228,7 @@ def follow(
 
 
 def end(control: Control, compute: ComputeApi, *, tell: Tell = lambda line: None) -> None:
-    """Delete the VM, if there is one; a cloud that refuses is told of, for the VM of a run that is over deletes itself."""
+    """Delete the VM, if there is one. A refusal is only reported, since the VM of a run that is over deletes itself."""
     if (vm := recorded(control)) is None or vm.ended_at is not None:
         return
     try:
@@ -265,11 +262,6 @@ def log_path(control: Control) -> PurePath:
     return _file(control, "log.txt")
 
 
-def _zones(job: Job, compute: ComputeApi) -> list[str]:
-    regions = dict.fromkeys(region_of(zone) for zone in job.zones)
-    return list(dict.fromkeys([*job.zones, *(zone for region in regions for zone in compute.zones(region))]))
-
-
 def _file(control: Control, name: str) -> PurePath:
     return control.folder / "supervisor" / name
 
@@ -277,7 +269,3 @@ def _file(control: Control, name: str) -> PurePath:
 def _read(control: Control, name: str) -> dict[str, Any]:
     path = _file(control, name)
     return read_object(path) if storage.exists(path) else {}
-
-
-def _bundle(found: Instance) -> str:
-    return found.metadata.get("tpulm-bundle", "")

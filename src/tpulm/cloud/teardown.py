@@ -1,7 +1,7 @@
-"""What bills although no run needs it, and the end of a run: first what bills by the hour, then what is stored.
+"""Finds and deletes what bills although no run needs it, and ends runs: first what bills by the hour, then stored files.
 
-An orphan is whatever in a project carries our label and belongs to no live run. Resources are listed before jobs are read, and
-a job records its node before it is created: so a run that begins meanwhile is never taken for an orphan.
+An orphan is a resource with our label that belongs to no live run. Resources are listed before jobs are read, and a job records
+its node before the node is created, so a run that begins meanwhile never looks like an orphan.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Literal, NoReturn, Protocol
+from typing import Literal, NoReturn
 
 from tpulm import accelerators, storage
 from tpulm.cloud import prices, supervisor_vm
@@ -24,6 +24,7 @@ from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Provider, Resource
 from tpulm.cloud.supervise import Supervisor
+from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError, some_of
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
@@ -35,18 +36,12 @@ Verdict = Literal[
     "live",  # a node of a run that goes on, or queued for one
     "going",  # being deleted
     "orphan",
-    "unknown",  # whose it is cannot be read
+    "unknown",  # its run cannot be read
 ]
 _LISTED_AT_ONCE = 8
 _GOING = frozenset(["DELETING", "HIDING", "HIDDEN"])
-_FREE = frozenset(["PREEMPTED", "TERMINATED", "STOPPED", "SUSPENDED", "FAILED"])  # holds quota and a name, and is not billed
-DATA = ("corpus", "dataset")  # of a work folder: made from the text, and made anew from it when they are missing
-
-
-class Zones(Provider, Protocol):
-    """A provider that knows its zones."""
-
-    def zones(self) -> list[str]: ...
+_FREE = frozenset(["PREEMPTED", "TERMINATED", "STOPPED", "SUSPENDED", "FAILED"])  # takes quota and a name, but is not billed
+DATA = ("corpus", "dataset")  # of a work folder: prepared from the text, and prepared again when they are missing
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class Finding:
     resource: Resource
     verdict: Verdict
     why: str  # for people
-    price: prices.Price | None = None  # where it bills; None: not known
+    price: prices.Price | None = None  # None: not known
 
     @property
     def dollars_per_hour(self) -> float | None:
@@ -65,7 +60,7 @@ class Finding:
 
     @property
     def bills(self) -> bool:
-        """A queued resource does not: its node is listed itself."""
+        """A queued resource does not: its node is listed separately."""
         return self.resource.kind in ("node", SUPERVISOR) and self.resource.state not in _FREE
 
     def age(self, now: float) -> float | None:
@@ -75,8 +70,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    findings: tuple[Finding, ...]  # of what carries our label, by zone and name
-    silent: Mapping[str, str]  # zones that could not be listed, and why
+    findings: tuple[Finding, ...]  # about resources with our label, by zone and name
+    silent: Mapping[str, str]  # zone that could not be listed -> why
     zones: int  # that were listed
     others: int  # resources without our label
 
@@ -91,8 +86,8 @@ class Listing:
     zones: int
 
 
-def listed(api: Zones, *, progress: Progress = SILENT) -> Listing:
-    """Everything in all zones. A zone that cannot be listed hides no other; raises CloudRefused when all refuse."""
+def listed(api: TpuApi, *, progress: Progress = SILENT) -> Listing:
+    """Everything in all zones. One that cannot be listed hides no other; raises CloudRefused when all refuse."""
     zones = api.zones()
     progress.start("looking", total=len(zones), unit="zone")
     found: list[Resource] = []
@@ -117,8 +112,8 @@ def listed(api: Zones, *, progress: Progress = SILENT) -> Listing:
     return Listing(tuple(found), reasons, len(zones) - len(silent))
 
 
-def audit(api: Zones, *, now: float | None = None, rest: GoogleRest | None = None, progress: Progress = SILENT) -> Audit:
-    """Raises CloudRefused when nothing can be listed. `rest`: through which prices are looked up; None: they are not."""
+def audit(api: TpuApi, *, now: float | None = None, rest: GoogleRest | None = None, progress: Progress = SILENT) -> Audit:
+    """Raises CloudRefused when nothing can be listed. Prices are looked up through `rest`, if given."""
     seen = listed(api, progress=progress)
     ours = [resource for resource in seen.resources if LABEL in resource.labels]
     findings = judged(ours, now=time.time() if now is None else now)
@@ -137,14 +132,14 @@ def _priced(findings: Sequence[Finding], rest: GoogleRest, progress: Progress) -
             continue
         if finding.bills and key not in found:
             zones = [item.resource.zone for item in findings]
-            with contextlib.suppress(ConfigError):  # of a type that is not known here
+            with contextlib.suppress(ConfigError):  # an unknown type
                 kind = accelerators.find(resource.accelerator)
                 found[key] = prices.of_type(kind, zones, spot=resource.spot, rest=rest, note=progress.note)
         yield replace(finding, price=found.get(key, {}).get(resource.zone))
 
 
 def judged(resources: Iterable[Resource], *, now: float) -> list[Finding]:
-    """By the jobs of their work folders, each read once."""
+    """Judge resources by the jobs of their work folders, each read once."""
     jobs: dict[str, Job | str | None] = {}
     findings = []
     for resource in sorted(resources, key=lambda item: (item.zone, item.name, item.kind)):
@@ -156,7 +151,7 @@ def judged(resources: Iterable[Resource], *, now: float) -> list[Finding]:
 
 
 def _job(workdir: str) -> Job | str | None:
-    """Of a work folder; None where it has none; why it is not known in words."""
+    """The job of a work folder; None where there is none; a text where it cannot be read, saying why."""
     if not storage.is_remote(workdir):
         return f"its work folder {workdir} is on another machine" if workdir else "it does not say which work folder it is of"
     try:
@@ -192,11 +187,11 @@ def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Ver
 @dataclass(frozen=True)
 class Deleted:
     gone: tuple[Resource, ...]
-    left: tuple[Resource, ...]  # asked for, and still there
+    left: tuple[Resource, ...]  # still there
 
 
 def delete(
-    api: Zones,
+    api: TpuApi,
     findings: Sequence[Finding],
     *,
     seconds: float = 900.0,
@@ -204,9 +199,9 @@ def delete(
     progress: Progress = SILENT,
     wait: Callable[[float], None] = time.sleep,
 ) -> Deleted:
-    """Delete, and look until they are gone, for `seconds` at the longest. Raises CloudRefused.
+    """Delete resources, and wait until they are gone, for `seconds` at most. Raises CloudRefused.
 
-    Whose they are is read again first: what has become a live run's meanwhile is left alone.
+    Their jobs are read again first: a resource that now belongs to a live run is left alone.
     """
     again = judged([finding.resource for finding in findings], now=time.time())
     targets = [now.resource for now in again if now.verdict != "live"]
@@ -223,7 +218,7 @@ def delete(
                 left.remove((name, zone))
                 progress.advance(1)
             elif state not in _GOING:
-                api.delete(name, zone)  # a node that was being created, or that its queued resource left behind
+                api.delete(name, zone)  # a node that was still being created, or that its queued resource left behind
         if left and time.monotonic() > give_up_at:
             break
         if left:
@@ -248,10 +243,10 @@ def stop(
     pause_seconds: float = 2.0,
     wait: Callable[[float], None] = time.sleep,
 ) -> Job:
-    """Ask the run to stop and see it through: by its supervisor, or where there is none, as one.
+    """Ask the run to stop, and wait until its supervisor has ended it; without a supervisor, become it.
 
-    Raises StorageError where there is no job, and TpulmError when another supervisor has not ended it after `seconds`, or for
-    what cannot be deleted, with the command that does so; it stays recorded.
+    Raises ConfigError where there is no job; TpulmError when another supervisor has not ended it after `seconds`, or for a node
+    that cannot be deleted, with the command that deletes it. The node stays recorded.
     """
     control, said = Control(workdir), set[str]()
 
@@ -278,11 +273,11 @@ def stop(
 
 
 def _never(job: Job, node: Node) -> NoReturn:
-    raise TpulmError("somebody has launched the run again meanwhile; nothing was deleted")
+    raise TpulmError("somebody launched the run again meanwhile; nothing was deleted")
 
 
-def left(api: Zones, workdir: PurePath, run: str | None, *, progress: Progress = SILENT) -> Listing:
-    """What there is of the run in all zones, by its work folder, or by its label where it does not say which it is of."""
+def left(api: TpuApi, workdir: PurePath, run: str | None, *, progress: Progress = SILENT) -> Listing:
+    """The run's resources in all zones: those with its work folder, and those with its label that name no folder."""
     seen = listed(api, progress=progress)
     mine = [
         resource
@@ -301,7 +296,7 @@ def end(
     tell: Callable[[str], None] = lambda line: None,
     progress: Progress = SILENT,
 ) -> int:
-    """Stop the run, delete its supervisor's VM, and look through all zones, so many; raises TpulmError unless nothing bills."""
+    """Stop the run, delete its supervisor's VM, and look through all zones; their number. Raises TpulmError if any bills."""
     compute = ComputeApi(project)
     api = AllResources(project, compute)
     if run is not None:
@@ -320,10 +315,10 @@ def end(
 
 @dataclass(frozen=True)
 class Files:
-    """What is to be deleted of a work folder."""
+    """Files of a work folder to delete."""
 
     folder: PurePath
-    names: tuple[str, ...]  # in the order in which they go
+    names: tuple[str, ...]  # in the order of deletion
     bytes: int
 
     @property
@@ -332,7 +327,7 @@ class Files:
 
 
 def work_files(workdir: PurePath) -> Files:
-    """All of a work folder; the job last, so that what was begun can be gone on with."""
+    """The whole work folder; the job last, so that an interrupted deletion can be continued."""
     found = storage.walk(workdir)
     found.pop(f"cloud/{LEASE}", None)  # see `unused`
     names = sorted(found, key=lambda name: (name.startswith("cloud/"), name == "cloud/job.json", name))
@@ -340,7 +335,7 @@ def work_files(workdir: PurePath) -> Files:
 
 
 def data_files(workdir: PurePath) -> Files:
-    """What was prepared of the text."""
+    """What was prepared from the text."""
     found = {name: file for name, file in storage.walk(workdir).items() if name.partition("/")[0] in DATA}
     return Files(workdir, tuple(found), sum(file.size for file in found.values()))
 
@@ -350,7 +345,7 @@ def bucket_of(workdir: PurePath) -> str:
 
 
 def strangers(workdir: PurePath, *, deleted: bool) -> list[str]:
-    """What is in the bucket besides the work folder, or with it, unless that is deleted, too."""
+    """What the bucket holds, the work folder excepted where that is to be deleted, too."""
     bucket, folder = bucket_and_name(workdir)
     names = storage.walk(storage.as_path(f"gs://{bucket}"))
     return [name for name in names if not deleted or (folder and not name.startswith(f"{folder}/"))]
@@ -358,24 +353,24 @@ def strangers(workdir: PurePath, *, deleted: bool) -> list[str]:
 
 @contextlib.contextmanager
 def unused(workdir: PurePath) -> Iterator[None]:
-    """Nobody can launch the run while the block deletes its files; the lease that says so goes last.
+    """Keep the run from being launched while the block deletes its files; the lease is deleted last.
 
-    Raises InUse and ConfigError while a process works in the folder: it would write what was deleted again.
+    Raises InUse and ConfigError while a process works in the folder, since it would write deleted files again.
     """
     control = Control(workdir)
     with storage.held(control.folder):
-        with contextlib.suppress(StorageError):  # a job that is damaged was looked for in all zones
+        with contextlib.suppress(StorageError):  # a damaged job; all zones were looked through
             if (found := control.read()) is not None and not found[0].is_over:
                 raise ConfigError(f"{workdir} was launched again meanwhile; nothing was deleted")
         if holder := storage.holder(workdir):
             raise ConfigError(f"{workdir} is in use by {holder}; stop it first, nothing was deleted")
         yield
-    if control.newest_attempt() == 0 and not storage.exists(control.path):  # all else is gone
+    if control.newest_attempt() == 0 and not storage.exists(control.path):  # everything else is gone
         storage.remove(control.folder)
 
 
 def delete_files(files: Files, *, progress: Progress = SILENT) -> int:
-    """How many were deleted."""
+    """Returns how many were deleted."""
     progress.start(f"deleting {files.folder}", total=len(files.names), unit="object")
     last = [name for name in files.names if name == "cloud/job.json"]
     for names in ([name for name in files.names if name not in last], last):
@@ -384,7 +379,7 @@ def delete_files(files: Files, *, progress: Progress = SILENT) -> int:
 
 
 def delete_bucket(project: str, bucket: str, *, rest: GoogleRest | None = None) -> None:
-    """An empty one. Raises CloudRefused, and StorageError for one that is not."""
+    """Raises CloudRefused, and StorageError for a bucket that is not empty."""
     try:
         (rest or GoogleRest(project)).request("DELETE", "storage", f"storage/v1/b/{bucket}")
     except GoogleError as error:

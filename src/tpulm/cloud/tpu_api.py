@@ -1,7 +1,7 @@
-"""The Cloud TPU API v2 as a `Provider`: nodes, and queued resources of one node each, which has the same name.
+"""The Cloud TPU API v2 as a `Provider`: nodes, and queued resources of one node each with the same name.
 
-Through `GoogleRest`, like Google's other services: google-cloud-tpu has neither retries nor time limits of its own, and cannot
-read the operations of its own API. Fields: https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes
+Through `GoogleRest`: google-cloud-tpu has no retries or time limits of its own, and cannot read its own API's operations.
+Fields: https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tpulm.cloud.google_rest import GoogleError, GoogleRest, explained, moment
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, explained, last_part, moment
 from tpulm.cloud.provider import (
     WORKDIR,
     Creation,
@@ -28,7 +28,7 @@ _ENDED = frozenset(["SUSPENDING", "SUSPENDED", "FAILED"])  # states of queued re
 
 
 class TpuApi:
-    """Raises CloudRefused for what is refused, and Unavailable where nobody answers for minutes; `create` raises `Refused`."""
+    """Raises CloudRefused for a refusal, Unavailable where nobody answers for minutes; `create` raises `Refused`."""
 
     def __init__(self, project: str, rest: GoogleRest | None = None):
         self.project = project
@@ -47,13 +47,13 @@ class TpuApi:
             except GoogleError as error:
                 if error.status == 409:
                     return ""
-                if error.passes or error.status == 401:  # of the login, which is not the request's fault
+                if error.passes or error.status == 401:  # the login, not the request, is at fault
                     raise
                 message = str(error)
                 raise Refused(refusal_of_http(error.status, error.reason, message), with_advice(message)) from error
 
     def progress(self, operation: str) -> Creation:
-        found = self._find(f"v2/{operation}") if operation else None  # it is forgotten after a while
+        found = self._find(f"v2/{operation}") if operation else None  # Google forgets it after a while
         if found is None:
             return Creation()
         if not found.get("done"):
@@ -61,7 +61,7 @@ class TpuApi:
         return Creation(refused=_failed(found.get("error")))
 
     def look(self, name: str, zone: str) -> NodeStatus:
-        """A node that its queued resource is deleting shows the state of that, which says more."""
+        """A node that is being deleted with its queued resource shows that one's state, which says more."""
         node = self._find(f"{self._place(zone)}/nodes/{name}") or {}
         state, labels = node.get("state"), node.get("labels", {})
         if node and state != "DELETING":
@@ -74,7 +74,7 @@ class TpuApi:
         return NodeStatus(state, labels) if node else NodeStatus(None)
 
     def delete(self, name: str, zone: str) -> str:
-        """A node that a queued resource made goes with that; either may be gone before."""
+        """A node goes with the queued resource that made it; either may be gone already."""
         queued = self._queued(name, zone) is not None
         path, query = (f"queuedResources/{name}", {"force": "true"}) if queued else (f"nodes/{name}", {})
         with explained("the TPU API"):
@@ -88,8 +88,8 @@ class TpuApi:
         return ""
 
     def boot_progress(self, name: str, zone: str) -> str:
-        """As its agents write it into guest attributes: "0: installing, 1: training" of two workers."""
-        with contextlib.suppress(Exception):  # it is but told
+        """What its agents write into guest attributes: "0: installing, 1: training" of two workers."""
+        with contextlib.suppress(Exception):  # for people only
             path = f"{self._place(zone)}/nodes/{name}:getGuestAttributes"
             found = self.rest.post("tpu", path, {"queryPath": "tpulm/boot"})["guestAttributes"]
             items = [worker.get("queryValue", {}).get("items", ()) for worker in found]
@@ -98,10 +98,11 @@ class TpuApi:
         return ""
 
     def queued_state(self, name: str, zone: str) -> str | None:
-        """Of a queued resource, whatever its node is; None: there is none."""
+        """A queued resource's state, whatever its node's; None: there is none."""
         return None if (queued := self._queued(name, zone)) is None else _state(queued)
 
     def resources(self, zone: str) -> Iterator[Resource]:
+        """Every node and queued resource in a zone."""
         spot_ones = set()
         for queued in self._listed(f"{self._place(zone)}/queuedResources", "queuedResources"):
             if "spot" in queued:
@@ -109,15 +110,15 @@ class TpuApi:
             yield _resource("queued resource", queued, zone, _state(queued), _planned(queued), "spot" in queued)
         for node in self._listed(f"{self._place(zone)}/nodes", "nodes"):
             scheduling = node.get("schedulingConfig", {})
-            spot = scheduling.get("spot") or scheduling.get("preemptible") or _last(node["name"]) in spot_ones
+            spot = scheduling.get("spot") or scheduling.get("preemptible") or last_part(node["name"]) in spot_ones
             yield _resource("node", node, zone, node.get("state", ""), node, spot)
 
     def zones(self) -> list[str]:
-        """Those of the TPU API that the project may use."""
+        """The zones with TPUs that the project may use."""
         return sorted(found["locationId"] for found in self._listed(f"v2/projects/{self.project}/locations", "locations"))
 
     def types(self, zone: str) -> set[str]:
-        """The accelerator types offered in a zone; none where there is no such zone, or where it is closed to the project."""
+        """The accelerator types offered in a zone; none where the zone does not exist or is closed to the project."""
         with explained("the TPU API"):
             try:
                 pages = list(self.rest.pages("tpu", f"{self._place(zone)}/acceleratorTypes"))
@@ -152,7 +153,7 @@ def _node(request: Request) -> dict[str, Any]:
         "labels": dict(request.labels),
         "metadata": dict(request.metadata),
     }
-    if not request.queued:  # of a queued resource its own `spot` says it
+    if not request.queued:  # a queued resource has a `spot` of its own
         node["schedulingConfig"] = {"spot": request.spot}
     if request.service_account is not None:
         scope = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -165,15 +166,15 @@ def _state(queued: Mapping[str, Any]) -> str:
 
 
 def _planned(queued: Mapping[str, Any]) -> dict[str, Any]:
-    """The node that a queued resource is to become; it has no labels of its own."""
+    """The node that a queued resource will become; the queued resource has no labels itself."""
     return next((spec.get("node", {}) for spec in queued.get("tpu", {}).get("nodeSpec", ())), {})
 
 
 def _resource(kind: str, found: Mapping[str, Any], zone: str, state: str, node: Mapping[str, Any], spot: bool) -> Resource:
-    """`node` is what it is, or is to become."""
+    """`node` is what it is, or will become."""
     return Resource(
         kind,
-        _last(found["name"]),
+        last_part(found["name"]),
         zone,
         state,
         node.get("labels", {}),
@@ -184,12 +185,8 @@ def _resource(kind: str, found: Mapping[str, Any], zone: str, state: str, node: 
     )
 
 
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
 def _failed(error: Mapping[str, Any] | None) -> Refused | None:
-    """Of a google.rpc.Status: an operation's, or a queued resource's."""
+    """From the google.rpc.Status of an operation or a queued resource."""
     if not error or not error.get("code"):
         return None
     message = str(error.get("message", ""))

@@ -1,1 +1,1 @@
-"""What runs on the VMs themselves, before tpulm is there: a shell script, and an agent that needs only an old Python."""
+"""What runs on the VMs before tpulm is installed: a shell script, and an agent that needs only an old Python."""

@@ -1,11 +1,11 @@
-"""Keeps one worker of a TPU VM busy with a run, and tells the bucket how it goes. A program of its own, for Python 3.8 on.
+"""Runs the trainer on one worker of a TPU VM, and reports to the bucket. A program of its own, for Python 3.8 and newer.
 
     metadata    which run, which attempt, which worker; whether this VM is being preempted
-    the bucket  job.json says whether this attempt still counts and whether it should stop; beats, logs and ends go there
+    the bucket  job.json says whether this attempt still counts and whether it should stop; heartbeats, logs and ends go there
 
-The trainer is a child process. It gets SIGTERM when the VM is being preempted or when somebody wants it to stop, and is killed
-when the attempt does not count any more, or when it makes no steps; then its threads' stacks go to the bucket first. When the
-trainer has ended the VM waits to be deleted; nobody doing so, or its time being up, it deletes itself.
+The trainer is a child process. It gets SIGTERM when the VM is being preempted or when it should stop, and is killed when the
+attempt no longer counts, or when it makes no steps; then its threads' stacks are uploaded first. When the trainer has ended,
+the VM waits to be deleted; if nobody does, or its time is up, it deletes itself.
 """
 
 import base64
@@ -20,28 +20,29 @@ import traceback
 
 from hang import Watch, stacks
 from install import environment
-from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, die_with_parent, kill, request, say
+from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, delete, die_with_parent, kill, logged, say
 
 TPU = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.googleapis.com").rstrip("/")
 SECRETS = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", "https://secretmanager.googleapis.com").rstrip("/")
 
 LOOK_SECONDS = float(os.environ.get("TPULM_LOOK_SECONDS", "5"))  # between looks at metadata, trainer and job
 LOG_SECONDS = 15.0  # between uploads of the log
-LOG_BYTES = 4 << 20  # of its end that are uploaded
+LOG_BYTES = 4 << 20  # of the log's end are uploaded
 SELF_DELETE_SECONDS = float(os.environ.get("TPULM_SELF_DELETE_SECONDS", "900"))  # after the trainer ended
-GRACE_SECONDS = 240.0  # that a trainer has after SIGTERM
-TURN_SECONDS = SELF_DELETE_SECONDS / 3  # that a VM which came up beside another waits for its turn
-SPARE_SECONDS = 600.0  # that one may bill whose turn does not come: boot, wait and deletion
-GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt does not count any more
-SECRET_BYTES = 100 << 10  # of one value: an environment has little more
+GRACE_SECONDS = 240.0  # for the trainer after SIGTERM
+TURN_SECONDS = SELF_DELETE_SECONDS / 3  # for which a VM that came up beside another waits for its turn
+SPARE_SECONDS = 600.0  # for which one may bill whose turn does not come: boot, wait and deletion
+GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt no longer counts
+SECRET_BYTES = 100 << 10  # of one value: an environment holds little more
+UNREADABLE = (Unreachable, ValueError, KeyError, TypeError)  # a half-written object, say
 
 
 class Misconfigured(Exception):
-    """What only the user can mend."""
+    """An error that only the user can fix."""
 
 
 class Stopped(Exception):
-    """Before there was a trainer; with the outcome."""
+    """Asked to stop before there was a trainer; carries the outcome."""
 
 
 class Agent:
@@ -67,7 +68,7 @@ class Agent:
         self._logged = (0.0, -1)
 
     def run(self):
-        """Whatever happens, the VM comes to its end: nobody else may be there to delete it."""
+        """Whatever happens, the VM deletes itself in the end: there may be nobody else to do it."""
         say(f"attempt {self.attempt} of {self.workdir}, worker {self.worker}")
         outcome = None
         try:
@@ -85,17 +86,17 @@ class Agent:
             outcome = {"exit_code": 1, "failure": None, "message": f"the agent failed: {type(error).__name__}: {error}"}
         if self.trainer is not None and self.trainer.poll() is None:
             self.trainer.kill()
-        for last in (lambda: self.upload_log(last=True), lambda: outcome is None or self.end(outcome)):
-            try:
-                last()
-            except Exception as error:
-                say(f"{type(error).__name__}: {error}")
+        with logged():
+            self.upload_log(last=True)
+        if outcome is not None:
+            with logged():
+                self.end(outcome)
         self.wait_to_be_deleted()
 
     # -- the trainer --------------------------------------------------------------------------------------------------
 
     def train(self):
-        """How the trainer ended; None where the attempt does not count any more."""
+        """How the trainer ended; None where the attempt no longer counts."""
         try:
             python = environment(self.look_early)
             secrets = self.fetch_secrets()
@@ -135,7 +136,7 @@ class Agent:
         return self.outcome(self.trainer.returncode)
 
     def end_hung(self, seconds):
-        """Kill the trainer, and say where it hung."""
+        """Kill the trainer, and report where it hung."""
         assert self.trainer is not None
         why, name = self.watch.why(seconds), self.folder + f"stacks-{self.worker}.txt"
         say(f"the trainer hangs: {why}")
@@ -149,21 +150,19 @@ class Agent:
         return {"exit_code": 1, "failure": "Hung", "message": why}
 
     def look(self, state):
-        """One look at everything; whether the attempt still counts. A bucket that does not answer changes nothing."""
+        """Look at everything once; whether the attempt still counts. If the bucket does not answer, it does."""
         if self.metadata.is_preempted():
             self.ask_to_stop("this VM is being preempted")
         if self.valid_until and time.time() > self.valid_until:
             self.ask_to_stop("this VM's time is up")
-        try:
+        with logged(*UNREADABLE):
             self.beat(state, patience=10)
             self.upload_log()
             return self.follow(self.job(patience=10))
-        except (Unreachable, ValueError, KeyError, TypeError) as error:  # half-written, say
-            say(f"{type(error).__name__}: {error}")
-            return True
+        return True
 
     def look_early(self):
-        """While something is installed, for longer than a worker may be silent. Raises Stopped where that is in vain."""
+        """The same during an installation, which may take long. Raises Stopped where it is not needed any more."""
         if not self.look("installing"):
             raise Stopped(None)
 
@@ -200,7 +199,7 @@ class Agent:
             self.trainer.send_signal(signal.SIGTERM)
 
     def outcome(self, code):
-        """With the failure record that the trainer left, or the last line that it printed."""
+        """From the trainer's failure record, or the last line that it printed."""
         found = {"exit_code": code, "failure": None, "message": ""}
         if code in (0, 75):
             return found
@@ -208,17 +207,15 @@ class Agent:
         found["message"] = "its last words: " + lines[-1][-500:] if lines else ""
         assert self.trainer is not None
         of_trainer = re.compile(rf"failures/[0-9]+-[0-9]+-{self.trainer.pid}(-host[0-9]+)?\.json$")
-        try:
+        with logged(*UNREADABLE):  # the exit code says the most
             records = sorted(name for name in self.bucket.names("failures/") if of_trainer.search(name))
             for name in records[-1:]:
                 record = json.loads(self.bucket.get(name) or b"{}")
                 found.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
-        except (Unreachable, ValueError, KeyError, TypeError) as error:  # the exit code says the most
-            say(f"{type(error).__name__}: {error}")
         return found
 
     def fetch_secrets(self):
-        """Variable -> value, from Secret Manager or the bucket; never in metadata or on a command line."""
+        """Variable -> value, from Secret Manager or the bucket; values are never in metadata or on a command line."""
         named, found = json.loads(self.metadata.attribute("tpulm-secrets") or "{}"), {}
         for variable, source in named.items():
             value = self.secret(source)
@@ -235,15 +232,14 @@ class Agent:
         return found
 
     def secret(self, source):
-        """Its bytes; None where it is not there, or not for this VM's account."""
+        """Its bytes; None where it does not exist, or this VM's account may not read it."""
         if source.startswith("gs://"):
             root, _, name = source.rpartition("/")
             return Bucket(root, self.metadata).get(name, unless_refused=True)
-        headers = {"Authorization": "Bearer " + self.metadata.token()}
-        status, body, _ = request(f"{SECRETS}/v1/{source}:access", headers=headers)
+        status, body = self.metadata.signed(f"{SECRETS}/v1/{source}:access")
         return base64.b64decode(json.loads(body)["payload"]["data"]) if status == 200 else None
 
-    # -- what the bucket is told --------------------------------------------------------------------------------------
+    # -- the bucket ---------------------------------------------------------------------------------------------------
 
     def job(self, patience=PATIENCE_SECONDS):
         content = self.bucket.get("cloud/job.json", patience)
@@ -271,7 +267,7 @@ class Agent:
         self.bucket.put(self.folder + f"beat-{self.worker}.json", json.dumps(beat).encode(), patience)
 
     def tell(self, state):
-        """How far the boot came, where getGuestAttributes shows it."""
+        """Report how far the boot came, as a guest attribute."""
         if state != self.told:
             self.told = state
             self.metadata.tell("boot", state)
@@ -284,7 +280,7 @@ class Agent:
         self.bucket.put(self.folder + f"end-{self.worker}.json", json.dumps(outcome).encode())
 
     def upload_log(self, last=False):
-        if self.secrets is None:  # a log of before a reboot, out of which they cannot be taken
+        if self.secrets is None:  # a log from before a reboot cannot be redacted yet
             return
         try:
             size = self.log_path.stat().st_size
@@ -298,7 +294,7 @@ class Agent:
         self.bucket.put(self.folder + f"log-{self.worker}.txt", content, patience=30)
 
     def log_end(self):
-        """The last LOG_BYTES of what the trainer printed, or little less, without secrets."""
+        """The last LOG_BYTES that the trainer printed, or a little less, without secrets."""
         try:
             with self.log_path.open("rb") as log:
                 log.seek(max(0, self.log_path.stat().st_size - LOG_BYTES - SECRET_BYTES))  # so that none is cut in two
@@ -322,20 +318,15 @@ class Agent:
         while time.time() < until:
             time.sleep(LOOK_SECONDS)
         while True:
-            try:
+            with logged():
                 self.delete_self()
-            except Exception as error:
-                say(f"{type(error).__name__}: {error}")
             time.sleep(60)
 
     def delete_self(self):
         """The queued resource of this node's name, if there is one, and the node."""
         project, zone, name = self.metadata.node()
         place = f"{TPU}/v2/projects/{project}/locations/{zone}"
-        headers = {"Authorization": "Bearer " + self.metadata.token()}
-        for path in ("queuedResources/{}?force=true", "nodes/{}"):
-            status, body, _ = request(f"{place}/{path.format(name)}", "DELETE", headers=headers)
-            say("deleting {}: HTTP {} {}".format(path.format(name), status, body[:200] if status >= 400 else ""))
+        delete(self.metadata, place, f"queuedResources/{name}?force=true", f"nodes/{name}")
 
 
 def born():
@@ -349,7 +340,7 @@ def born():
 
 
 def forms(secret):
-    """In which a secret may come to be printed; short parts would redact too much."""
+    """How a secret may be printed; short lines of it are left out, as they would redact too much."""
     lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= 8]
     return [form for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], *lines) if form]
 

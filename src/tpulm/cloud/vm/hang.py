@@ -1,6 +1,6 @@
-"""Whether a trainer still gets on, by the file that it writes (tpulm.runtime.watchdog), and what its threads do if it does not.
+"""Detects a trainer that hangs, by the file that it writes (tpulm.runtime.watchdog), and collects its threads' stacks.
 
-For Python 3.8 on.
+For Python 3.8 and newer.
 """
 
 import collections
@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 
 HANG_SECONDS = 600.0  # without a new step, at least
-STEPS = 20  # typical ones that a step may take
-SLOW_SECONDS = 3600.0  # without any sign of life before the first step and in other stages, at least: some say little
+STEPS = 20  # typical step times that a step may take
+SLOW_SECONDS = 3600.0  # without any progress before the first step and in other stages, at least: some report little
 SLOWER = 6  # … and so many times what a step may take
 STACKS_SECONDS = 10.0  # until a trainer that was asked for its stacks counts as frozen
-TASKS = 100  # threads of which the kernel is asked
+TASKS = 100  # threads whose kernel stacks are read
 
 
 class Watch:
-    """Looks at what the trainer said. Silence is measured by this process's clock, whatever the trainer's says."""
+    """Watches the trainer's reports. Silence is measured by this process's clock, not the trainer's."""
 
     def __init__(self, path, hang_seconds=None, clock=time.monotonic):
         self._path, self._hang_seconds, self._clock = path, hang_seconds, clock
@@ -38,13 +38,13 @@ class Watch:
 
     @property
     def limit(self):
-        """Seconds that it may take until something new is said."""
+        """Seconds that may pass without a new report."""
         typical = sorted(self._seconds)[len(self._seconds) // 2] if self._seconds else 0.0
         limit = self._hang_seconds or max(HANG_SECONDS, STEPS * typical)
         return limit if self.stage == "train" and self._stepped else max(SLOW_SECONDS, SLOWER * limit)
 
     def look(self):
-        """For how many seconds nothing new was said, where that is too long; else None."""
+        """The seconds without a new report, where they are too many; else None."""
         said, before = self._read(), self._said
         if said and said != before:
             training = said["stage"] == before.get("stage") == "train"
@@ -59,7 +59,7 @@ class Watch:
         return silent if silent > self.limit else None
 
     def _read(self):
-        """None where there is nothing, or half of something."""
+        """None where the file is missing or half-written."""
         try:
             content = self._path.read_bytes()
             if content == self._path.read_bytes():  # or it was being written
@@ -75,7 +75,7 @@ class Watch:
 
 
 def stacks(process, path):
-    """Of all threads of a process: the kernel's view, and Python's, which a frozen process cannot tell.
+    """Of all threads of a process: as the kernel sees them, and Python's, which a frozen process cannot report.
 
     The process opened `path` when it began to listen for the signal; before that the signal would end it.
     """
@@ -94,7 +94,7 @@ def stacks(process, path):
 
 
 def kernel_view(pid):
-    """A line for each thread, and its stack in the kernel where this user may see it."""
+    """A line for each thread, with its kernel stack where this user may see it."""
     lines = [f"Process {pid}, as the kernel sees its threads:"]
     with contextlib.suppress(OSError):
         for folder in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda path: int(path.name))[:TASKS]:

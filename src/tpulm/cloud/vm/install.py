@@ -1,4 +1,4 @@
-"""An interpreter that has the bundle's tpulm: one that is there, or one that is made. For Python 3.8 on."""
+"""Finds or makes an interpreter that has the bundle's tpulm. For Python 3.8 and newer."""
 
 import contextlib
 import json
@@ -12,11 +12,11 @@ from services import kill, say
 
 HERE = Path(__file__).resolve().parent
 STEP_SECONDS = 1800.0  # that one step may take
-ALIVE_SECONDS = 10.0  # between signs of life
+ALIVE_SECONDS = 10.0  # between calls of `alive`
 
 
 def environment(alive, pins="pins.txt"):
-    """Its path: the VM's own, if that has it, else one made from the bundle. Raises RuntimeError, OSError, SubprocessError."""
+    """The interpreter's path: one on the VM, else one made from the bundle. Raises RuntimeError, OSError, SubprocessError."""
     bundle = json.loads((HERE / "bundle.json").read_text())
     own = HERE / "env" / "bin" / "python"
     for python in (str(own), bundle["python"], sys.executable):
@@ -38,8 +38,8 @@ def environment(alive, pins="pins.txt"):
 
 
 def run(command, alive):
-    """Raises RuntimeError with the end of what it said, or when it takes too long. `alive` is called all the while; what it
-    raises ends the process, too.
+    """Run a command; raises RuntimeError with the end of its output, also when it takes too long. `alive` is called meanwhile;
+    an error that it raises ends the process, too.
     """
     until = time.time() + STEP_SECONDS
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
@@ -60,7 +60,7 @@ def run(command, alive):
 
 
 def digest_of(python):
-    """Of the tpulm that an interpreter has; None where it has none."""
+    """The digest of an interpreter's tpulm; None where it has none."""
     try:
         done = subprocess.run([python, HERE / "digest.py"], capture_output=True, text=True, timeout=300)
     except OSError:

@@ -1,4 +1,4 @@
-"""What `tpulm cloud smoke` wants to know of a VM, written to the bucket; then the VM deletes itself. For Python 3.8 on."""
+"""Writes what `tpulm cloud smoke` wants to know of a VM to the bucket, then deletes the VM. For Python 3.8 and newer."""
 
 import json
 import platform
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from agent import LOOK_SECONDS, Agent
-from services import say
+from services import logged, say
 
 PATHS = (
     "instance/name",
@@ -26,12 +26,12 @@ PATHS = (
     "instance/attributes/tpulm-zone",
     "instance/attributes/tpulm-node",
 )
-SEEN_SECONDS = 6  # of the agent's looks: long enough for others to read the guest attributes of a node that is going
+SEEN_LOOKS = 6  # before the deletion, so that others can still read the guest attributes
 
 
 def run(agent):
     """Whatever happens, the VM deletes itself."""
-    try:
+    with logged():
         say("this VM is looked at, and deletes itself")
         found = {
             "metadata": {path: agent.metadata.get(path, patience=10) for path in PATHS},
@@ -42,17 +42,13 @@ def run(agent):
         }
         agent.bucket.put("smoke/facts.json", json.dumps(found, indent=1).encode())
         agent.log_path.write_text("this line came from the VM\n")
-        agent.fetch_secrets()  # it has none, but no log is uploaded before that is known
+        agent.fetch_secrets()  # there are none, but no log is uploaded before that is known
         agent.upload_log(last=True)
         agent.tell("probed")
-        time.sleep(SEEN_SECONDS * LOOK_SECONDS)
-    except Exception as error:
-        say(f"{type(error).__name__}: {error}")
+        time.sleep(SEEN_LOOKS * LOOK_SECONDS)
     while True:
-        try:
+        with logged():
             agent.delete_self()
-        except Exception as error:
-            say(f"{type(error).__name__}: {error}")
         time.sleep(10 * LOOK_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""What an agent asks: the VM's metadata server, Cloud Storage, and by `request` whatever speaks HTTP. For Python 3.8 on."""
+"""The services that an agent uses: the metadata server, Cloud Storage, and others over HTTP. For Python 3.8 and newer."""
 
 import contextlib
 import ctypes
@@ -20,8 +20,8 @@ STORAGE = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.co
 
 HOME = Path(os.environ.get("HOME") or "/root") / "tpulm"
 PATIENCE_SECONDS = 120  # before a request counts as failed
-TOKEN_SECONDS = 240  # that one is used
-KILL_SECONDS = 60.0  # until a process that was killed is gone; in an uninterruptible call it may never be
+TOKEN_SECONDS = 240  # for which a token is used
+KILL_SECONDS = 60.0  # until a killed process is gone; in an uninterruptible call it may never be
 PR_SET_PDEATHSIG = 1
 
 
@@ -30,7 +30,7 @@ class Unreachable(Exception):
 
 
 def request(url, method="GET", data=None, headers=None, patience=PATIENCE_SECONDS):
-    """(status, body, headers): of any answer that is no server error; those, and none, are tried again."""
+    """(status, body, headers) of an answer; server errors, and no answer, are retried. Raises Unreachable."""
     until, pause = time.time() + patience, 0.5
     while True:
         try:
@@ -62,8 +62,8 @@ class Metadata:
     def node(self):
         """(project, zone, name) of the TPU node that this VM belongs to.
 
-        The VM itself lies in a project of Google's, and is not named as the node: what was set when the node was created says
-        it, else tpu-env, as MaxText's multihost_job.py has it.
+        The VM itself is in a project of Google's, under another name: the node's own metadata names it, else tpu-env, as in
+        MaxText's multihost_job.py.
         """
         env = dict(re.findall(r"^(\w+): '(.*)'$", self.attribute("tpu-env") or "", re.MULTILINE))
         project = self.attribute("tpulm-project") or env.get("CONSUMER_PROJECT_ID") or self.get("project/project-id")
@@ -71,7 +71,7 @@ class Metadata:
         return project, zone, self.attribute("tpulm-node") or env.get("NODE_ID")
 
     def tell(self, key, value):
-        """As a guest attribute, which getGuestAttributes of the node shows. It may be that nobody takes it."""
+        """Set a guest attribute, which the node's getGuestAttributes shows, if the server accepts it."""
         with contextlib.suppress(Unreachable):
             headers = {"Metadata-Flavor": "Google"}
             request(METADATA + "instance/guest-attributes/tpulm/" + key, "PUT", value.encode(), headers, patience=1)
@@ -85,6 +85,11 @@ class Metadata:
     def token(self):
         return json.loads(self.get("instance/service-accounts/default/token") or "{}").get("access_token", "")
 
+    def signed(self, url, method="GET"):
+        """(status, body) of a request to one of Google's services, as this VM's account."""
+        status, body, _ = request(url, method, headers={"Authorization": "Bearer " + self.token()})
+        return status, body
+
 
 class Bucket:
     """Objects below gs://bucket/prefix."""
@@ -95,36 +100,33 @@ class Bucket:
         self._token, self._token_until = "", 0.0
 
     def get(self, name, patience=PATIENCE_SECONDS, unless_refused=False):
-        """The object's content, or None where there is none; with `unless_refused`, also where it is refused."""
+        """The object's content; None where it does not exist or, with `unless_refused`, may not be read."""
         url = f"{STORAGE}/storage/v1/b/{self._bucket}/o/{self._quoted(name)}?alt=media"
         status, body = self._request(url, patience=patience)
         if status == 404 or (unless_refused and status in (401, 403)):
             return None
-        if status != 200:
-            raise Unreachable("cannot read {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
-        return body
+        return self._checked("read " + name, status, body)
 
     def put(self, name, data, patience=PATIENCE_SECONDS):
         url = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o?uploadType=media&name={self._quoted(name)}"
-        status, body = self._request(url, "POST", data, patience)
-        if status != 200:
-            raise Unreachable("cannot write {}: HTTP {}: {}".format(name, status, body[:300].decode("utf-8", "replace")))
+        self._checked("write " + name, *self._request(url, "POST", data, patience))
 
     def names(self, beginning):
         """Below the prefix."""
         found, page = [], ""
         while True:
             asked = {"prefix": self._full(beginning), "fields": "items(name),nextPageToken", "pageToken": page}
-            status, body = self._request(f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(asked)}")
-            if status != 200:
-                raise Unreachable(
-                    "cannot list {}: HTTP {}: {}".format(beginning, status, body[:300].decode("utf-8", "replace"))
-                )
-            answer = json.loads(body)
+            url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(asked)}"
+            answer = json.loads(self._checked("list " + beginning, *self._request(url)))
             found += [item["name"][len(self._full("")) :] for item in answer.get("items", [])]
             page = answer.get("nextPageToken")
             if not page:
                 return found
+
+    def _checked(self, what, status, body):
+        if status != 200:
+            raise Unreachable("cannot {}: HTTP {}: {}".format(what, status, body[:300].decode("utf-8", "replace")))
+        return body
 
     def _full(self, name):
         return f"{self._prefix}/{name}" if self._prefix else name
@@ -133,7 +135,7 @@ class Bucket:
         return urllib.parse.quote(self._full(name), safe="")
 
     def _request(self, url, method="GET", data=None, patience=PATIENCE_SECONDS):
-        """(status, body), with a token that is fetched again when it is refused."""
+        """(status, body), with a new token after a refusal."""
         fresh = False
         while True:
             if fresh or time.time() > self._token_until:
@@ -146,7 +148,7 @@ class Bucket:
 
 
 def die_with_parent():
-    """In a new process: nothing of it outlives the program that began it, which would not know of it once started again."""
+    """For a new process: it ends with its parent, which would not know of it once restarted."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -156,6 +158,23 @@ def kill(process):
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_SECONDS)
     return process.poll() is not None
+
+
+@contextlib.contextmanager
+def logged(*kinds):
+    """Print an error of the block, by default any, and go on."""
+    kinds = kinds or (Exception,)
+    try:
+        yield
+    except kinds as error:
+        say(f"{type(error).__name__}: {error}")
+
+
+def delete(metadata, place, *paths):
+    """Ask Google to delete each of the paths below `place`, and print the answers."""
+    for path in paths:
+        status, body = metadata.signed(f"{place}/{path}", "DELETE")
+        say("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
 
 
 def say(line):

@@ -1,9 +1,9 @@
-"""Keeps `tpulm cloud attach` running on a VM of its own until the run is over, and deletes the VM. For Python 3.8 on.
+"""Keeps `tpulm cloud attach` running on its own VM until the run is over, then deletes the VM. For Python 3.8 and newer.
 
     metadata    which run
-    the bucket  job.json says whether the run is over; cloud/supervisor/log.txt and beat.json tell how it goes
+    the bucket  job.json says whether the run is over; reports go to cloud/supervisor/log.txt and beat.json
 
-Should nothing of this work, Compute Engine itself deletes the VM when its maxRunDuration is over.
+Should all of this fail, Compute Engine itself deletes the VM when its maxRunDuration is over.
 """
 
 import json
@@ -12,16 +12,16 @@ import subprocess
 import time
 
 from install import environment
-from services import HOME, Bucket, Metadata, Unreachable, die_with_parent, request, say
+from services import HOME, Bucket, Metadata, Unreachable, delete, die_with_parent, logged, say
 
 COMPUTE = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "https://compute.googleapis.com").rstrip("/")
 
 LOOK_SECONDS = float(os.environ.get("TPULM_LOOK_SECONDS", "5"))
 LOG_SECONDS = 3 * LOOK_SECONDS  # between uploads of the log
 BEAT_SECONDS = 12 * LOOK_SECONDS
-LOG_BYTES = 1 << 20  # of its end that are uploaded
+LOG_BYTES = 1 << 20  # of the log's end are uploaded
 GONE_SECONDS = 300.0  # without a job in the bucket, until the run counts as over
-LONGEST_PAUSE_SECONDS = 300.0  # before a supervisor that fails is started again
+LONGEST_PAUSE_SECONDS = 300.0  # before a failed supervisor is restarted
 
 
 class Keeper:
@@ -36,16 +36,14 @@ class Keeper:
         self._beaten = (0.0, "")
 
     def run(self):
-        """A run that was launched again before this VM is gone is supervised again."""
+        """Supervise, then delete this VM; a run that is launched again before it is gone is supervised again."""
         while True:
             self.supervise()
             self.tell("the run is over: this VM deletes itself")
             self.beat("over")
             self.upload_log(last=True)
-            try:
+            with logged():
                 self.delete_self()
-            except Exception as error:
-                say(f"{type(error).__name__}: {error}")
             time.sleep(60)
 
     def supervise(self):
@@ -87,7 +85,7 @@ class Keeper:
         self.tell(f"the supervisor has ended with exit code {child.returncode}")
 
     def is_over(self):
-        """A bucket that does not answer says nothing."""
+        """False where the bucket does not answer."""
         try:
             content = self.bucket.get("job.json")
             if content is None:
@@ -99,7 +97,7 @@ class Keeper:
             self.tell(f"{type(error).__name__}: {error}")
             return False
 
-    # -- what the bucket is told --------------------------------------------------------------------------------------
+    # -- the bucket ---------------------------------------------------------------------------------------------------
 
     def tell(self, line):
         say(line)
@@ -123,21 +121,16 @@ class Keeper:
             self.put("log.txt", log.read())
 
     def put(self, name, content):
-        try:
+        with logged(Unreachable):
             self.bucket.put("supervisor/" + name, content, patience=30)
-        except Unreachable as error:
-            say(str(error))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def delete_self(self):
-        """On Compute Engine a VM lies in the user's own project, and its name is the instance's."""
+        """A Compute Engine VM is in the user's own project, under its own name."""
         zone = (self.metadata.get("instance/zone") or "").rpartition("/")[2]
         place = "{}/compute/v1/projects/{}/zones/{}".format(COMPUTE, self.metadata.get("project/project-id"), zone)
-        headers = {"Authorization": "Bearer " + self.metadata.token()}
-        name = self.metadata.get("instance/name")
-        status, body, _ = request(f"{place}/instances/{name}", "DELETE", headers=headers)
-        say("deleting {}: HTTP {} {}".format(name, status, body[:200] if status >= 400 else ""))
+        delete(self.metadata, place, "instances/{}".format(self.metadata.get("instance/name")))
 
 
 if __name__ == "__main__":
