@@ -41,6 +41,7 @@ KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
             "activation": "silu",
         },
     ),
+    "modernbert": ("masked", {"architecture": "modernbert", "num_layers": 4, "local_window": 8}),
     "decoder": ("causal", {"architecture": "decoder", "norm_position": "pre"}),
 }
 

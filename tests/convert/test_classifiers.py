@@ -16,7 +16,7 @@ from tpulm.errors import DataError
 from tpulm.nn.params import named_leaves
 
 
-@pytest.mark.parametrize("model_type", ["bert", "electra", "eurobert"])
+@pytest.mark.parametrize("model_type", ["bert", "electra", "eurobert", "modernbert"])
 @pytest.mark.parametrize("names", [("neg", "pos"), ("a", "b", "c"), ()])
 def test_answers_come_back(model_type: str, names: tuple[str, ...]) -> None:
     answers = Answers(names)
@@ -45,6 +45,7 @@ def test_configurations_of_others(values: dict[str, Any], expected: tuple[str, .
         ({"id2label": {"0": "a", "2": "b"}}, r"number its labels 0, 1, 2, …, not \[0, 2\]"),
         ({"id2label": ["a", "b"]}, "must map numbers to names"),
         ({"model_type": "eurobert", "id2label": {"0": "a", "1": "b"}}, "classifier_pooling must be 'bos'"),
+        ({"model_type": "modernbert", "classifier_pooling": "mean"}, "classifier_pooling must be 'cls'"),
         ({"problem_type": "regression", "id2label": {"0": "a", "1": "b"}}, "one output, not 2"),
     ],
 )

@@ -71,7 +71,7 @@ def test_the_class_follows_from_norms_and_heads(norm_position, head, architectur
     [
         (
             {"model_type": "roberta"},
-            "model_type 'roberta' is not supported; known: 'bert', 'megatron-bert', 'electra', 'eurobert', 'gpt2', 'llama'",
+            "model_type 'roberta' is not supported; known: 'bert', 'megatron-bert', 'electra', 'eurobert', 'gpt2', 'modern",
         ),
         ({"model_type": ...}, "the key 'model_type' is missing"),
         ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; known: gelu_new"),

@@ -1,4 +1,4 @@
-"""The layouts of GPT-2, Llama and EuroBERT: transformers computes our numbers, and its folders come back as they were."""
+"""The layouts of GPT-2, Llama, EuroBERT and ModernBERT: transformers computes our numbers; its folders come back unchanged."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ LLAMA_LIKE = {
 }
 LLAMA = {"architecture": "decoder", **LLAMA_LIKE}
 EUROBERT = {**LLAMA_LIKE, "token_types": 0, "masked_head": "plain"}
+MODERNBERT = {"architecture": "modernbert", "local_window": 8}
 MODELS: dict[str, dict[str, Any]] = {
     "gpt2": GPT2,
     "gpt2, untied, relu": {**GPT2, "tied_output": False, "activation": "relu", "dropout": 0.2},
@@ -43,8 +44,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama, untied, biases": {**LLAMA, "tied_output": False, "biases": True, "rotary_theta": 500.0},
     "eurobert": EUROBERT,
     "eurobert, untied, biases": {**EUROBERT, "tied_output": False, "biases": True, "activation": "gelu"},
+    "modernbert": {**MODERNBERT, "num_layers": 6},
+    "modernbert, every layer global": {**MODERNBERT, "global_every": 1, "activation": "silu", "rotary_theta": 500.0},
 }
-CAUSAL = [name for name in MODELS if not name.startswith("eurobert")]
+ENCODERS = ("eurobert", "modernbert")
+CAUSAL = [name for name in MODELS if not name.startswith(ENCODERS)]
 
 
 @pytest.fixture
@@ -82,7 +86,7 @@ def our_logits(model: LoadedModel, rows: np.ndarray) -> np.ndarray:
 
 def their_model(transformers: Any, folder: Path) -> Any:
     """With every weight found, and no other."""
-    causal = json.loads((folder / "config.json").read_text())["model_type"] != "eurobert"
+    causal = json.loads((folder / "config.json").read_text())["model_type"] not in ENCODERS
     loader = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
     model, info = loader.from_pretrained(folder, output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
@@ -92,7 +96,7 @@ def their_model(transformers: Any, folder: Path) -> Any:
 def test_logits_equal_those_of_transformers(torch, transformers, exported):
     model = load_model(exported)
     rows = ids(model.vocab_size)
-    if model.config.architecture == "bert":
+    if model.config.architecture != "decoder":
         rows[1, 12:] = rows[2, 3:] = 0  # padding
     theirs = their_model(transformers, exported)
     with torch.no_grad():
@@ -250,3 +254,50 @@ def test_older_configurations_name_theta_at_the_top(make_small, tmp_path):
     described["rope_theta"] = described.pop("rope_parameters")["rope_theta"]
     storage.write_json(folder / "config.json", described)
     assert load_model(folder).config == small.config
+
+
+def modernbert(make_small, folder: Path, *, scale: float = 1.0, **settings: Any) -> Path:
+    """`scale`: of all parameters; the smaller, the less do rounding errors grow from layer to layer."""
+    small = make_small(**{**MODERNBERT, "num_layers": 4, "max_positions": 8192, **settings})
+    return save_model(folder, jax.tree.map(lambda leaf: scale * leaf, small.params), small.config, **small.arguments)
+
+
+def modernbert_logits(torch, transformers, folder: Path, rows: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return their_model(transformers, folder)(input_ids=torch.tensor(rows).long()).logits.numpy()
+
+
+@pytest.mark.parametrize("length", [96, pytest.param(8192, marks=pytest.mark.slow)])
+def test_windows_computed_by_blocks_are_those_of_transformers(torch, transformers, make_small, tmp_path, length):
+    folder = modernbert(make_small, tmp_path / "model", local_window=16 if length < 100 else 128, scale=0.7)
+    model = load_model(folder)
+    rows = np.random.default_rng(5).integers(5, model.vocab_size, (1, length)).astype(np.int32)
+    expected = modernbert_logits(torch, transformers, folder, rows)
+    np.testing.assert_allclose(our_logits(model, rows), expected, atol=1e-4, rtol=0)
+
+
+def test_texts_packed_in_a_row_are_as_each_alone(torch, transformers, make_small, tmp_path):
+    folder = modernbert(make_small, tmp_path / "model")
+    model = load_model(folder)
+    row = np.random.default_rng(6).integers(5, model.vocab_size, (1, 64)).astype(np.int32)
+    segments = np.repeat([0, 1, 2], [21, 30, 13])[None]
+    positions = np.concatenate([np.arange(21), np.arange(30), np.arange(13)])[None]
+    tokens = bert.Tokens(jnp.asarray(row), jnp.asarray(segments), None, jnp.asarray(positions))
+    hidden = bert.encode(model.params, tokens, config=model.config, execution=EXECUTION, randomness=None)
+    ours = bert.masked_logits(model.params, hidden, config=model.config, execution=EXECUTION, vocab_size=model.vocab_size)
+    for start, end in ((0, 21), (21, 51), (51, 64)):
+        expected = modernbert_logits(torch, transformers, folder, row[:, start:end])
+        np.testing.assert_allclose(ours[:, start:end, : model.vocab_size], expected, atol=1e-4, rtol=0)
+
+
+def test_either_form_of_config_json_says_what_layers_see(make_small, tmp_path):
+    """transformers 5 writes layer_types and rope_parameters; 4.48 to 4.57 wrote and read the three numbers."""
+    folder = modernbert(make_small, tmp_path / "model", global_every=2, rotary_theta=9_000.0, local_theta=700.0)
+    values, config = json.loads((folder / "config.json").read_text()), load_model(folder).config
+    assert values["layer_types"] == ["full_attention", "sliding_attention"] * 2
+    for form in (("layer_types", "rope_parameters"), ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")):
+        storage.write_json(folder / "config.json", {name: value for name, value in values.items() if name not in form})
+        assert load_model(folder).config == config
+    storage.write_json(folder / "config.json", {**values, "layer_types": ["sliding_attention", "full_attention"] * 2})
+    with pytest.raises(DataError, match=r"layer_types is .*only 'full_attention' for the first"):
+        load_model(folder)

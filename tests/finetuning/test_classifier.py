@@ -40,7 +40,7 @@ def test_it_learns(fitted: tpulm.Classifier) -> None:
 
 
 def test_every_kind_of_encoder_learns(make_encoder: Callable[[str], Path]) -> None:
-    for kind in ("electra", "next_sentence", "megatron", "eurobert"):
+    for kind in ("electra", "next_sentence", "megatron", "eurobert", "modernbert"):
         classifier = tpulm.Classifier(make_encoder(kind), **QUICK, layer_decay=1.0).fit(reviews(320), reviews(64, seed=1))
         assert classifier.evaluate(reviews(64, seed=2))["accuracy"] > 0.9, kind
 
@@ -107,7 +107,7 @@ def test_logits_are_those_of_transformers(torch: ModuleType, make_encoder: Calla
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     texts = [text for text, _ in reviews(20, seed=3)]
-    for kind in ("bert", "electra", "megatron", "eurobert"):
+    for kind in ("bert", "electra", "megatron", "eurobert", "modernbert"):
         classifier = tpulm.Classifier(make_encoder(kind), **{**QUICK, "epochs": 1}).fit(reviews(64), reviews(16, seed=1))
         classifier.save_pretrained(tmp_path / kind)
         model = AutoModelForSequenceClassification.from_pretrained(tmp_path / kind).eval()

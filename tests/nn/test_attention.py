@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.nn.attention import attend, attention, attention_spec
+from tpulm.nn.attention import CAUSAL, EVERYTHING, Reach, attend, attention, attention_spec
 from tpulm.nn.dropout import DropoutWords, dropout, row_seeds, site_seeds, token_seeds, words_at
 from tpulm.nn.params import TruncatedNormal, initialize
 
@@ -25,19 +25,32 @@ def some_words() -> DropoutWords:
 
 
 def plain(
-    query: jax.Array, key: jax.Array, value: jax.Array, words: DropoutWords | None, rate: float, causal: bool
+    query: jax.Array, key: jax.Array, value: jax.Array, words: DropoutWords | None, rate: float, reach: Reach
 ) -> jax.Array:
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key) / jnp.sqrt(jnp.float32(K))
     allowed = SEGMENTS[:, None, :, None] == SEGMENTS[:, None, None, :]
-    if causal:
-        allowed = allowed & jnp.tril(jnp.ones((L, L), bool))[None, None]
+    ahead = np.arange(L)[None, :] - np.arange(L)[:, None]
+    allowed = allowed & (ahead >= -(L if reach.before is None else reach.before))[None, None]
+    allowed = allowed & (ahead <= (L if reach.after is None else reach.after))[None, None]
     weights = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1)
     return jnp.einsum("bhlm,bhmk->bhlk", dropout(weights, rate=rate, words=words), value)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_value_and_gradients_are_those_of_the_formula(rate: float, causal: bool):
+@pytest.mark.parametrize(
+    ("rate", "reach", "keep_weights"),
+    [
+        (0.0, EVERYTHING, True),
+        (0.3, EVERYTHING, True),
+        (0.0, CAUSAL, True),
+        (0.3, CAUSAL, True),
+        (0.3, EVERYTHING, False),
+        (0.0, Reach(3, 3), True),  # in one piece
+        (0.0, Reach(2, 2), True),  # by blocks of two tokens
+        (0.0, Reach(2, 2), False),
+        (0.0, Reach(1, 1), True),
+    ],
+)
+def test_value_and_gradients_are_those_of_the_formula(rate: float, reach: Reach, keep_weights: bool):
     words = some_words() if rate else None
     arrays = [normal(i, B, H, L, K) for i in range(3)]
     g = normal(3, B, H, L, K)
@@ -45,9 +58,12 @@ def test_value_and_gradients_are_those_of_the_formula(rate: float, causal: bool)
     @jax.jit
     def both(*arrays: jax.Array) -> Any:
         ours, pull = jax.vjp(
-            lambda q, k, v: attention(q, k, v, SEGMENTS, words=words, dropout_rate=rate, causal=causal), *arrays
+            lambda q, k, v: attention(
+                q, k, v, SEGMENTS, words=words, dropout_rate=rate, reach=reach, keep_weights=keep_weights
+            ),
+            *arrays,
         )
-        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, words, rate, causal), *arrays)
+        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, words, rate, reach), *arrays)
         return (ours, *pull(g)), (theirs, *expected_pull(g))
 
     for ours, theirs in zip(*both(*arrays), strict=True):
@@ -59,7 +75,8 @@ def test_a_token_sees_its_own_segment_alone(causal: bool):
     params = initialize(attention_spec(H * K, H, TruncatedNormal(0.5)), jax.random.key(0))
     x = normal(1, B * L, H * K)
 
-    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, words=None, causal=causal))
+    reach = CAUSAL if causal else EVERYTHING
+    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, words=None, reach=reach))
 
     def run(x: jax.Array) -> np.ndarray:
         return np.asarray(layer(x)).reshape(B, L, -1)

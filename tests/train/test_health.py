@@ -122,7 +122,7 @@ def test_advice_names_what_differs_and_nothing_else():
 
 def test_advice_can_be_followed():
     """What is proposed for each kind of model is a valid run."""
-    for recipe in ("bert-mini", "bert-modern", "electra-small", "lm1b"):
+    for recipe in ("bert-mini", "modern-mini", "electra-small", "lm1b"):
         short = ["train.steps=1000", "train.optimizer.warmup_steps=100"]
         lines = helpful_settings(load(recipe, short))
         assert helpful_settings(load(recipe, [*short, *lines])) == []

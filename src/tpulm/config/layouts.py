@@ -51,6 +51,22 @@ LAYOUTS = (
             "positions": "learned",
         },
     ),
+    Layout(
+        "modernbert",
+        "ModernBertForMaskedLM",
+        {
+            "architecture": "modernbert",
+            "norm_position": "pre",
+            "norm": "layer",
+            "biases": False,
+            "feed_forward": "gated",
+            "positions": "rotary",
+            "tied_output": True,
+            "masked_head": "transform",
+            "token_types": 0,
+            "next_sentence": False,
+        },
+    ),
     Layout("llama", "LlamaForCausalLM", {"architecture": "decoder", **_LLAMA_LIKE}),
 )
 

@@ -254,11 +254,37 @@ class GeneratorConfig(Settings):
     depth: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of num_layers
     own_embeddings: bool = False  # the source's untied_generator_embeddings
     own_layers: bool = True  # the source's untied_generator; false: the discriminator's layers serve both
+    # the discriminator's embeddings are the generator's, which its loss does not reach, and a difference that it learns
+    # (gradient-disentangled embedding sharing, He et al. 2021, "DeBERTaV3", section 3.3); exported as one table
+    disentangled_embeddings: bool = False
+
+    @model_validator(mode="after")
+    def _disentangled_from_its_own(self) -> Self:
+        if self.disentangled_embeddings and (self.own_embeddings or not self.own_layers):
+            raise ValueError("disentangled_embeddings need own_embeddings = false and own_layers = true")
+        return self
+
+
+_MODERNBERT: dict[str, Any] = {
+    "token_types": 0,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "norm_position": "pre",
+    "norm_epsilon": 1e-5,
+    "activation": "gelu",
+    "biases": False,
+    "feed_forward": "gated",
+    "positions": "rotary",
+    "rotary_theta": 160_000.0,
+    "global_every": 3,
+    "depth_scaled_init": True,
+}
 
 
 class ModelConfig(Settings):
     # what it is, and with it what it is trained to do: masked tokens, replaced tokens, the next token
-    architecture: Literal["bert", "electra", "decoder"] = "bert"
+    # modernbert has defaults of its own: pre-norm, rotary, gated, GELU, no biases, no token types, no dropout, global_every 3
+    architecture: Literal["bert", "modernbert", "electra", "decoder"] = "bert"
     num_layers: Positive = 12
     hidden_size: Positive = 768
     num_heads: Positive = 12
@@ -276,10 +302,21 @@ class ModelConfig(Settings):
     feed_forward: Literal["plain", "gated"] = "plain"  # gated: activation(gate) * up (Shazeer 2020)
     positions: Literal["learned", "rotary"] = "learned"  # rotary: queries and keys are turned (Su et al. 2021)
     rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # the longest wavelength, over 2 pi
+    global_every: Positive = 1  # modernbert only: of so many layers the first sees all of a text, the others a window
+    local_window: Annotated[int, Field(ge=2, multiple_of=2)] = 128  # tokens in it, half of them on each side
+    local_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # rotary_theta of the layers with a window
     tied_output: bool = True  # logits are products with the token embeddings; false: with a table of their own
     masked_head: Literal["transform", "plain"] = "transform"  # bert only; plain: logits straight from the last layer
     initializer_range: PositiveFloat = 0.02
+    # what is added to the residual stream begins smaller, by sqrt(2 num_layers) (Shoeybi et al. 2019)
+    depth_scaled_init: bool = False
     generator: GeneratorConfig | None = None  # electra only, which always has one
+
+    @model_validator(mode="before")
+    @classmethod
+    def _modernbert_as_published(cls, values: Any) -> Any:
+        """Warner et al. 2024 (arXiv 2412.13663), and the defaults of transformers' ModernBertConfig."""
+        return {**_MODERNBERT, **values} if is_table(values) and values.get("architecture") == "modernbert" else values
 
     @model_validator(mode="before")
     @classmethod
@@ -292,8 +329,14 @@ class ModelConfig(Settings):
     def _heads_divide(self) -> Self:
         if self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
-        if self.architecture == "bert" and self.embedding_size not in (None, self.hidden_size):
-            raise ValueError(f"bert has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}")
+        if self.architecture in ("bert", "modernbert") and self.embedding_size not in (None, self.hidden_size):
+            raise ValueError(
+                f"{self.architecture} has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}"
+            )
+        if self.architecture != "modernbert" and self.global_every > 1:
+            raise ValueError("windows of attention (global_every) are modernbert's: set architecture = 'modernbert'")
+        if self.architecture == "modernbert" and self.attention_dropout:
+            raise ValueError("modernbert drops no attention weights: set attention_dropout = 0.0 (dropout is of the branches)")
         if self.architecture != "electra" and self.generator is not None:
             raise ValueError(
                 f"{self.architecture} has no generator: leave model.generator out, or set architecture = 'electra'"
@@ -319,6 +362,16 @@ class ModelConfig(Settings):
                 f"generator.width {generator.width} of hidden_size {self.hidden_size} is {width}, which does not divide into "
                 f"{heads} heads; choose a width that makes it a multiple of 64"
             )
+
+    def identity(self) -> dict[str, Any]:
+        """JSON of what a checkpoint is of: without settings that came after version 0.2 where they are at their defaults."""
+        dumped = self.model_dump(mode="json")
+        for name in ("global_every", "local_window", "local_theta", "depth_scaled_init"):
+            if dumped[name] == type(self).model_fields[name].default:
+                del dumped[name]
+        if dumped["generator"] and not dumped["generator"]["disentangled_embeddings"]:
+            del dumped["generator"]["disentangled_embeddings"]
+        return dumped
 
     @property
     def generator_sizes(self) -> tuple[int, int, int]:
@@ -358,7 +411,9 @@ class ObjectiveConfig(Settings):
 class OptimizerConfig(Settings):
     """AdamW as BERT's, epsilon 1e-6 and no decay on norms and biases, but with Adam's bias correction."""
 
-    name: Literal["adamw", "lamb"] = "adamw"
+    # muon: orthogonalized updates of the layers' matrices (Jordan et al. 2024; scaled as in arXiv 2502.16982, so that AdamW's
+    # learning rates serve), AdamW for the rest
+    name: Literal["adamw", "lamb", "muon"] = "adamw"
     learning_rate: PositiveFloat = 1e-4
     schedule: Annotated[str, AfterValidator(SCHEDULES.check), SCHEDULES] = "linear"  # wsd: warmup, stable, linear decay
     warmup_steps: NonNegative | None = None  # None: 10,000 as in BERT, but at most a tenth of the steps
@@ -412,6 +467,8 @@ class TrainConfig(Settings):
     def _moments_of_a_model(self) -> Self:
         if self.start_optimizer and self.start_from is None:
             raise ValueError("start_optimizer needs start_from: the model whose optimizer is meant")
+        if self.start_optimizer and self.optimizer.name == "muon":
+            raise ValueError("start_optimizer takes Adam's moments, which optimizer.name = 'muon' does not have for matrices")
         return self
 
 
@@ -436,6 +493,9 @@ class PhaseConfig(Settings):
     sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data], and so on
     batch_size: Positive | None = None
     max_predictions: Positive | None = None
+    mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    # clm: an encoder predicts each token from those before it, before a phase of mlm (arXiv 2507.00994)
+    objective: Literal["mlm", "clm"] | None = None
 
 
 class RunConfig(Settings):
@@ -552,7 +612,11 @@ def _with(config: RunConfig, settings: PhaseConfig) -> RunConfig:
         data = data.model_copy(update={"sequence_length": settings.sequence_length})
     if settings.batch_size is not None:
         train = train.model_copy(update={"batch_size": settings.batch_size})
-    if settings.max_predictions is not None:
-        objective = train.objective.model_copy(update={"max_predictions": settings.max_predictions})
-        train = train.model_copy(update={"objective": objective})
+    wanted = {
+        "max_predictions": settings.max_predictions,
+        "mask_fraction": settings.mask_fraction,
+        "name": settings.objective,
+    }
+    if changed := {name: value for name, value in wanted.items() if value is not None}:
+        train = train.model_copy(update={"objective": train.objective.model_copy(update=changed)})
     return config.model_copy(update={"data": data, "train": train, "phases": ()})

@@ -115,6 +115,35 @@ _LLAMA = _Format(
         "hidden_act": "silu",
     },
 )
+_MODERNBERT = _Format(
+    fields={
+        **_SIZES,
+        "max_positions": "max_position_embeddings",
+        "dropout": "mlp_dropout",
+        "attention_dropout": "attention_dropout",
+        "norm_epsilon": "norm_eps",
+        "local_window": "local_attention",
+        "initializer_range": "initializer_range",
+    },
+    required={
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_bias": False,
+        "tie_word_embeddings": True,
+    },
+    defaults={  # of transformers' ModernBertConfig
+        "mlp_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "norm_eps": 1e-5,
+        "local_attention": 128,
+        "initializer_range": 0.02,
+        "max_position_embeddings": 8192,
+        "hidden_activation": "gelu",
+    },
+    activation="hidden_activation",
+)
 _FORMATS = {
     "bert": _BERT,
     "megatron-bert": _BERT,  # pre-norm: the same tensors with the norms elsewhere
@@ -122,9 +151,13 @@ _FORMATS = {
     "eurobert": _LLAMA._replace(defaults={**_LLAMA.defaults, "rms_norm_eps": 1e-5}),
     "gpt2": _GPT2,
     "llama": _LLAMA,
+    "modernbert": _MODERNBERT,
 }
-# Models of others whose tokenizer tpulm may not know; the first is an encoder.
-FOREIGN_TYPES = ("eurobert", "gpt2", "llama")
+# Models of others whose tokenizer tpulm may not know.
+FOREIGN_TYPES = ("eurobert", "gpt2", "llama", "modernbert")
+
+
+FOREIGN_ENCODERS = ("eurobert", "modernbert")
 
 
 class Described(NamedTuple):
@@ -169,8 +202,11 @@ def to_config_json(
         fixed = {"position_embedding_type": "absolute", "tie_word_embeddings": True, "dtype": "float32"}
         return values | activation | fixed | own
     assert special is not None
-    values |= {"bos_token_id": special.cls if model_type == "eurobert" else special.sep, "eos_token_id": special.sep}
+    is_encoder = model_type in FOREIGN_ENCODERS
+    values |= {"bos_token_id": special.cls if is_encoder else special.sep, "eos_token_id": special.sep}
     values |= activation | {"dtype": "float32"} | own
+    if model_type == "modernbert":
+        return values | {"cls_token_id": special.cls, "sep_token_id": special.sep} | _of_modernbert(config)
     if model_type == "gpt2":
         return values | {"embd_pdrop": config.dropout}
     values |= {
@@ -202,11 +238,65 @@ def from_config_json(values: Any, *, origin: str) -> Described:
         fields["intermediate_size"] = 4 * fields["hidden_size"]
     if "biases" in form.fields:
         fields |= {"dropout": 0.0, "rotary_theta": _rotary_theta(values, origin)}
+    if model_type == "modernbert":
+        fields |= _modernbert_layers(values, fields["num_layers"], origin)
     fields["activation"] = _activation(values, form.activation, origin)
     config = _validated(fields, form.fields, origin)
     if "biases" in form.fields:
         _check_heads(values, config, origin)
     return Described(config, _vocab_size(values, origin))
+
+
+def _of_modernbert(config: ModelConfig) -> dict[str, Any]:
+    """What layers see, as transformers 5 says it and as versions 4.48 to 4.57 read it; where both stand, the first wins."""
+    thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_theta}
+    return {
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_bias": False,
+        "tie_word_embeddings": True,
+        "embedding_dropout": config.dropout,
+        "classifier_dropout": config.dropout,
+        "classifier_activation": ACTIVATIONS[config.activation][0],
+        "classifier_pooling": "cls",
+        "layer_types": _layer_types(config.num_layers, config.global_every),
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+        "global_attn_every_n_layers": config.global_every,
+        "global_rope_theta": config.rotary_theta,
+        "local_rope_theta": config.local_theta,
+    }
+
+
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # in layer_types
+
+
+def _layer_types(num_layers: int, global_every: int) -> list[str]:
+    return [_GLOBAL if number % global_every == 0 else _LOCAL for number in range(num_layers)]
+
+
+def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) -> dict[str, Any]:
+    """Which layers see everything, and how both kinds turn positions, in either form of config.json."""
+    rope, every = values.get("rope_parameters") or {}, values.get("global_attn_every_n_layers", 3)
+    if (kinds := values.get("layer_types")) is not None:
+        every = next((n for n in range(1, len(kinds)) if kinds[n] == _GLOBAL), len(kinds)) if isinstance(kinds, list) else 0
+        if not every or len(kinds) != num_layers or kinds != _layer_types(num_layers, every):
+            raise DataError(
+                f"layer_types is {brief(kinds)}; only '{_GLOBAL}' for the first of every so many layers and '{_LOCAL}' for the "
+                f"others is supported, of {num_layers} layers",
+                location=origin,
+            )
+    if values.get("classifier_activation", "gelu") != values["hidden_activation"]:
+        raise DataError("classifier_activation and hidden_activation differ; only one for both is supported", location=origin)
+    found: dict[str, Any] = {"global_every": every, "depth_scaled_init": True}
+    defaults = {
+        "rotary_theta": (_GLOBAL, "global_rope_theta", 160_000.0),
+        "local_theta": (_LOCAL, "local_rope_theta", 10_000.0),
+    }
+    for ours, (kind, older, default) in defaults.items():
+        found[ours] = _rotary_theta({"rope_parameters": rope.get(kind), "rope_theta": values.get(older, default)}, origin)
+    return found
 
 
 def _activation(values: Mapping[str, Any], key: str, origin: str) -> str:
@@ -318,8 +408,9 @@ def answers_from_json(values: Mapping[str, Any], *, origin: str) -> Answers:
             f"problem_type {brief(problem)} is not supported; a text has one label or one number here",
             location=origin,
         )
-    if values.get("model_type") == "eurobert" and values.get("classifier_pooling", "late") != "bos":
-        raise DataError("classifier_pooling must be 'bos'; others are not supported", location=origin)
+    pooling = {"eurobert": ("bos", "late"), "modernbert": ("cls", "cls")}.get(values.get("model_type", ""))
+    if pooling is not None and values.get("classifier_pooling", pooling[1]) != pooling[0]:
+        raise DataError(f"classifier_pooling must be '{pooling[0]}'; others are not supported", location=origin)
     named = values.get("id2label")
     if named is None:  # transformers leaves two unnamed labels out
         named = {"0": "LABEL_0", "1": "LABEL_1"} if problem != "regression" else {"0": "LABEL_0"}

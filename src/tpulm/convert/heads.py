@@ -27,7 +27,7 @@ def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: in
     """The tree of `ParamSpec` of one model; of ELECTRA that is one half, with the sizes of `config`."""
     if head == "classification":
         return classifier.spec(config, vocab_size=vocab_size, num_outputs=num_outputs)
-    if config.architecture == "bert":
+    if config.architecture in ("bert", "modernbert"):
         return bert.spec(config, vocab_size=vocab_size, next_sentence=head == "next_sentence")
     if config.architecture == "decoder":
         return decoder.spec(config, vocab_size=vocab_size)

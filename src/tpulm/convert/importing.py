@@ -18,7 +18,7 @@ from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.config.layouts import LAYOUTS
 from tpulm.config.resolve import OPTIMIZER_FILE
-from tpulm.convert.config_json import FOREIGN_TYPES
+from tpulm.convert.config_json import FOREIGN_ENCODERS, FOREIGN_TYPES
 from tpulm.convert.heads import Model, head_of
 from tpulm.convert.huggingface import (
     CONFIG,
@@ -177,7 +177,7 @@ def _unusable_tokenizer(folder: PurePath) -> str | None:
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if model_type not in FOREIGN_TYPES:
         return None
-    if model_type != "eurobert" and any(storage.exists(folder / name) for name in TOKENIZERS):
+    if model_type not in FOREIGN_ENCODERS and any(storage.exists(folder / name) for name in TOKENIZERS):
         return None  # what is wrong with it is an error
     if any(storage.exists(folder / name) for name in TOKENIZERS[:2]):
         try:

@@ -1,8 +1,8 @@
 """Names of parameters in other people's checkpoints: a two-column table for each architecture, and what else their files hold.
 
 Hugging Face's linear layers keep weights as [out, in], ours as [in, out] with the heads apart. TF1's names follow from Hugging
-Face's by a rule. GPT-2 keeps queries, keys and values in one tensor, whose thirds are written here as "…c_attn.weight[0]", [1]
-and [2].
+Face's by a rule. Where one of theirs holds several of our kernels, as GPT-2 and ModernBERT keep queries, keys and values, its
+parts are written here as "…c_attn.weight[0]", [1] and [2].
 """
 
 from __future__ import annotations
@@ -101,6 +101,28 @@ _LLAMA = (
     *_linear("classification_head/dense", "dense"),  # EuroBertForSequenceClassification
     *_linear("classification_head/output", "classifier"),
 )
+_MODERNBERT_LAYER = "model.layers.{layer}."
+_MODERNBERT = (
+    Name("embeddings/tokens", "model.embeddings.tok_embeddings.weight"),
+    Name("embeddings/norm/scale", "model.embeddings.norm.weight"),
+    Name("layers/attention_norm/scale", _MODERNBERT_LAYER + "attn_norm.weight"),
+    *(
+        Name(f"layers/attention/{ours}/kernel", f"{_MODERNBERT_LAYER}attn.Wqkv.weight[{third}]", "dense")
+        for third, ours in enumerate(("query", "key", "value"))
+    ),
+    Name("layers/attention/output/kernel", _MODERNBERT_LAYER + "attn.Wo.weight", "merge"),
+    Name("layers/feed_forward_norm/scale", _MODERNBERT_LAYER + "mlp_norm.weight"),
+    Name("layers/gate/kernel", _MODERNBERT_LAYER + "mlp.Wi.weight[0]", "dense"),
+    Name("layers/up/kernel", _MODERNBERT_LAYER + "mlp.Wi.weight[1]", "dense"),
+    Name("layers/down/kernel", _MODERNBERT_LAYER + "mlp.Wo.weight", "dense"),
+    Name("final_norm/scale", "model.final_norm.weight"),
+    Name("masked_head/dense/kernel", "head.dense.weight", "dense"),
+    Name("masked_head/norm/scale", "head.norm.weight"),
+    Name("masked_head/output_bias", "decoder.bias"),
+    Name("classification_head/dense/kernel", "head.dense.weight", "dense"),
+    Name("classification_head/norm/scale", "head.norm.weight"),
+    *_linear("classification_head/output", "classifier"),
+)
 _GPT2_LAYER = "transformer.h.{layer}."
 _GPT2 = (
     Name("embeddings/tokens", "transformer.wte.weight"),
@@ -129,6 +151,7 @@ TABLES: Mapping[str, Table] = {
     "eurobert": _LLAMA,
     "gpt2": _GPT2,
     "llama": _LLAMA,
+    "modernbert": _MODERNBERT,
 }
 _HEAD_MARKS: Mapping[Head, tuple[str, ...]] = {  # how a name begins that only files with this head contain
     "classification": ("classifier.weight", "classifier.out_proj.weight"),
@@ -142,13 +165,16 @@ _TIED = (
     ("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
     ("lm_head.weight", "transformer.wte.weight"),
     ("lm_head.weight", "model.embed_tokens.weight"),
+    ("decoder.weight", "model.embeddings.tok_embeddings.weight"),
 )
 # Ends of names of tensors without weights (a buffer of 0, 1, 2, … or a mask), and tensors only the next-sentence head reads.
 _BUFFERS = (".embeddings.position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 _POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
 # How the first conversions, bert-base-uncased among them, name the two vectors of a norm.
 _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-_FUSED = (".c_attn.weight", ".c_attn.bias")
+_FUSED = {".c_attn.weight": (3, -1), ".c_attn.bias": (3, -1), ".Wqkv.weight": (3, 0), ".Wi.weight": (2, 0)}  # parts, axis
+# Parameters of ours that nothing uses and theirs lack, and what has their shape.
+_UNUSED = {"model.layers.0.attn_norm.weight": "model.embeddings.norm.weight"}
 _BARE = ("wte.", "wpe.", "h.", "ln_f.")  # how the names begin in a bare GPT2Model, as the first ones were saved
 
 # TF1: where the rule does not hold.
@@ -236,8 +262,13 @@ def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = Tru
                 "two",
                 location=origin,
             )
-    for name in [name for name, tensor in kept.items() if name.endswith(_FUSED) and tensor.shape[-1] % 3 == 0]:
-        kept |= {f"{name}[{third}]": part for third, part in enumerate(np.split(kept.pop(name), 3, axis=-1))}
+    for name, tensor in list(kept.items()):
+        parts, axis = _fusion_of(name)
+        if parts > 1 and tensor.ndim and tensor.shape[axis] % parts == 0:
+            kept |= {f"{name}[{number}]": part for number, part in enumerate(np.split(kept.pop(name), parts, axis=axis))}
+    for name, like in _UNUSED.items() if model_type == "modernbert" else ():
+        if like in kept and name not in kept:
+            kept[name] = np.ones_like(kept[like])
     reads_pooler = head_in(kept) in ("next_sentence", "classification")
     dropped = () if reads_pooler else tuple(name for name in _POOLER if name in kept)
     return Kept({name: tensor for name, tensor in kept.items() if name not in dropped}, dropped)
@@ -251,12 +282,18 @@ def _current_name(name: str) -> str:
 
 
 def fuse(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors as they are stored: thirds "name[0]", "name[1]" and "name[2]" concatenated along the last axis."""
+    """Tensors as they are stored: parts "name[0]", "name[1]", … in one, and without those that nothing uses."""
     fused: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
-        if not name.endswith("]"):
-            fused[name] = tensor
-        elif name.endswith("[0]"):
+        if name.endswith("[0]"):
             whole = name.removesuffix("[0]")
-            fused[whole] = np.concatenate([tensors[f"{whole}[{third}]"] for third in range(3)], axis=-1)
+            parts, axis = _fusion_of(whole)
+            fused[whole] = np.concatenate([tensors[f"{whole}[{number}]"] for number in range(parts)], axis=axis)
+        elif not name.endswith("]") and name not in _UNUSED:
+            fused[name] = tensor
     return fused
+
+
+def _fusion_of(name: str) -> tuple[int, int]:
+    """How many of ours a tensor holds, along which axis."""
+    return next((fusion for suffix, fusion in _FUSED.items() if name.endswith(suffix)), (1, 0))

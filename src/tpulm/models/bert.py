@@ -3,11 +3,12 @@
 Post-norm is the published model (Devlin et al. 2019; Hugging Face's BertForPreTraining). Pre-norm has the layout of Hugging
 Face's MegatronBert: no norm after the embeddings, a norm before each branch, and a final norm (Shoeybi et al. 2019, section 3).
 With rotary positions, gated feed-forwards, RMS norms, no biases and a plain head, pre-norm has that of Hugging Face's EuroBert.
+ModernBERT (Warner et al. 2024) is pre-norm with a norm after the embeddings, and windows of attention in most layers.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,21 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
-from tpulm.nn.attention import Rotation, rotation
+from tpulm.nn.attention import rotation
 from tpulm.nn.dropout import dropout, site_seeds, token_seeds, words_at
 from tpulm.nn.layers import Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize, project
 from tpulm.nn.params import TruncatedNormal, param, parameters, zeros
-from tpulm.nn.transformer import Execution, Layer, Randomness, apply_stack, has_norm_bias, stack_spec
+from tpulm.nn.transformer import (
+    Execution,
+    Layer,
+    Randomness,
+    Rotations,
+    apply_stack,
+    has_norm_bias,
+    initializers,
+    place_of,
+    stack_spec,
+)
 
 VOCABULARY_MULTIPLE = 128  # the vocabulary's size in the parameters is rounded up to this, for even tiles and shards
 
@@ -30,7 +41,7 @@ class Embeddings:
     tokens: Float[Array, "V D"]
     positions: Float[Array, "S D"] | None  # learned positions only
     types: Float[Array, "T D"] | None
-    norm: Norm | None  # post-norm only
+    norm: Norm | None  # post-norm and ModernBERT
 
 
 @parameters
@@ -86,19 +97,23 @@ def embeddings_spec(config: ModelConfig, size: int, *, vocab_size: int) -> Embed
         tokens=param((padded_vocab_size(vocab_size), size), ("vocab", "embed"), init),
         positions=param((config.max_positions, size), ("positions", "embed"), init) if learned else None,
         types=param((config.token_types, size), ("types", "embed"), init) if types else None,
-        norm=norm_spec(size, bias=has_norm_bias(config)) if config.norm_position == "post" else None,
+        norm=norm_spec(size, bias=has_norm_bias(config))
+        if config.norm_position == "post" or config.architecture == "modernbert"
+        else None,
     )
 
 
 def masked_head_spec(config: ModelConfig, size: int, *, vocab_size: int) -> MaskedHead:
     """From hidden states to logits over embeddings of `size`."""
-    init, padded = TruncatedNormal(config.initializer_range), padded_vocab_size(vocab_size)
+    (init, into_stream), padded = initializers(config), padded_vocab_size(vocab_size)
     transform = config.masked_head == "transform"
     return MaskedHead(
-        dense=dense_spec((config.hidden_size, size), ("embed", None), init, bias=config.biases) if transform else None,
+        dense=dense_spec((config.hidden_size, size), ("embed", None), into_stream, bias=config.biases) if transform else None,
         norm=norm_spec(size, None, bias=has_norm_bias(config)) if transform else None,
         output=None if config.tied_output else param((padded, size), ("vocab", "embed"), init),
-        output_bias=param((padded,), ("vocab",), zeros, decay=False) if config.biases else None,
+        output_bias=param((padded,), ("vocab",), zeros, decay=False)
+        if config.biases or config.architecture == "modernbert"
+        else None,
     )
 
 
@@ -130,22 +145,34 @@ class MaskedModel(Encoder, Protocol):
 
 
 def encode(
-    params: Encoder, tokens: Tokens, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
+    params: Encoder,
+    tokens: Tokens,
+    *,
+    config: ModelConfig,
+    execution: Execution,
+    randomness: Randomness | None,
+    causal: bool | None = None,
 ) -> Float[Array, "B L D"]:
-    """The last layer's hidden states."""
+    """The last layer's hidden states. `causal`: of tokens that see what lies before them alone; None: as a decoder's do."""
     rows, length = tokens.ids.shape
     x, below = embed(params.embeddings, tokens, config=config, execution=execution, randomness=randomness)
     if params.projection is not None:
         x = dense(params.projection, x, dtype=execution.dtype)
-    rope = rotation_of(_positions(tokens), config) if config.positions == "rotary" else None
-    x = apply_stack(params.layers, x, tokens.segments, config=config, execution=execution, randomness=below, rope=rope)
+    rope = rotations_of(_positions(tokens), config) if config.positions == "rotary" else None
+    causal = config.architecture == "decoder" if causal is None else causal
+    settings: dict[str, Any] = {"config": config, "execution": execution, "causal": causal}
+    x = apply_stack(params.layers, x, tokens.segments, **settings, randomness=below, rope=rope)
     if params.final_norm is not None:
         x = normalize(params.final_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
     return x.reshape(rows, length, -1)
 
 
-def rotation_of(positions: Int[Array, "B L"], config: ModelConfig) -> Rotation:
-    return rotation(positions, head_size=config.hidden_size // config.num_heads, theta=config.rotary_theta)
+def rotations_of(positions: Int[Array, "B L"], config: ModelConfig) -> Rotations:
+    size = config.hidden_size // config.num_heads
+    everywhere = rotation(positions, head_size=size, theta=config.rotary_theta)
+    if config.global_every == 1:
+        return Rotations(everywhere, everywhere)
+    return Rotations(everywhere, rotation(positions, head_size=size, theta=config.local_theta))
 
 
 def _positions(tokens: Tokens) -> Int[Array, "B L"]:
@@ -226,8 +253,10 @@ def forward_flops(
     size, inner, length = config.hidden_size, config.intermediate_size, sequence_length
     matrices = 3 if config.feed_forward == "gated" else 2
     projections = 2 * length * (4 * size * size + matrices * size * inner)
-    scores_and_mixing = 2 * 2 * length * length * size
+    window = min(length, config.local_window + 1)
+    local = sum(place_of(number, config, causal=False).is_local for number in range(config.num_layers))
+    scores_and_mixing = 2 * 2 * length * size * (local * window + (config.num_layers - local) * length)
     transform = size * size if config.architecture != "decoder" and config.masked_head == "transform" else 0
     head = 2 * predictions * (transform + size * vocab_size)
     pooler = 2 * (size * size + 2 * size) if next_sentence else 0
-    return float(config.num_layers * (projections + scores_and_mixing) + head + pooler)
+    return float(config.num_layers * projections + scores_and_mixing + head + pooler)

@@ -2,7 +2,8 @@
 
 The heads are those of transformers' …ForSequenceClassification. BERT and Megatron's: dropout of tanh(dense), then a linear map
 (Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (Google's code has no dense
-layer there). EuroBERT, pooled at "bos": the erf GELU and no dropout.
+layer there). EuroBERT, pooled at "bos": the erf GELU and no dropout. ModernBERT: the dense layer and norm of its masked head,
+without biases, and dropout after them.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from tpulm.config import ModelConfig
 from tpulm.models.bert import Embeddings, Tokens, embeddings_spec, encode
 from tpulm.models.electra import embedding_size, projection_spec
 from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, words_at
-from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec
+from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters
-from tpulm.nn.transformer import Execution, Layer, Randomness, has_norm_bias, stack_spec
+from tpulm.nn.transformer import Execution, Layer, Randomness, has_norm_bias, initializers, stack_spec
 
-HeadKind = Literal["bert", "electra", "eurobert"]
+HeadKind = Literal["bert", "electra", "eurobert", "modernbert"]
 
 
 @parameters
 class ClassificationHead:
     dense: Dense  # [D, D]; BERT calls it the pooler
+    norm: Norm | None  # ModernBERT only
     output: Dense  # [D, C]
 
 
@@ -52,12 +54,13 @@ _HEADS: dict[HeadKind, _Head] = {
     "bert": _Head("tanh", False, True),
     "electra": _Head("gelu", True, True),
     "eurobert": _Head("gelu", False, False),
+    "modernbert": _Head("gelu", False, True),
 }
 
 
 def head_kind(config: ModelConfig) -> HeadKind:
-    if config.architecture == "electra":
-        return "electra"
+    if config.architecture in ("electra", "modernbert"):
+        return config.architecture
     return "eurobert" if config.masked_head == "plain" else "bert"
 
 
@@ -74,10 +77,14 @@ def spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> SequenceC
 
 
 def head_spec(config: ModelConfig, *, num_outputs: int) -> ClassificationHead:
-    """With biases, whatever the encoder has, as in all of transformers' classes."""
+    """With biases, whatever the encoder has, as in all of transformers' classes but ModernBERT's, whose output alone has them
+    and begins with a deviation of D ** -0.5."""
     init, size = TruncatedNormal(config.initializer_range), config.hidden_size
+    modern = config.architecture == "modernbert"
     return ClassificationHead(
-        dense=dense_spec((size, size), ("embed", None), init), output=dense_spec((size, num_outputs), (None, None), init)
+        dense=dense_spec((size, size), ("embed", None), initializers(config)[1], bias=not modern),
+        norm=norm_spec(size, None, bias=False) if modern else None,
+        output=dense_spec((size, num_outputs), (None, None), TruncatedNormal(size**-0.5) if modern else init),
     )
 
 
@@ -99,6 +106,7 @@ def logits(
         first, second = _dropout_words(randomness, x.shape[0])
         x = dropout(x, rate=config.dropout, words=first) if kind.dropout_before else x
         x = act(dense(head.dense, x, dtype=execution.dtype))
+        x = x if head.norm is None else normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
         x = dropout(x, rate=config.dropout, words=second) if kind.dropout_after else x
         return dense(head.output, x, dtype=execution.dtype).astype(jnp.float32)
 

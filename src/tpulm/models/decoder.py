@@ -20,7 +20,7 @@ from tpulm.models.bert import (
     embed,
     embeddings_spec,
     padded_vocab_size,
-    rotation_of,
+    rotations_of,
     vocabulary_logits,
 )
 from tpulm.nn.attention import attend_to_cache
@@ -100,7 +100,7 @@ def extend(
     rows, length = ids.shape
     tokens = Tokens(ids, jnp.zeros_like(ids), None, positions)
     x, _ = embed(params.embeddings, tokens, config=config, execution=execution, randomness=None)
-    rope = rotation_of(positions, config) if config.positions == "rotary" else None
+    rope = rotations_of(positions, config).everywhere if config.positions == "rotary" else None
 
     def step(x: Array, layer_and_cache: tuple[Layer, Cache]) -> tuple[Array, Cache]:
         layer, own = layer_and_cache

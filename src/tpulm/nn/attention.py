@@ -1,4 +1,4 @@
-"""Multi-head self-attention, confined to segments of a row, and where wanted to what lies before."""
+"""Multi-head self-attention, confined to segments of a row, and where wanted to what lies before or to a window."""
 
 from __future__ import annotations
 
@@ -19,6 +19,18 @@ from jaxtyping import Float, Int
 from tpulm.nn.dropout import DropoutWords, dropout
 from tpulm.nn.layers import PRODUCT, affine, multiply
 from tpulm.nn.params import Initializer, param, parameters, zeros
+
+
+class Reach(NamedTuple):
+    """The keys that the query at place i sees: those at places i - before to i + after (None: to the end), places of keys
+    counted from `first` on."""
+
+    before: int | None = None
+    after: int | None = None
+    first: int = 0  # the place of the first query, among the keys' places
+
+
+EVERYTHING, CAUSAL = Reach(), Reach(after=0)
 
 
 class Rotation(NamedTuple):
@@ -77,7 +89,10 @@ class Attention:
     output: Merge
 
 
-def attention_spec(hidden_size: int, num_heads: int, init: Initializer, *, bias: bool = True) -> Attention:
+def attention_spec(
+    hidden_size: int, num_heads: int, init: Initializer, init_output: Initializer | None = None, *, bias: bool = True
+) -> Attention:
+    """`init_output`: of the last product, where it is another one."""
     head_size = hidden_size // num_heads
 
     def heads() -> Heads:
@@ -91,7 +106,7 @@ def attention_spec(hidden_size: int, num_heads: int, init: Initializer, *, bias:
         key=heads(),
         value=heads(),
         output=Merge(
-            kernel=param((num_heads, head_size, hidden_size), ("heads", "head_size", "embed"), init),
+            kernel=param((num_heads, head_size, hidden_size), ("heads", "head_size", "embed"), init_output or init),
             bias=param((hidden_size,), ("embed",), zeros, decay=False) if bias else None,
         ),
     )
@@ -105,20 +120,20 @@ def attend(
     dtype: DTypeLike,
     dropout_rate: float,
     words: DropoutWords | None,
-    causal: bool = False,
+    reach: Reach = EVERYTHING,
     keep_weights: bool = True,
     rope: Rotation | None = None,
 ) -> Float[Array, "R D"]:
-    """Self-attention of each token to those of its own segment, padding (segment -1) to padding alone.
+    """Self-attention of each token to those of its own segment within `reach`, padding (segment -1) to padding alone.
 
-    `words` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `causal`: to itself and
-    the tokens before it only. `rope`: rotary positions.
+    `words` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `rope`: rotary
+    positions.
     """
     with jax.named_scope("project"):
         query, key, value = project(params, x, segments.shape, dtype=dtype, rope=rope)
     with jax.named_scope("mix"):
         mixed = attention(
-            *(query, key, value, segments), words=words, dropout_rate=dropout_rate, causal=causal, keep_weights=keep_weights
+            *(query, key, value, segments), words=words, dropout_rate=dropout_rate, reach=reach, keep_weights=keep_weights
         )
     with jax.named_scope("merge"):
         return merge(params.output, mixed, dtype=dtype)
@@ -152,36 +167,69 @@ def merge(params: Merge, mixed: Float[Array, "B H L K"], *, dtype: DTypeLike) ->
 
 def attention(
     query: Float[Array, "B H L K"],
-    key: Float[Array, "B H M K"],
-    value: Float[Array, "B H M K"],
+    key: Float[Array, "B H L K"],
+    value: Float[Array, "B H L K"],
     segments: Int[Array, "B L"],
     *,
     words: DropoutWords | None,
     dropout_rate: float,
-    causal: bool = False,
+    reach: Reach = EVERYTHING,
     keep_weights: bool = True,
 ) -> Float[Array, "B H L K"]:
-    """softmax(query key^T / sqrt(K)) value within segments; softmax and its gradient are float32.
+    """softmax(query key^T / sqrt(K)) value within segments and reach; softmax and its gradient are float32.
 
     The gradient is written out for the order of its products, for the rows' sums from the output (sum_m w dw = sum_k o do,
     Dao et al. 2022, section 3.1), and to draw the dropout mask again instead of keeping it. Without `keep_weights` the softmax
     is computed again, too, from the logarithms of its denominators (the same, section 3): less memory for one product more.
+
+    A window on both sides is computed by blocks as long as one side, each against itself and its neighbours: in time and memory
+    linear in the row's length, where that is a multiple of the block and longer than the three.
     """
-    return cast("Array", _attention(query, key, value, segments, words, dropout_rate, causal, keep_weights))
+    length, block = query.shape[2], reach.before
+    if block is None or reach.after != block or length % block or length <= 3 * block:
+        ids = segments[:, None]
+        return cast("Array", _attention(query, key, value, ids, ids, words, dropout_rate, reach, keep_weights))
+    assert words is None or dropout_rate == 0.0  # ModelConfig sees to it: words are numbered for whole rows
+
+    def blocks(x: Array) -> Array:  # [B, H, L, ...] -> [B, H, blocks, block, ...]
+        return x.reshape(*x.shape[:2], -1, block, *x.shape[3:])
+
+    def with_neighbours(x: Array, outside: int) -> Array:  # [B, H, L, ...] -> [B, H blocks, 3 block, ...]
+        x = blocks(x)
+        edge = jnp.full_like(x[:, :, :1], outside)
+        x = jnp.concatenate([jnp.concatenate([edge, x[:, :, :-1]], 2), x, jnp.concatenate([x[:, :, 1:], edge], 2)], 3)
+        return x.reshape(x.shape[0], -1, *x.shape[3:])
+
+    rows, heads = query.shape[:2]
+    ids = jnp.broadcast_to(segments[:, None], (rows, heads, length))
+    mixed = _attention(
+        query.reshape(rows, -1, block, query.shape[3]),
+        with_neighbours(key, 0),
+        with_neighbours(value, 0),
+        ids.reshape(rows, -1, block),
+        with_neighbours(ids, _OUTSIDE),
+        *(None, 0.0, reach._replace(first=block), keep_weights),
+    )
+    return cast("Array", mixed).reshape(query.shape)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
+_OUTSIDE = -2  # the segment of what lies before and after a row
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
 def _attention(
     query: Array,
     key: Array,
     value: Array,
     segments: Array,
+    key_segments: Array,
     words: DropoutWords | None,
     rate: float,
-    causal: bool,
+    reach: Reach,
     keep_weights: bool,
 ) -> Array:
-    return _attention_forward(query, key, value, segments, words, rate, causal, keep_weights)[0]
+    """As `attention`; segments are [B, 1 or H, L] of the queries, and [B, 1 or H, M] of the keys."""
+    return _attention_forward(query, key, value, segments, key_segments, words, rate, reach, keep_weights)[0]
 
 
 def _attention_forward(
@@ -189,40 +237,45 @@ def _attention_forward(
     key: Array,
     value: Array,
     segments: Array,
+    key_segments: Array,
     words: DropoutWords | None,
     rate: float,
-    causal: bool,
+    reach: Reach,
     keep_weights: bool,
 ) -> tuple[Array, tuple[Any, ...]]:
-    scores = _scores(query, key, segments, causal)
+    scores = _scores(query, key, segments, key_segments, reach)
     highest = jnp.max(scores, axis=-1, keepdims=True)
     unnormalized = jnp.exp(scores - highest)
     normalizer = jnp.sum(unnormalized, axis=-1, keepdims=True)
     weights = dropout(unnormalized / normalizer, rate=rate, words=words).astype(value.dtype)
     mixed = checkpoint_name(multiply("bhlm,bhmk->bhlk", weights, value), PRODUCT)
+    kept = query, key, value, segments, key_segments
     if keep_weights:
-        return mixed, (query, key, value, segments, (unnormalized, normalizer), mixed, words)
+        return mixed, (*kept, (unnormalized, normalizer), mixed, words)
     log_normalizer = checkpoint_name(highest + jnp.log(normalizer), PRODUCT)
-    return mixed, (query, key, value, segments, log_normalizer, mixed, words)
+    return mixed, (*kept, log_normalizer, mixed, words)
 
 
-def _scores(query: Array, key: Array, segments: Array, causal: bool) -> Float[Array, "B H L M"]:
-    allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
-    if causal:
-        place = jnp.arange(segments.shape[1], dtype=jnp.int32)
-        allowed = allowed & (place[:, None] >= place[None, :])[None, None]
+def _scores(query: Array, key: Array, segments: Array, key_segments: Array, reach: Reach) -> Float[Array, "B H L M"]:
+    allowed = segments[..., :, None] == key_segments[..., None, :]
+    if reach.before is not None or reach.after is not None:
+        queries, keys = jnp.arange(query.shape[2], dtype=jnp.int32), jnp.arange(key.shape[2], dtype=jnp.int32)
+        ahead = keys[None, :] - (queries[:, None] + reach.first)
+        seen = ahead >= -reach.before if reach.before is not None else jnp.ones_like(ahead, jnp.bool_)
+        seen = seen & (ahead <= reach.after) if reach.after is not None else seen
+        allowed = allowed & seen[None, None]
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key, preferred_element_type=jnp.float32)
     return jnp.where(allowed, scores * jnp.float32(query.shape[-1] ** -0.5), jnp.float32(-1e30))
 
 
-def _attention_backward(rate: float, causal: bool, keep_weights: bool, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
-    query, key, value, segments, of_softmax, mixed, words = kept
+def _attention_backward(rate: float, reach: Reach, keep_weights: bool, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
+    query, key, value, segments, key_segments, of_softmax, mixed, words = kept
     dtype = query.dtype
     if keep_weights:
         unnormalized, normalizer = of_softmax
         softmax = unnormalized / normalizer
     else:
-        softmax = jnp.exp(_scores(query, key, segments, causal) - of_softmax)
+        softmax = jnp.exp(_scores(query, key, segments, key_segments, reach) - of_softmax)
     weights = dropout(softmax, rate=rate, words=words).astype(dtype)
     d_value = _sum_over_queries(weights, g)
     d_weights = jnp.einsum("bhlk,bhmk->bhlm", g, value, preferred_element_type=jnp.float32)
@@ -230,7 +283,7 @@ def _attention_backward(rate: float, causal: bool, keep_weights: bool, kept: tup
     row_sums = jnp.sum(g.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1, keepdims=True)
     d_scores = (softmax * (d_softmax - row_sums) * jnp.float32(query.shape[-1] ** -0.5)).astype(dtype)
     d_query = multiply("bhlm,bhmk->bhlk", d_scores, key)
-    return d_query, _sum_over_queries(d_scores, query), d_value, None, None
+    return d_query, _sum_over_queries(d_scores, query), d_value, None, None, None
 
 
 def _sum_over_queries(weights: Float[Array, "B H L M"], x: Float[Array, "B H L K"]) -> Float[Array, "B H M K"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # Types that libraries leave unknown:
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+import math
 from typing import Literal, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int, UInt32
 
 from tpulm.config import ModelConfig
-from tpulm.nn.attention import Attention, Rotation, attend, attention_spec
+from tpulm.nn.attention import CAUSAL, EVERYTHING, Attention, Reach, Rotation, attend, attention_spec
 from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, token_seeds, words_at
 from tpulm.nn.layers import PRODUCT, Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters, stack
@@ -53,20 +54,26 @@ class Layer:
 
 
 def layer_spec(config: ModelConfig) -> Layer:
-    init = TruncatedNormal(config.initializer_range)
+    init, into_stream = initializers(config)
     size, inner, bias = config.hidden_size, config.intermediate_size, config.biases
 
     def widening() -> Dense:
         return dense_spec((size, inner), ("embed", "feed_forward"), init, bias=bias)
 
     return Layer(
-        attention=attention_spec(size, config.num_heads, init, bias=bias),
+        attention=attention_spec(size, config.num_heads, init, into_stream, bias=bias),
         attention_norm=norm_spec(size, bias=has_norm_bias(config)),
         gate=widening() if config.feed_forward == "gated" else None,
         up=widening(),
-        down=dense_spec((inner, size), ("feed_forward", "embed"), init, bias=bias),
+        down=dense_spec((inner, size), ("feed_forward", "embed"), into_stream, bias=bias),
         feed_forward_norm=norm_spec(size, bias=has_norm_bias(config)),
     )
+
+
+def initializers(config: ModelConfig) -> tuple[TruncatedNormal, TruncatedNormal]:
+    """Of matrices at large, and of those whose products are added to the residual stream."""
+    scale = math.sqrt(2.0 * config.num_layers) if config.depth_scaled_init else 1.0
+    return TruncatedNormal(config.initializer_range), TruncatedNormal(config.initializer_range / scale)
 
 
 def has_norm_bias(config: ModelConfig) -> bool:
@@ -77,6 +84,30 @@ def stack_spec(config: ModelConfig) -> Layer:
     return stack(layer_spec(config), config.num_layers)
 
 
+class Place(NamedTuple):
+    """What a layer does otherwise than others, by its number."""
+
+    reach: Reach
+    is_local: bool  # in a window, with the rotation of such layers
+    norms_input: bool  # False: what comes in has just been normalized
+
+
+def place_of(number: int, config: ModelConfig, *, causal: bool) -> Place:
+    """In ModernBERT one layer of `global_every` sees everything, the first among them, which has no norm before its attention:
+    there is one after the embeddings (Warner et al. 2024; transformers' ModernBertEncoderLayer)."""
+    is_local = number % config.global_every > 0
+    half = config.local_window // 2
+    reach = Reach(half, 0 if causal else half) if is_local else CAUSAL if causal else EVERYTHING
+    return Place(reach, is_local, norms_input=config.architecture != "modernbert" or number > 0)
+
+
+class Rotations(NamedTuple):
+    """Rotary positions of layers that see everything, and of those with a window."""
+
+    everywhere: Rotation
+    local: Rotation
+
+
 def apply_layer(
     params: Layer,
     x: Float[Array, "R D"],
@@ -85,7 +116,8 @@ def apply_layer(
     *,
     config: ModelConfig,
     execution: Execution,
-    rope: Rotation | None,
+    rope: Rotations | None,
+    place: Place,
 ) -> Float[Array, "R D"]:
     pre = config.norm_position == "pre"
     dtype = execution.dtype
@@ -96,7 +128,7 @@ def apply_layer(
             return normalize(norm_params, y, epsilon=config.norm_epsilon, kind=config.norm)
 
     with jax.named_scope("attention"):
-        branch = norm(params.attention_norm, x) if pre else x
+        branch = norm(params.attention_norm, x) if pre and place.norms_input else x
         branch = attend(
             params.attention,
             branch,
@@ -104,9 +136,9 @@ def apply_layer(
             dtype=dtype,
             dropout_rate=config.attention_dropout,
             words=words.weights,
-            causal=config.architecture == "decoder",
+            reach=place.reach,
             keep_weights=execution.remat == "none",
-            rope=rope,
+            rope=None if rope is None else rope.local if place.is_local else rope.everywhere,
         )
         x = x + dropout(branch, rate=config.dropout, words=words.attention)
         x = x if pre else norm(params.attention_norm, x)
@@ -139,17 +171,22 @@ def apply_stack(
     config: ModelConfig,
     execution: Execution,
     randomness: Randomness | None,
-    rope: Rotation | None = None,
+    rope: Rotations | None = None,
+    causal: bool = False,
 ) -> Float[Array, "R D"]:
-    """All layers in turn; each draws its own dropout masks from `randomness` (None: no dropout). `rope`: rotary positions."""
+    """All layers in turn; each draws its own dropout masks from `randomness` (None: no dropout). `rope`: rotary positions.
+
+    In a loop, whose round is as many layers as it takes until the next is like the first; a first layer like no other goes
+    ahead of it, and what makes no whole round comes after it.
+    """
     rows, length = segments.shape
     sites = tokens = None
     if randomness is not None:
         sites = site_seeds(randomness.key, (config.num_layers, len(LayerWords._fields)))
         tokens = token_seeds(randomness.rows, length)
+    places = [place_of(number, config, causal=causal) for number in range(config.num_layers)]
 
-    def step(x: Array, layer_and_sites: tuple[Layer, Array | None]) -> tuple[Array, None]:
-        layer, layer_sites = layer_and_sites
+    def apply(x: Array, layer: Layer, layer_sites: Array | None, place: Place) -> Array:
         words = None
         if layer_sites is not None and tokens is not None:
             words = LayerWords(
@@ -157,18 +194,47 @@ def apply_stack(
                 attention=words_at(layer_sites[1], tokens, (rows * length, 1)),
                 feed_forward=words_at(layer_sites[2], tokens, (rows * length, 1)),
             )
-        x = apply_layer(layer, execution.laid(x), segments, words, config=config, execution=execution, rope=rope)
-        return execution.laid(x), None
+        x = apply_layer(
+            *(layer, execution.laid(x), segments, words), config=config, execution=execution, rope=rope, place=place
+        )
+        return execution.laid(x)
 
-    match execution.remat:
-        case "full":
-            step = jax.checkpoint(step, prevent_cse=False)
-        case "dots":
-            policy = jax.checkpoint_policies.save_only_these_names(PRODUCT)
-            step = jax.checkpoint(step, prevent_cse=False, policy=policy)
-        case "none":
-            pass
-    unroll = config.num_layers if execution.unroll else 1
+    if execution.remat != "none":
+        policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if execution.remat == "dots" else None
+        apply = jax.checkpoint(apply, prevent_cse=False, policy=policy, static_argnums=3)
+
+    def straight(x: Array, first: int, end: int) -> Array:
+        for number in range(first, end):
+            layer, layer_sites = _at((params, sites), number)
+            x = apply(x, layer, layer_sites, places[number])
+        return x
+
+    first, round_length = (0, 1) if config.architecture != "modernbert" else (1, config.global_every)
+    rounds = (config.num_layers - first) // round_length
+    end = first + rounds * round_length
+
+    def loop_round(x: Array, stacked: tuple[Layer, Array | None]) -> tuple[Array, None]:
+        for number in range(round_length):
+            layer, layer_sites = stacked if round_length == 1 else _at(stacked, number)
+            x = apply(x, layer, layer_sites, places[first + number])
+        return x, None
+
+    def in_rounds(leaf: Array) -> Array:
+        return leaf[first:end].reshape(rounds, *(round_length,) * (round_length > 1), *leaf.shape[1:])
+
     with jax.named_scope("layers"):
-        x, _ = jax.lax.scan(step, x, (params, sites), unroll=unroll)
-    return x
+        x = straight(x, 0, first)
+        stacked = params, sites
+        if first or round_length > 1:
+            stacked = jax.tree.map(in_rounds, stacked)
+        x, _ = jax.lax.scan(loop_round, x, stacked, unroll=rounds if execution.unroll and rounds else 1)
+        return straight(x, end, config.num_layers)
+
+
+def _at(stacked: tuple[Layer, Array | None], number: int) -> tuple[Layer, Array | None]:
+    """What is stacked on the leading axis, of one layer."""
+
+    def one(leaf: Array) -> Array:
+        return leaf[number]
+
+    return jax.tree.map(one, stacked)

@@ -50,7 +50,7 @@ class MaskedRows(NamedTuple):
 
 
 def masking_config(
-    architecture: Literal["bert", "electra", "decoder"],
+    architecture: Literal["bert", "modernbert", "electra", "decoder"],
     settings: ObjectiveConfig,
     *,
     sequence_length: int,

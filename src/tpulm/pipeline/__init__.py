@@ -505,7 +505,7 @@ class Stages:
             "seed": self.config.train.seed,
             "tokenizer_fingerprint": self.data.tokenizer.fingerprint,
             "dataset_fingerprint": " ".join(made),
-            "model": self.config.model.model_dump(mode="json"),
+            "model": self.config.model.identity(),
         }
 
     def _save_result(self, name: str, values: dict[str, Any]) -> None:

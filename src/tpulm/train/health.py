@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from tpulm.config import RunConfig
 from tpulm.tokenization import UNKNOWN_WARNING
 
-Architecture = Literal["bert", "electra", "decoder"]
+Architecture = Literal["bert", "modernbert", "electra", "decoder"]
 _PUBLISHED_FROM = 5_000  # steps; before, the curves are too steep to tell
 _LEARNED = 0.1  # nats below the unigrams' loss; less is known by models that answer with the commonest token
 _SHORT_STEPS = 20_000  # of a run that hardly sees a text twice, so that dropout only slows it

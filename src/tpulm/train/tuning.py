@@ -153,7 +153,8 @@ def make_objective(
     """The objective, computed as `config` and the devices want it."""
     assert config.max_length is not None
     if config.dropout is not None:
-        model = model.model_copy(update={"dropout": config.dropout, "attention_dropout": config.dropout})
+        of_weights = {} if model.architecture == "modernbert" else {"attention_dropout": config.dropout}
+        model = model.model_copy(update={"dropout": config.dropout, **of_weights})
     return kind(
         model=model,
         execution=execution_on(devices, config.hardware, config.compute_dtype),
