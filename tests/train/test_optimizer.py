@@ -179,3 +179,39 @@ def test_layer_wise_decay_goes_from_the_head_down_to_the_embeddings() -> None:
             updates[half]["head"]["bias"][0, 0],
         ]
         np.testing.assert_allclose(-np.array(found), expected, rtol=1e-5)
+
+
+def orthogonalized(gradient: np.ndarray) -> np.ndarray:
+    """Five steps of Newton-Schulz, as Jordan et al. 2024 write them (kellerjordan.github.io/posts/muon)."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = gradient / np.linalg.norm(gradient)
+    for _ in range(5):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+def test_muon_orthogonalizes_the_matrices_of_layers_and_is_adam_for_the_rest() -> None:
+    """Scaled as in arXiv 2502.16982, equation 4; heads lie flat beside each other."""
+    spec = {
+        "query": ParamSpec((2, 8, 2, 4), ("layers", "embed", "heads", "head_size"), zeros, decay=True),
+        "merge": ParamSpec((2, 2, 4, 8), ("layers", "heads", "head_size", "embed"), zeros, decay=True),
+        "up": ParamSpec((2, 8, 12), ("layers", "embed", "feed_forward"), zeros, decay=True),
+        "norm": ParamSpec((2, 8), ("layers", "embed"), zeros, decay=False),
+        "tokens": ParamSpec((30, 8), ("vocab", "embed"), zeros, decay=True),
+    }
+    rng = np.random.default_rng(0)
+    trees = [{name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for name, leaf in spec.items()} for _ in range(2)]
+    settings: dict[str, Any] = {"learning_rate": 1.0, "schedule": "constant", "warmup_steps": 0, "weight_decay": 0.0}
+
+    def update(name: str) -> Any:
+        optimizer = make_optimizer(OptimizerConfig.model_validate({"name": name, "clip_norm": None, **settings}), 10, spec)
+        return optimizer.update(trees[0], optimizer.init(trees[1]), trees[1])[0]
+
+    muon, adam = update("muon"), update("adamw")
+    for name, shape in (("query", (8, 8)), ("merge", (8, 8)), ("up", (8, 12))):
+        for layer, gradient in zip(np.asarray(muon[name]), np.asarray(trees[0][name]), strict=True):
+            expected = -0.2 * np.sqrt(max(shape)) * orthogonalized(gradient.reshape(shape))
+            np.testing.assert_allclose(layer.reshape(shape), expected, atol=1e-4, err_msg=name)
+    for name in ("norm", "tokens"):
+        np.testing.assert_array_equal(muon[name], adam[name])

@@ -10,6 +10,8 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -85,16 +87,24 @@ def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> optax.GradientTransformation:
-    """clip -> Adam -> decay -> (LAMB: trust ratio) -> (layer-wise decay) -> learning rate.
+    """clip -> Adam (or Muon and Adam) -> decay -> (LAMB: trust ratio) -> (layer-wise decay) -> learning rate.
 
     `spec` is the tree of ParamSpec the parameters follow.
     """
     decayed = jax.tree.map(lambda leaf: leaf.decay, spec, is_leaf=is_spec)
     if config.bias_correction:
-        adam = _promoting(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
+        scaled = _promoting(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
     else:
-        adam = _scale_by_adam_without_correction(config.beta1, config.beta2, config.epsilon)
-    parts = [adam, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
+        scaled = _scale_by_adam_without_correction(config.beta1, config.beta2, config.epsilon)
+    if config.name == "muon":
+        axes = jax.tree.map(_matrix_axes, spec, is_leaf=is_spec)
+        labels = jax.tree.map(lambda leaf: "muon" if _is_matrix(leaf) else "adam", spec, is_leaf=is_spec)
+        muon = optax.chain(
+            _promoting(optax.contrib.scale_by_muon(weight_dimension_numbers=axes)),
+            _scale_by_fans(spec),
+        )
+        scaled = optax.partition({"muon": muon, "adam": scaled}, labels)
+    parts = [scaled, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
     if config.clip_norm is not None:
         parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.name == "lamb":
@@ -102,6 +112,35 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> opta
     if config.layer_decay is not None:
         parts.append(_scale_by_depth(spec, config.layer_decay))
     return optax.chain(*parts, optax.scale_by_learning_rate(learning_rate(config, total_steps)))
+
+
+_MUON_RMS = 0.2  # of an update, about AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2)
+
+
+def _is_matrix(leaf: Any) -> bool:
+    """Whether a leaf holds matrices of layers, [N, in, out] with heads as an axis of their own."""
+    return leaf.axes[0] == "layers" and leaf.decay
+
+
+def _matrix_axes(leaf: Any) -> Any:
+    """Which axes are a matrix's inputs, and which its outputs."""
+    if not _is_matrix(leaf):
+        return optax.MaskedNode()
+    inputs = (1, 2) if len(leaf.shape) == 4 and leaf.axes[1] == "heads" else (1,)
+    return optax.contrib.MuonDimensionNumbers(inputs, tuple(range(1 + len(inputs), len(leaf.shape))))
+
+
+def _scale_by_fans(spec: Any) -> optax.GradientTransformation:
+    """An orthogonal matrix's elements have a root mean square of 1 / sqrt(the larger of inputs and outputs)."""
+
+    def scale(leaf: Any) -> Any:
+        if not _is_matrix(leaf):
+            return optax.MaskedNode()
+        outputs = math.prod(leaf.shape[axis] for axis in _matrix_axes(leaf).output_axis)
+        return np.float32(_MUON_RMS * math.sqrt(max(outputs, math.prod(leaf.shape[1:]) // outputs)))
+
+    scales = jax.tree.map(scale, spec, is_leaf=is_spec)
+    return optax.stateless(lambda updates, _: jax.tree.map(operator.mul, updates, scales))
 
 
 def _promoting(transformation: optax.GradientTransformation) -> optax.GradientTransformation:

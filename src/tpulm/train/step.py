@@ -89,7 +89,12 @@ def state_shardings(
     whole = replicated(mesh)
     params = parameter_shardings(objective.spec, mesh)
     moments = optax.tree_map_params(
-        optimizer, lambda _, sharding: sharding, abstract.optimizer, params, transform_non_params=lambda _: whole
+        optimizer,
+        lambda moment, sharding: moment if isinstance(moment, optax.MaskedNode) else sharding,
+        abstract.optimizer,
+        params,
+        transform_non_params=lambda _: whole,
+        is_leaf=lambda x: isinstance(x, optax.MaskedNode),  # where another optimizer has the parameter (Muon)
     )
     return TrainState(
         step=whole,
