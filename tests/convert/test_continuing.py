@@ -115,6 +115,7 @@ def test_what_kind_of_electra_it_is(imported: Imported, name: str):
         "depth": 1.0,
         "own_embeddings": sizes.get("own_embeddings", False),
         "own_layers": sizes.get("own_layers", True),
+        "disentangled_embeddings": False,
     }
     assert starting_point(folder / "generator").model == point.model
 

@@ -26,6 +26,7 @@ SETTINGS = {
     "projected": {"embedding_size": 12},
     "as wide": {},
     "own embeddings": {"generator": {"own_embeddings": True, "width": 0.5}},
+    "disentangled embeddings": {"embedding_size": 12, "generator": {"disentangled_embeddings": True}},
     "one body": {"generator": {"own_layers": False, "width": 1.0}},
 }
 

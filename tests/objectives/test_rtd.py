@@ -190,3 +190,25 @@ def test_micro_batches_add_up_to_the_whole():
     assert sum(float(one.loss) for one in split) == pytest.approx(float(whole.loss), rel=1e-5)
     for name in whole.sums:
         np.testing.assert_allclose(sum(np.asarray(one.sums[name]) for one in split), whole.sums[name], rtol=1e-4, atol=1e-3)
+
+
+def test_disentangled_embeddings_learn_from_masks_and_the_difference_from_detection():
+    """He et al. 2021 (DeBERTaV3), section 3.3: no gradient of the detection reaches the generator's embeddings."""
+    objective = make(generator={"disentangled_embeddings": True}, dropout=0.0)
+    params, inputs = first_params(objective), prepared(objective)
+
+    def gradients(generator: float, discriminator: float) -> Any:
+        weighted = make(
+            ObjectiveConfig(generator_weight=generator, discriminator_weight=discriminator),
+            generator={"disentangled_embeddings": True},
+            dropout=0.0,
+        )
+        gradient = jax.grad(weighted.loss, has_aux=True)
+        return jax.jit(gradient)(params, inputs, weighted.totals(inputs), dropout_key=None)[0]
+
+    of_masks, of_detection = gradients(1.0, 1e-30), gradients(1e-30, 1.0)
+    assert float(jnp.abs(of_masks.generator.embeddings.tokens).max()) > 1e-3
+    assert float(jnp.abs(of_masks.difference.tokens).max()) < 1e-12
+    assert float(jnp.abs(of_detection.difference.tokens).max()) > 1e-3
+    assert float(jnp.abs(of_detection.generator.embeddings.tokens).max()) < 1e-12
+    assert not np.any(params.difference.tokens), "the discriminator begins with the generator's"

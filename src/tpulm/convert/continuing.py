@@ -68,9 +68,14 @@ def starting_params(path: str | PurePath, config: ModelConfig, spec: Any, tokeni
     if config.architecture == "electra":
         folder = model_folder(path).parent
         halves: list[Any] = [load_model(folder / half) for half in ("generator", "discriminator")]
-        params: Any = Electra(*(half.params for half in halves))
+        generator, discriminator = (half.params for half in halves)
+        difference = None
+        if spec.difference is not None:
+            difference = jax.tree.map(np.subtract, discriminator.embeddings, generator.embeddings)
+            discriminator = replace(discriminator, embeddings=None)
         shared = {name: None for name in ("embeddings", "projection", "layers") if getattr(spec.generator, name) is None}
-        params, loaded = replace(params, generator=replace(params.generator, **shared)), halves[1]
+        params: Any = Electra(replace(generator, **shared), discriminator, difference)
+        loaded = halves[1]
     else:
         loaded = load_model(path)
         params = loaded.params
@@ -170,11 +175,13 @@ def begin_classifier(
         )
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
     head: ClassificationHead = jax.device_get(initialize(spec.classification_head, key))
-    if isinstance(params, Bert) and params.next_sentence is not None:
+    if isinstance(params, Bert) and head.norm is not None and (masked := params.masked_head).dense is not None:
+        head = replace(head, dense=masked.dense, norm=masked.norm)  # ModernBERT's, which all its tasks share
+    elif isinstance(params, Bert) and params.next_sentence is not None:
         head = replace(head, dense=_with_bias(params.next_sentence.pooler, head.dense))
     elif isinstance(params, SequenceClassifier):
         found = params.classification_head
-        head = found if answers == wanted else replace(head, dense=found.dense)
+        head = found if answers == wanted else replace(head, dense=found.dense, norm=found.norm)
     return SequenceClassifier(params.embeddings, params.projection, params.layers, params.final_norm, head)
 
 

@@ -2,14 +2,16 @@
 
 Clark et al. 2020. Both are post-norm encoders as BERT's, with embeddings of their own size and a projection where that differs
 from the layers'. The generator shares the discriminator's embeddings (tokens, positions, types and their norm) unless it has
-its own, and, as a variant of the original, may share its layers too. Hugging Face's ElectraForMaskedLM and
-ElectraForPreTraining are the two halves.
+its own, and, as a variant of the original, may share its layers too. Where embeddings are disentangled (DeBERTaV3) they are the
+generator's, to which the discriminator adds a difference. Hugging Face's ElectraForMaskedLM and ElectraForPreTraining are the
+two halves.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
@@ -18,7 +20,7 @@ from jaxtyping import Float
 from tpulm.config import ModelConfig
 from tpulm.models.bert import Embeddings, MaskedHead, embeddings_spec, forward_flops, masked_head_spec
 from tpulm.nn.layers import Dense, activation, dense, dense_spec
-from tpulm.nn.params import ParamSpec, TruncatedNormal, map_specs, parameters
+from tpulm.nn.params import ParamSpec, TruncatedNormal, map_specs, parameters, zeros
 from tpulm.nn.transformer import Execution, Layer, stack_spec
 
 
@@ -51,7 +53,8 @@ class Discriminator:
 @parameters
 class Electra:
     generator: Generator
-    discriminator: Discriminator
+    discriminator: Discriminator  # without embeddings where there is a difference
+    difference: Embeddings | None  # of the discriminator's embeddings from the generator's, where they are disentangled
 
 
 class Halves(NamedTuple):
@@ -117,11 +120,21 @@ def spec(config: ModelConfig, *, vocab_size: int) -> Electra:
     assert config.generator is not None
     generator = generator_spec(generator_config(config), vocab_size=vocab_size)
     generator = replace(generator, layers=map_specs(_with_whole_heads, generator.layers))
-    if not config.generator.own_embeddings:
+    discriminator = discriminator_spec(config, vocab_size=vocab_size)
+    difference = None
+    if config.generator.disentangled_embeddings:
+        difference = map_specs(_difference, discriminator.embeddings)
+        discriminator = replace(discriminator, embeddings=None)
+    elif not config.generator.own_embeddings:
         generator = replace(generator, embeddings=None)
     if not config.generator.own_layers:
         generator = replace(generator, projection=None, layers=None)
-    return Electra(generator, discriminator_spec(config, vocab_size=vocab_size))
+    return Electra(generator, discriminator, difference)
+
+
+def _difference(leaf: ParamSpec) -> ParamSpec:
+    """Begins at zero. Not decayed: that would pull the discriminator's embeddings towards the generator's, not to zero."""
+    return replace(leaf, init=zeros, decay=False)
 
 
 def _with_whole_heads(leaf: ParamSpec) -> ParamSpec:
@@ -130,13 +143,21 @@ def _with_whole_heads(leaf: ParamSpec) -> ParamSpec:
 
 
 def halves(params: Electra) -> Halves:
-    """Both models whole, the shared parameters in both."""
+    """Both models whole, the shared parameters in both. Where embeddings are disentangled, the discriminator's gradient does
+    not reach what it has of the generator's."""
     generator, discriminator = params.generator, params.discriminator
+    if params.difference is not None:
+        shared = jax.tree.map(_without_gradient, generator.embeddings)
+        discriminator = replace(discriminator, embeddings=jax.tree.map(operator.add, shared, params.difference))
     if generator.embeddings is None:
         generator = replace(generator, embeddings=discriminator.embeddings)
     if generator.layers is None:
         generator = replace(generator, projection=discriminator.projection, layers=discriminator.layers)
     return Halves(generator, discriminator)
+
+
+def _without_gradient(x: Any) -> Any:
+    return jax.lax.stop_gradient(x) if isinstance(x, jax.Array) else x  # numpy's, of a model that is exported
 
 
 def replaced_logits(
