@@ -29,9 +29,11 @@ class Case:
     rows: Rows
     model: dict[str, object] = field(default_factory=dict)
     next_sentence: bool = False
+    objective: str | None = None
 
     def make(self, **changes: Any) -> Objective:
-        return make(rows=self.rows, next_sentence=self.next_sentence, **{**self.model, **changes})
+        objective = ObjectiveConfig(name=self.objective)
+        return make(rows=self.rows, next_sentence=self.next_sentence, **{"objective": objective, **self.model, **changes})
 
     def batch(self, rows: int = 8) -> dict[str, jax.Array]:
         return batch(rows, kind=self.rows, next_sentence=self.next_sentence)
@@ -41,6 +43,18 @@ CASES = {
     "masked, with next sentence": Case("segments", next_sentence=True),
     "masked, packed": Case("packed"),
     "masked, modern": Case("packed", {"norm_position": "pre", "token_types": 0, "masked_head": "plain", **MODERN}),
+    "masked, ModernBERT": Case("packed", {"architecture": "modernbert", "num_layers": 4, "local_window": 4}),
+    "next token, of an encoder": Case("packed", {"norm_position": "pre"}, objective="clm"),
+    "replaced, disentangled": Case(
+        "segments",
+        {
+            "architecture": "electra",
+            "activation": "gelu",
+            "embedding_size": 8,
+            "hidden_size": 32,
+            "generator": {"disentangled_embeddings": True},
+        },
+    ),
     "replaced": Case("segments", {"architecture": "electra", "activation": "gelu", "embedding_size": 8, "hidden_size": 32}),
     "causal, as GPT-2": Case("causal", {"architecture": "decoder", "norm_position": "pre", "tied_output": False}),
     "causal, as Llama": Case("causal", {"architecture": "decoder", "norm_position": "pre", **MODERN}),

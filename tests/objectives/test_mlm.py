@@ -1,12 +1,16 @@
 """The masked objective: what is predicted, what is counted; test_laws.py has what holds for every objective."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import VOCAB_SIZE, L, batch, compiled, make, run
+from cases import CASES, SPECIAL, VOCAB_SIZE, L, batch, compiled, keys, make, run
 
 from tpulm.config import ObjectiveConfig
 from tpulm.errors import ConfigError
+from tpulm.models import bert
 from tpulm.nn.params import initialize
 
 
@@ -60,3 +64,24 @@ def test_flops_are_three_forward_passes_with_the_budget_of_predictions():
 def test_next_sentence_needs_segments():
     with pytest.raises(ConfigError, match=r"next_sentence needs rows = 'segments'"):
         make(rows="packed", next_sentence=True)
+
+
+def test_an_encoder_that_predicts_the_next_token_sees_none_that_follow():
+    objective: Any = CASES["next token, of an encoder"].make(num_layers=2, dropout=0.0, attention_dropout=0.0)
+    data = batch(kind="packed")
+    inputs = jax.device_get(objective.prepare(data, keys()))
+    ids = np.asarray(data["tokens"], np.int32)
+    predicted = inputs.weights > 0
+    np.testing.assert_array_equal(inputs.labels[predicted], np.roll(ids, -1, axis=1)[predicted])
+    assert not np.isin(inputs.labels[predicted], [SPECIAL.cls, SPECIAL.pad]).any()
+    params = initialize(objective.spec, jax.random.key(0))
+
+    def states(ids: np.ndarray) -> np.ndarray:
+        tokens = inputs.tokens._replace(ids=jnp.asarray(ids))
+        settings: dict[str, Any] = {"config": objective.model, "execution": objective.execution, "causal": objective.causal}
+        return np.asarray(bert.encode(params, tokens, **settings, randomness=None))
+
+    changed = ids.copy()
+    changed[0, 6] = 5 if ids[0, 6] != 5 else 6
+    moved = np.abs(states(changed) - states(ids)).max(axis=-1)[0] > 0
+    assert not moved[:6].any() and moved[6]

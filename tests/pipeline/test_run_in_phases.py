@@ -119,3 +119,39 @@ def test_a_run_can_start_from_the_weights_of_another(whole: tuple[RunConfig, Pat
         ConfigError, match=r"is not the one this run trains: .* is \[1, 32, 2, 16\] there and \[2, 32, 2, 16\] here"
     ):
         next(pipeline.training_steps(again.model_copy(update={"model": model}), tmp_path / "larger"))
+
+
+def test_an_encoder_predicts_the_next_token_then_ever_fewer_masks(tmp_path: Path) -> None:
+    """A ModernBERT with Muon on eight devices, stopped in the first phase and in the second."""
+    config = toy_config(
+        write_corpus(tmp_path / "corpus.txt.gz"),
+        phases=[{"share": 0.5, "objective": "clm"}, {"share": 0.25, "mask_fraction": 0.3}, {"share": 0.25}],
+        hardware={"data": 2, "fsdp": 2, "tensor": 2},
+        model={
+            "architecture": "modernbert",
+            "num_layers": 4,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "intermediate_size": 48,
+            "local_window": 8,
+        },
+        train={
+            "steps": 8,
+            "batch_size": 8,
+            "log_every_steps": 1,
+            "checkpoint": {"every_steps": 3},
+            "optimizer": {"name": "muon", "learning_rate": 2e-3, "warmup_steps": 2},
+        },
+    )
+    pipeline.run(config, tmp_path / "whole")
+    shutil.copytree(
+        tmp_path / "whole", tmp_path / "w", ignore=shutil.ignore_patterns("checkpoints", "results", "metrics", "export")
+    )
+    for stop in (2, 5):
+        with pytest.raises(Stopped):
+            pipeline.run(config, tmp_path / "w", progress=StopAfter(stop))
+    pipeline.run(config, tmp_path / "w")
+    assert outcome(tmp_path / "w") == outcome(tmp_path / "whole")
+    losses = {r.step: r.values for r in read_metrics(tmp_path / "w") if r.kind == "train"}
+    assert ["mlm_loss" in losses[step] for step in range(1, 9)] == [False] * 4 + [True] * 4
+    assert losses[1]["loss"] == pytest.approx(losses[5]["loss"], abs=1.0) and losses[8]["mlm_loss"] > 0

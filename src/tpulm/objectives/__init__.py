@@ -9,13 +9,13 @@ from tpulm.config import OBJECTIVES, ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.clm import CausalLanguageModel
 from tpulm.objectives.interface import Column, LossAndSums, Objective, Setup
-from tpulm.objectives.mlm import MaskedLanguageModel
+from tpulm.objectives.mlm import MaskedLanguageModel, NextTokenOfEncoder
 from tpulm.objectives.rtd import ReplacedTokenDetection
 from tpulm.special_tokens import SpecialTokens
 
 __all__ = ["Column", "LossAndSums", "Objective", "Setup", "SpecialTokens", "make", "register"]
 
-_DEFAULTS = {"bert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
+_DEFAULTS = {"bert": "mlm", "modernbert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
 _REGISTRY: dict[str, Callable[..., Objective]] = {
     "mlm": MaskedLanguageModel,
     "rtd": ReplacedTokenDetection,
@@ -43,7 +43,9 @@ def make(
 ) -> Objective:
     """The objective of a run: `Setup` says what these are. Raises ConfigError when rows, vocabulary and model do not fit
     together."""
-    return _REGISTRY[objective.name or _DEFAULTS[model.architecture]](
+    of_encoder = model.architecture != "decoder" and objective.name == "clm"
+    make_objective = NextTokenOfEncoder if of_encoder else _REGISTRY[objective.name or _DEFAULTS[model.architecture]]
+    return make_objective(
         model=model,
         objective=objective,
         execution=execution,
