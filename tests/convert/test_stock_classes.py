@@ -283,8 +283,9 @@ def test_texts_packed_in_a_row_are_as_each_alone(torch, transformers, make_small
     segments = np.repeat([0, 1, 2], [21, 30, 13])[None]
     positions = np.concatenate([np.arange(21), np.arange(30), np.arange(13)])[None]
     tokens = bert.Tokens(jnp.asarray(row), jnp.asarray(segments), None, jnp.asarray(positions))
-    hidden = bert.encode(model.params, tokens, config=model.config, execution=EXECUTION, randomness=None)
-    ours = bert.masked_logits(model.params, hidden, config=model.config, execution=EXECUTION, vocab_size=model.vocab_size)
+    params: Any = model.params
+    hidden = bert.encode(params, tokens, config=model.config, execution=EXECUTION, randomness=None)
+    ours = bert.masked_logits(params, hidden, config=model.config, execution=EXECUTION, vocab_size=model.vocab_size)
     for start, end in ((0, 21), (21, 51), (51, 64)):
         expected = modernbert_logits(torch, transformers, folder, row[:, start:end])
         np.testing.assert_allclose(ours[:, start:end, : model.vocab_size], expected, atol=1e-4, rtol=0)
