@@ -94,5 +94,5 @@ def test_the_seed_decides_the_initial_state() -> None:
 )
 def test_layers_are_written_out_where_that_pays(platform: str, steps: int, hardware: dict[str, Any], unrolled: bool) -> None:
     """By the run's steps in all, so that a resumed run computes as it began."""
-    device = SimpleNamespace(platform=platform, process_index=0, id=0)
+    device = SimpleNamespace(platform=platform, device_kind="TPU v3", process_index=0, id=0)
     assert execution_on([device], HardwareConfig(**hardware), "auto", steps=steps).unroll is unrolled

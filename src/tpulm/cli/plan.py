@@ -166,6 +166,11 @@ def _show_time(phase: PhasePlan, accelerator: Accelerator, several: str) -> None
     if analysis.opaque:
         kernels = ", ".join(f"{times} × {name}" for name, times in analysis.opaque.items())
         console.print(f"[yellow]operations of these kernels cannot be counted: {kernels}[/]")
+    if analysis.kernels:
+        console.print(
+            f"{analysis.kernels} × our own kernel for attention; its time is not of the compiler's cost model "
+            "(docs/planning.md)"
+        )
 
 
 def _show_buffers(largest: list[Buffer], title: str) -> None:

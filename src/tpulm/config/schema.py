@@ -427,6 +427,7 @@ class HardwareConfig(Settings):
     remat: Literal["auto", "none", "dots", "full"] = "auto"  # auto: "dots" on a TPU, else "none"
     # layers as straight code, which is faster, or as a loop, which compiles several times as fast
     unroll: bool | Literal["auto"] = "auto"  # auto: as straight code on a CPU, and on a TPU from 50,000 steps on
+    flash_attention: bool = True  # attention of rows of 512 and more by our own kernel, on TPUs from v4 on
 
 
 class PhaseConfig(Settings):

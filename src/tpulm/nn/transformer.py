@@ -29,6 +29,7 @@ class Execution(NamedTuple):
     unroll: bool  # layers as straight code, or as a loop
     # activations [R, D] over several devices; None: as the compiler likes, which for parameters that are split is not by rows
     rows: NamedSharding | None = None
+    flash: NamedSharding | None = None  # rows over devices that have the kernels of nn/flash.py
 
     def laid(self, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
         """Activations between layers, each token whole on one device."""
@@ -107,6 +108,7 @@ def apply_layer(
             causal=config.architecture == "decoder",
             keep_weights=execution.remat == "none",
             rope=rope,
+            flash=execution.flash,
         )
         x = x + dropout(branch, rate=config.dropout, words=words.attention)
         x = x if pre else norm(params.attention_norm, x)

@@ -27,6 +27,7 @@ from jax.stages import Lowered
 from tpulm import accelerators, objectives, storage
 from tpulm.config import HardwareConfig, OptimizerConfig, RunConfig
 from tpulm.errors import ConfigError, StorageError
+from tpulm.nn import flash
 from tpulm.nn.params import count
 from tpulm.nn.transformer import Execution
 from tpulm.objectives import Objective
@@ -274,7 +275,9 @@ def execution_on(
     faster = platform == "cpu" or (platform == "tpu" and steps >= UNROLLED_FROM_STEPS)
     unroll = faster if hardware.unroll == "auto" else hardware.unroll
     split = hardware.fsdp * hardware.tensor > 1
-    return Execution(jnp.dtype(dtype), remat, unroll, rows=batch_sharding(make_mesh(hardware, devices)) if split else None)
+    kernels = hardware.flash_attention and flash.runs_on(devices[0]) and dtype == "bfloat16" and hardware.tensor == 1
+    rows = batch_sharding(make_mesh(hardware, devices)) if split or kernels else None
+    return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, flash=rows if kernels else None)
 
 
 EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch
