@@ -64,6 +64,6 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_estimates_are_within_twice_of_what_was_published(name: str):
     changes, published = PUBLISHED[name]
-    made = planned(name, "v3-8", *changes)
+    made = planned(name, "v3-8", "hardware.unroll=false", *changes)
     slots_per_second = made.values()["tokens_per_second"] / made.heaviest.text_fraction  # as published
     assert 0.5 < slots_per_second / published < (2.5 if name == "lm1b" else 2)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 import toy
 
+from tpulm.config import HardwareConfig
 from tpulm.train.checkpoint import checksums
+from tpulm.train.program import execution_on
 from tpulm.train.step import row_keys
 
 STEPS = 20
@@ -75,3 +80,19 @@ def test_checksums_see_a_swap_and_a_single_bit() -> None:
 def test_the_seed_decides_the_initial_state() -> None:
     first, other = (checksums(toy.program(toy.config(train={"seed": seed})).initial_state().params) for seed in (0, 1))
     assert first != other
+
+
+@pytest.mark.parametrize(
+    ("platform", "steps", "hardware", "unrolled"),
+    [
+        ("cpu", 10, {}, True),
+        ("tpu", 49_999, {}, False),
+        ("tpu", 50_000, {}, True),
+        ("tpu", 50_000, {"unroll": False}, False),
+        ("gpu", 50_000, {}, False),
+    ],
+)
+def test_layers_are_written_out_where_that_pays(platform: str, steps: int, hardware: dict[str, Any], unrolled: bool) -> None:
+    """By the run's steps in all, so that a resumed run computes as it began."""
+    device = SimpleNamespace(platform=platform, device_kind="TPU v3", process_index=0, id=0)
+    assert execution_on([device], HardwareConfig(**hardware), "auto", steps=steps).unroll is unrolled

@@ -43,7 +43,7 @@ def plan(
 ) -> None:
     """Does a run fit on a TPU, how long does it take, what does it cost? Compiles the training step for it; no TPU is needed.
 
-    Takes about half a minute for each phase of a run on two cores; what was compiled before is remembered. Needs the TPU
+    Takes one to five minutes for each phase of a run on two cores; what was compiled before is remembered. Needs the TPU
     compiler, which the extra tpu brings. Ends with exit code 1 when the run does not fit.
     """
     from tpulm import accelerators
@@ -166,6 +166,11 @@ def _show_time(phase: PhasePlan, accelerator: Accelerator, several: str) -> None
     if analysis.opaque:
         kernels = ", ".join(f"{times} × {name}" for name, times in analysis.opaque.items())
         console.print(f"[yellow]operations of these kernels cannot be counted: {kernels}[/]")
+    if analysis.kernels:
+        console.print(
+            f"{analysis.kernels} × our own kernel for attention; its time is not of the compiler's cost model "
+            "(docs/planning.md)"
+        )
 
 
 def _show_buffers(largest: list[Buffer], title: str) -> None:

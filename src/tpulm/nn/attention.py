@@ -13,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.nn.dropout import DropoutWords, dropout
+from tpulm.nn.flash import flash_attention, is_faster
 from tpulm.nn.layers import PRODUCT, affine, multiply
 from tpulm.nn.params import Initializer, param, parameters, zeros
 
@@ -123,18 +125,21 @@ def attend(
     reach: Reach = EVERYTHING,
     keep_weights: bool = True,
     rope: Rotation | None = None,
+    flash: NamedSharding | None = None,
 ) -> Float[Array, "R D"]:
     """Self-attention of each token to those of its own segment within `reach`, padding (segment -1) to padding alone.
 
     `words` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `rope`: rotary
-    positions.
+    positions. `flash`: how rows lie on devices that have the kernels of nn/flash.py, which long rows are given to.
     """
     with jax.named_scope("project"):
         query, key, value = project(params, x, segments.shape, dtype=dtype, rope=rope)
     with jax.named_scope("mix"):
-        mixed = attention(
-            *(query, key, value, segments), words=words, dropout_rate=dropout_rate, reach=reach, keep_weights=keep_weights
-        )
+        arguments, dropped = (query, key, value, segments), {"words": words, "dropout_rate": dropout_rate}
+        if flash is not None and reach in (EVERYTHING, CAUSAL) and is_faster(segments.shape[1], query.shape[3]):
+            mixed = flash_attention(*arguments, **dropped, causal=reach == CAUSAL, rows=flash)
+        else:
+            mixed = attention(*arguments, **dropped, reach=reach, keep_weights=keep_weights)
     with jax.named_scope("merge"):
         return merge(params.output, mixed, dtype=dtype)
 

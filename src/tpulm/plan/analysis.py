@@ -154,7 +154,7 @@ def _loops(module: Module) -> Iterator[Instruction]:
                 yield instruction
 
 
-_FORMAT = 3  # of the kept analyses: raised with every change of what they hold or how it is counted
+_FORMAT = 4  # of the kept analyses: raised with every change of what they hold or how it is counted
 _RESERVED = 2**28  # bytes of HBM that are not the program's: the compiler names 15.75 GiB of 16
 _LISTED = 16  # parts and buffers that are kept by name
 _EXHAUSTED = re.compile(r"\(([0-9.]+)([KMGT]?)\) exceeds|Used ([0-9.]+)([KMGT]?) of")
@@ -185,6 +185,7 @@ class Analysis:
     collectives: tuple[costs.Collective, ...]
     unknown_loops: int
     opaque: dict[str, int]  # kernels whose operations cannot be counted, and how often they run
+    kernels: int  # times that a kernel of our own runs, whose cycles are not of the compiler
     cycles_by_part: dict[str, float]
     largest: tuple[Buffer, ...]
     compile_seconds: float
@@ -268,6 +269,7 @@ def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
         collectives=tuple(found.collectives),
         unknown_loops=found.unknown_loops,
         opaque=dict(found.opaque),
+        kernels=found.kernels,
         cycles_by_part=dict(found.cycles_by_part.most_common(_LISTED)),
         largest=tuple(largest(module, _LISTED)),
         compile_seconds=round(seconds, 1),

@@ -136,6 +136,7 @@ def _phase_values(phase: PhasePlan) -> dict[str, Any]:
         "collectives": collectives_by_kind(analysis.collectives),
         "unknown_loops": analysis.unknown_loops,
         "uncounted_kernels": analysis.opaque,
+        "own_kernels": analysis.kernels,
         "compile_seconds": analysis.compile_seconds,
     }
 

@@ -27,6 +27,7 @@ from jax.stages import Lowered
 from tpulm import accelerators, objectives, storage
 from tpulm.config import HardwareConfig, OptimizerConfig, RunConfig
 from tpulm.errors import ConfigError, StorageError
+from tpulm.nn import flash
 from tpulm.nn.params import count
 from tpulm.nn.transformer import Execution
 from tpulm.objectives import Objective
@@ -259,18 +260,29 @@ class Compiled:
         return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in batch.items()}
 
 
+UNROLLED_FROM_STEPS = 50_000  # of a run on a TPU: 5 ms less a step then repay four minutes more of compiling
+
+
 def execution_on(
-    devices: Sequence[Any], hardware: HardwareConfig, compute_dtype: Literal["auto", "float32", "bfloat16"]
+    devices: Sequence[Any],
+    hardware: HardwareConfig,
+    compute_dtype: Literal["auto", "float32", "bfloat16"],
+    *,
+    steps: int = 0,
 ) -> Execution:
-    """What is "auto" in the settings, decided for these devices: bfloat16 where there are fast units for it, straight code on a
-    CPU, which runs it faster, and on a TPU only products kept, since its memory is slow beside its units (docs/experiments.md).
+    """What is "auto" in the settings, decided for these devices and a run of so many steps: bfloat16 where there are fast units
+    for it, straight code on a CPU and, in a long run, on a TPU, which run it faster, and on a TPU only products kept, since its
+    memory is slow beside its units (docs/experiments.md).
     """
     platform = devices[0].platform
     dtype = ("float32" if platform == "cpu" else "bfloat16") if compute_dtype == "auto" else compute_dtype
     remat = ("dots" if platform == "tpu" else "none") if hardware.remat == "auto" else hardware.remat
-    unroll = platform == "cpu" if hardware.unroll == "auto" else hardware.unroll
+    faster = platform == "cpu" or (platform == "tpu" and steps >= UNROLLED_FROM_STEPS)
+    unroll = faster if hardware.unroll == "auto" else hardware.unroll
     split = hardware.fsdp * hardware.tensor > 1
-    return Execution(jnp.dtype(dtype), remat, unroll, rows=batch_sharding(make_mesh(hardware, devices)) if split else None)
+    kernels = hardware.flash_attention and flash.runs_on(devices[0]) and dtype == "bfloat16" and hardware.tensor == 1
+    rows = batch_sharding(make_mesh(hardware, devices)) if split or kernels else None
+    return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, flash=rows if kernels else None)
 
 
 def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", "bfloat16"]:
@@ -302,7 +314,7 @@ class Program(Compiled):
         devices = list(devices if devices is not None else jax.devices())
         self._first_moments: Moments | None = None
         self._config, self.vocab_size, self.special = config, vocab_size, special
-        self._execution = execution_on(devices, config.hardware, config.train.compute_dtype)
+        self._execution = execution_on(devices, config.hardware, config.train.compute_dtype, steps=config.train.steps)
         train = config.train
         super().__init__(
             self._objective(evaluation=False),

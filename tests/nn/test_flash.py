@@ -1,0 +1,88 @@
+"""The kernel for long rows gives what the plain attention gives: values, gradients and dropout masks."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+
+from tpulm import accelerators
+from tpulm.config import HardwareConfig
+from tpulm.nn import flash
+from tpulm.nn.attention import attention
+from tpulm.nn.dropout import DropoutWords, row_seeds, site_seeds, token_seeds, words_at
+from tpulm.plan.analysis import devices_of, examine
+from tpulm.train.mesh import batch_sharding, make_mesh
+
+B, H, L, K = 2, 2, 1024, 16
+
+
+def on_devices(count: int) -> NamedSharding:
+    return batch_sharding(make_mesh(HardwareConfig(), jax.devices()[:count]))
+
+
+@pytest.fixture(scope="module")
+def words() -> DropoutWords:
+    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
+    return words_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
+
+
+@pytest.mark.parametrize(("causal", "rate", "devices"), [(False, 0.1, 2), (True, 0.1, 1), (True, 0.0, 2)])
+def test_values_and_gradients_are_those_of_plain_attention(
+    causal: bool, rate: float, devices: int, words: DropoutWords
+) -> None:
+    """Rows of several blocks of queries, with segments and padding, over devices."""
+    place = jnp.arange(L, dtype=jnp.int32)[None]
+    segments = jnp.where(place < jnp.asarray([[700], [L]]), place // 300, -1)
+    query, key, value, g = (jax.random.normal(jax.random.key(seed), (B, H, L, K), jnp.float32) for seed in range(4))
+    settings = {"words": words if rate else None, "dropout_rate": rate, "causal": causal}
+
+    def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        return flash.flash_attention(query, key, value, segments, **settings, rows=on_devices(devices), interpret=True)
+
+    def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        return attention(query, key, value, segments, **settings)
+
+    expected, expected_pull = jax.vjp(plain, query, key, value)
+    found, pull = jax.vjp(kernel, query, key, value)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    for ours, theirs in zip(pull(g), expected_pull(g), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "runs"), [("tpu", "TPU v3", False), ("tpu", "TPU v6 lite", True), ("cpu", "cpu", False)]
+)
+def test_devices_that_have_it(platform: str, kind: str, runs: bool) -> None:
+    assert flash.runs_on(SimpleNamespace(platform=platform, device_kind=kind)) is runs
+
+
+def test_lengths_that_it_is_for() -> None:
+    assert [length for length in (128, 384, 512, 576, 2048, 4096) if flash.is_faster(length, 64)] == [512, 2048]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'")
+@pytest.mark.parametrize("name", ["v4-8", "v5litepod-8", "v6e-8"])
+def test_it_compiles_and_its_cost_is_counted(name: str) -> None:
+    rows = batch_sharding(make_mesh(HardwareConfig(), devices_of(accelerators.find(name))))
+    count = rows.mesh.size
+    arrays = [jax.ShapeDtypeStruct((count, H, 512, 64), jnp.bfloat16, sharding=rows)] * 4
+    seeds: Any = jax.ShapeDtypeStruct((count, 1, 512, 1), jnp.uint32, sharding=rows)
+    segments = jax.ShapeDtypeStruct((count, 512), jnp.int32, sharding=rows)
+
+    def gradients(g: jax.Array, arrays: list[jax.Array], segments: jax.Array, words: DropoutWords) -> Any:
+        def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+            return flash.flash_attention(*(query, key, value, segments), words=words, dropout_rate=0.1, causal=True, rows=rows)
+
+        return jax.vjp(kernel, *arrays)[1](g)
+
+    lowered = jax.jit(gradients).lower(arrays[0], arrays[1:], segments, DropoutWords(seeds, seeds))
+    found = examine(lowered.compile(), count, 0.0)
+    assert (found.kernels, found.opaque, found.flops) == (2, {}, 7 * 2 * H * 512 * 512 * 64)
+    assert found.cycles > 2 * H * 512 * 512 * 0.0114
