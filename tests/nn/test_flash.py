@@ -14,8 +14,9 @@ from jax.sharding import NamedSharding
 
 from tpulm import accelerators
 from tpulm.config import HardwareConfig
+from tpulm.nn import attention as attention_module
 from tpulm.nn import flash
-from tpulm.nn.attention import attention
+from tpulm.nn.attention import CAUSAL, EVERYTHING, attention, flash_agrees
 from tpulm.nn.dropout import DropoutWords, row_seeds, site_seeds, token_seeds, words_at
 from tpulm.plan.analysis import devices_of, examine
 from tpulm.train.mesh import batch_sharding, make_mesh
@@ -41,19 +42,27 @@ def test_values_and_gradients_are_those_of_plain_attention(
     place = jnp.arange(L, dtype=jnp.int32)[None]
     segments = jnp.where(place < jnp.asarray([[700], [L]]), place // 300, -1)
     query, key, value, g = (jax.random.normal(jax.random.key(seed), (B, H, L, K), jnp.float32) for seed in range(4))
-    settings = {"words": words if rate else None, "dropout_rate": rate, "causal": causal}
+    settings: dict[str, Any] = {"words": words if rate else None, "dropout_rate": rate}
+    of_kernel = {**settings, "causal": causal, "rows": on_devices(devices), "interpret": True}
 
     def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return flash.flash_attention(query, key, value, segments, **settings, rows=on_devices(devices), interpret=True)
+        return flash.flash_attention(query, key, value, segments, **of_kernel)
 
     def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return attention(query, key, value, segments, **settings)
+        return attention(query, key, value, segments, **settings, reach=CAUSAL if causal else EVERYTHING)
 
     expected, expected_pull = jax.vjp(plain, query, key, value)
     found, pull = jax.vjp(kernel, query, key, value)
     np.testing.assert_allclose(found, expected, atol=2e-6)
     for ours, theirs in zip(pull(g), expected_pull(g), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=5e-6)
+
+
+def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = jax.devices()[0]
+    assert flash_agrees(device)
+    monkeypatch.setattr(attention_module, "flash_attention", lambda *x, **settings: 1.2 * x[0])
+    assert not flash_agrees(device)
 
 
 @pytest.mark.parametrize(

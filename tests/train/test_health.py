@@ -30,7 +30,7 @@ PUBLISHED = {
 
 
 def test_the_published_run_is_all_right():
-    checks = judge("electra", 5_000, PUBLISHED)
+    checks = judge(5_000, PUBLISHED)
     assert len(checks) == 6
     assert verdict(checks, 5_000).startswith(
         "all right: generator token loss 7.100 (at most 7.30); detector AUC 0.680 (at least 0.60); detector recall 0.050"
@@ -48,7 +48,7 @@ def test_the_published_run_is_all_right():
     ],
 )
 def test_what_is_wrong_is_named_after_any_number_of_steps(step: int, change: dict[str, float], named: str):
-    said = verdict(judge("electra", step, PUBLISHED | change), step)
+    said = verdict(judge(step, PUBLISHED | change), step)
     assert said.startswith(f"outside after {step:,} steps: ")
     assert named in said
 
@@ -61,14 +61,14 @@ def test_what_is_wrong_is_named_after_any_number_of_steps(step: int, change: dic
     ],
 )
 def test_the_published_bands_hold_from_the_published_steps_on(change: dict[str, float], named: str):
-    assert named in verdict(judge("electra", 5_000, PUBLISHED | change), 5_000)
-    assert all(check.inside for check in judge("electra", 4_999, PUBLISHED | change))
+    assert named in verdict(judge(5_000, PUBLISHED | change), 5_000)
+    assert all(check.inside for check in judge(4_999, PUBLISHED | change))
 
 
 @pytest.mark.parametrize("architecture", ["bert", "decoder"])
 def test_other_models_are_held_to_the_law_alone(architecture: Any):
     scores = {"loss": 5.0, "unigram_entropy": 7.0} | ({"mlm_loss": 4.3} if architecture == "bert" else {})
-    (check,) = judge(architecture, 100_000, scores)
+    (check,) = judge(100_000, scores)
     assert check.value == scores.get("mlm_loss", 5.0) and check.inside
 
 
@@ -83,7 +83,7 @@ def test_other_models_are_held_to_the_law_alone(architecture: Any):
 def test_the_plateau_of_word_frequencies_is_recognized(loss: float, at_unigrams: bool):
     scores = {"loss": loss, "mlm_loss": loss, "unigram_entropy": 7.462}
     assert is_at_unigrams(scores) is at_unigrams
-    (check,) = judge("bert", 450, scores)
+    (check,) = judge(450, scores)
     assert check.inside is not at_unigrams
     assert "loss on held-out tokens, 7.74, is still that of" in plateau_note({**scores, "mlm_loss": 7.74}, 45, 450, "Try this")
 

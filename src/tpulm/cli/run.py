@@ -75,7 +75,7 @@ def quickstart(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """The whole path in about two minutes: a toy BERT of the documentation that ships with Python.
+    """The whole path in about three minutes: a toy BERT of the documentation that ships with Python.
 
     Nothing is downloaded. Afterwards W/export is a model that Hugging Face's AutoModelForMaskedLM loads.
     """

@@ -433,7 +433,7 @@ class OptimizerConfig(Settings):
         return self.warmup_steps if self.warmup_steps is not None else min(10_000, total_steps // 10)
 
     def decay(self, total_steps: int) -> int:
-        return self.decay_steps if self.decay_steps is not None else max(1, total_steps // 10)
+        return max(1, self.decay_steps if self.decay_steps is not None else total_steps // 10)
 
 
 class CheckpointConfig(Settings):
@@ -497,7 +497,7 @@ class PhaseConfig(Settings):
     max_predictions: Positive | None = None
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     # clm: an encoder predicts each token from those before it, before a phase of mlm (arXiv 2507.00994)
-    objective: Literal["mlm", "clm"] | None = None
+    objective: Annotated[str, AfterValidator(OBJECTIVES.check), OBJECTIVES] | None = None
 
 
 class RunConfig(Settings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -13,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.nn.dropout import DropoutWords, dropout
-from tpulm.nn.flash import flash_attention, is_faster
+from tpulm.nn.flash import SHORTEST, flash_attention, is_faster
 from tpulm.nn.layers import PRODUCT, affine, multiply
 from tpulm.nn.params import Initializer, param, parameters, zeros
 
@@ -135,7 +136,8 @@ def attend(
     with jax.named_scope("project"):
         query, key, value = project(params, x, segments.shape, dtype=dtype, rope=rope)
     with jax.named_scope("mix"):
-        arguments, dropped = (query, key, value, segments), {"words": words, "dropout_rate": dropout_rate}
+        arguments = query, key, value, segments
+        dropped: dict[str, Any] = {"words": words, "dropout_rate": dropout_rate}
         if flash is not None and reach in (EVERYTHING, CAUSAL) and is_faster(segments.shape[1], query.shape[3]):
             mixed = flash_attention(*arguments, **dropped, causal=reach == CAUSAL, rows=flash)
         else:
@@ -341,3 +343,29 @@ def attend_to_cache(
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     mixed = jnp.einsum("bhlm,bhmk->bhlk", weights, values)
     return Attended(merge(params.output, mixed, dtype=dtype), keys, values)
+
+
+def flash_agrees(device: Any) -> bool:
+    """Whether the kernel of nn/flash.py, run on this device (interpreted, if that is no TPU), gives the plain formula's values
+    and gradients, the rounding of bfloat16 apart."""
+    length, tolerance = SHORTEST, 0.05
+    with jax.default_device(device):
+        query, key, value, g = jax.random.normal(jax.random.key(0), (4, 1, 2, length, 64), jnp.bfloat16)
+        segments = (jnp.arange(length, dtype=jnp.int32) // (length // 3))[None]
+        rows = NamedSharding(Mesh(np.array([device]), "data"), PartitionSpec("data"))
+
+        settings: dict[str, Any] = {"words": None, "dropout_rate": 0.0}
+        of_kernel: dict[str, Any] = {**settings, "causal": False, "rows": rows, "interpret": device.platform != "tpu"}
+
+        def kernel(query: Array, key: Array, value: Array) -> Array:
+            return flash_attention(query, key, value, segments, **of_kernel)
+
+        def plain(query: Array, key: Array, value: Array) -> Array:
+            return attention(query, key, value, segments, **settings)
+
+        def both(function: Callable[..., Array]) -> tuple[Array, ...]:
+            mixed, pull = jax.vjp(function, query, key, value)
+            return mixed, *pull(g)
+
+        pairs = zip(jax.jit(partial(both, kernel))(), jax.jit(partial(both, plain))(), strict=True)
+        return all(bool(jnp.max(jnp.abs(a - b)) <= tolerance * jnp.max(jnp.abs(b))) for a, b in pairs)

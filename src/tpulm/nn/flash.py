@@ -31,7 +31,7 @@ from tpulm.nn.layers import PRODUCT
 
 _WEIGHTS = 512 * 512  # of a block, at most: a float32 array of them takes 1 MiB of the chip's 16 or more
 _BLOCK = 128  # queries, at least
-_SHORTEST, _LONGEST = 512, _WEIGHTS // _BLOCK  # rows
+SHORTEST, _LONGEST = 512, _WEIGHTS // _BLOCK  # rows
 _WITHOUT = ("TPU v2", "TPU v3")  # whose units the kernel language gives no bfloat16 products
 
 
@@ -48,7 +48,7 @@ def runs_on(device: Any) -> bool:
 
 def is_faster(length: int, head_size: int) -> bool:
     """Than the compiler's own, of rows so long (docs/experiments.md)."""
-    return _SHORTEST <= length <= _LONGEST and length % _BLOCK == 0 and head_size % 16 == 0
+    return SHORTEST <= length <= _LONGEST and length % _BLOCK == 0 and head_size % 16 == 0
 
 
 def flash_attention(

@@ -78,7 +78,8 @@ class Objective(Protocol):
     def loss(self, params: Any, inputs: Any, totals: Mapping[str, Array], *, dropout_key: Array | None) -> LossAndSums: ...
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """On the host: means from sums accumulated over any number of batches; always with "loss"."""
+        """On the host: means from sums accumulated over any number of batches; always with "loss" and "accuracy", or with
+        "mlm_loss" and "mlm_accuracy" where the loss is a sum of several."""
         ...
 
     def label_counts(self, inputs: Any) -> Array:

@@ -10,7 +10,7 @@ These are the rules of Google's BERT (`create_pretraining_data.py`; Devlin et al
   special tokens (10 %; theirs includes them), or stays (10 %); the model must predict the original in all three cases.
 
 Theirs is drawn when the data is made, up to ten times a row (`dupe_factor`); here it is drawn anew each time a row is seen.
-Where whole words are wanted, they are drawn instead of tokens: whole_words.py.
+Where whole words are wanted, `draw_words` chooses them instead of single tokens.
 """
 
 from __future__ import annotations

@@ -348,7 +348,7 @@ class Stages:
             self.progress.note(f"evaluating {self.which(model.step)}; nothing is written into {self.workdir}")
         self.progress.start("Evaluating", self._dataset(phase).holdout.counts.rows, "row")
         scores = self._score(phase, model.params, None, advance=self.progress.advance)
-        checks = judge(self.config.model.architecture, model.step, scores.values())
+        checks = judge(model.step, scores.values())
         values = {
             "step": model.step,
             "rows": scores.rows,

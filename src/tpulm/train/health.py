@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from tpulm.config import RunConfig
 from tpulm.tokenization import UNKNOWN_WARNING
 
-Architecture = Literal["bert", "modernbert", "electra", "decoder"]
 _PUBLISHED_FROM = 5_000  # steps; before, the curves are too steep to tell
 _LEARNED = 0.1  # nats below the unigrams' loss; less is known by models that answer with the commonest token
 _SHORT_STEPS = 20_000  # of a run that hardly sees a text twice, so that dropout only slows it
@@ -48,11 +47,12 @@ _PUBLISHED = {
 }
 
 
-def judge(architecture: Architecture, step: int, scores: Mapping[str, float]) -> list[Check]:
+def judge(step: int, scores: Mapping[str, float]) -> list[Check]:
     """The checks that apply to these held-out scores after `step` steps; the first is of the predicted tokens' loss."""
-    of = "generator token loss" if architecture == "electra" else "token loss"
+    has_detector = "detection_auc" in scores
+    of = "generator token loss" if has_detector else "token loss"
     checks = [Check(of, _token_loss(scores), -math.inf, scores["unigram_entropy"] - _LEARNED)]
-    if architecture == "electra":
+    if has_detector:
         checks += [Check(label, scores[name], low, math.inf) for name, (label, low) in _DETECTOR.items()]
         if step >= _PUBLISHED_FROM:
             checks += [Check(label, scores[name], *band) for name, (label, *band) in _PUBLISHED.items()]

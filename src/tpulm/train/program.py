@@ -28,6 +28,7 @@ from tpulm import accelerators, objectives, storage
 from tpulm.config import HardwareConfig, OptimizerConfig, RunConfig
 from tpulm.errors import ConfigError, StorageError
 from tpulm.nn import flash
+from tpulm.nn.attention import flash_agrees
 from tpulm.nn.params import count
 from tpulm.nn.transformer import Execution
 from tpulm.objectives import Objective
@@ -281,8 +282,22 @@ def execution_on(
     unroll = faster if hardware.unroll == "auto" else hardware.unroll
     split = hardware.fsdp * hardware.tensor > 1
     kernels = hardware.flash_attention and flash.runs_on(devices[0]) and dtype == "bfloat16" and hardware.tensor == 1
+    kernels = kernels and _kernels_are_right()
     rows = batch_sharding(make_mesh(hardware, devices)) if split or kernels else None
     return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, flash=rows if kernels else None)
+
+
+@cache
+def _kernels_are_right() -> bool:
+    """The kernels were compared with the plain formula in interpretation, and compiled; here once on the device itself, before
+    days are spent on them. For a plan there is no device."""
+    attached = jax.default_backend() == "tpu"
+    if attached and not flash_agrees(jax.local_devices()[0]):
+        raise ConfigError(
+            "the attention kernel does not give the plain formula's numbers on this TPU: please report it, and go on with "
+            "--set hardware.flash_attention=false"
+        )
+    return True
 
 
 def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", "bfloat16"]:
