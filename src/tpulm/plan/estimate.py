@@ -300,7 +300,8 @@ def dominating(
         smaller = own.model_copy(
             update={
                 "train": own.train.model_copy(update={"batch_size": own.train.batch_size // share * rows}),
-                "hardware": own.hardware.model_copy(update={"microbatch_size": None}),
+                # in a loop, where what is kept for the backward pass is an array for all layers
+                "hardware": own.hardware.model_copy(update={"microbatch_size": None, "unroll": False}),
             }
         )
         try:
