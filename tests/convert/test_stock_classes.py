@@ -302,3 +302,6 @@ def test_either_form_of_config_json_says_what_layers_see(make_small, tmp_path):
     storage.write_json(folder / "config.json", {**values, "layer_types": ["sliding_attention", "full_attention"] * 2})
     with pytest.raises(DataError, match=r"layer_types is .*only 'full_attention' for the first"):
         load_model(folder)
+    storage.write_json(folder / "config.json", {**values, "rope_parameters": "default"})
+    with pytest.raises(DataError, match="rope_parameters is 'default', not an object"):
+        load_model(folder)

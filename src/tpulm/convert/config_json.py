@@ -154,10 +154,8 @@ _FORMATS = {
     "modernbert": _MODERNBERT,
 }
 # Models of others whose tokenizer tpulm may not know.
-FOREIGN_TYPES = ("eurobert", "gpt2", "llama", "modernbert")
-
-
 FOREIGN_ENCODERS = ("eurobert", "modernbert")
+FOREIGN_TYPES = (*FOREIGN_ENCODERS, "gpt2", "llama")
 
 
 class Described(NamedTuple):
@@ -251,12 +249,7 @@ def _of_modernbert(config: ModelConfig) -> dict[str, Any]:
     """What layers see, as transformers 5 says it and as versions 4.48 to 4.57 read it; where both stand, the first wins."""
     thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_theta}
     return {
-        "norm_bias": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "decoder_bias": True,
-        "classifier_bias": False,
-        "tie_word_embeddings": True,
+        **_MODERNBERT.required,
         "embedding_dropout": config.dropout,
         "classifier_dropout": config.dropout,
         "classifier_activation": ACTIVATIONS[config.activation][0],
@@ -278,7 +271,7 @@ def _layer_types(num_layers: int, global_every: int) -> list[str]:
 
 def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) -> dict[str, Any]:
     """Which layers see everything, and how both kinds turn positions, in either form of config.json."""
-    rope, every = values.get("rope_parameters") or {}, values.get("global_attn_every_n_layers", 3)
+    rope, every = _rope_parameters(values, origin), values.get("global_attn_every_n_layers", 3)
     if (kinds := values.get("layer_types")) is not None:
         every = next((n for n in range(1, len(kinds)) if kinds[n] == _GLOBAL), len(kinds)) if isinstance(kinds, list) else 0
         if not every or len(kinds) != num_layers or kinds != _layer_types(num_layers, every):
@@ -343,10 +336,15 @@ def _explain(error: ValidationError, keys: Mapping[str, str]) -> str:
     return "; ".join(line(item) for item in error.errors(include_url=False))
 
 
-def _rotary_theta(values: Mapping[str, Any], origin: str) -> float:
+def _rope_parameters(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     rope = values.get("rope_parameters") or {}
     if not isinstance(rope, dict):
         raise DataError(f"rope_parameters is {brief(rope)}, not an object", location=origin)
+    return rope
+
+
+def _rotary_theta(values: Mapping[str, Any], origin: str) -> float:
+    rope = _rope_parameters(values, origin)
     if rope.get("rope_type", "default") != "default":
         raise DataError(f"rope_type {brief(rope['rope_type'])} is not supported; only 'default' is", location=origin)
     return rope.get("rope_theta", values.get("rope_theta", 10_000.0))
