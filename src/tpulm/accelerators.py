@@ -119,14 +119,19 @@ def nvidia_driver() -> bool:
     return any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
 
 
+def cpu_features() -> str:
+    """The line of /proc/cpuinfo that lists the processor's instructions; "" where there is none."""
+    lines = _text(Path("/proc/cpuinfo")).splitlines()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
 def cpu_multiplies_bfloat16() -> bool:
     """Whether this processor has instructions for it (Linux tells), and XLA_FLAGS do not keep XLA from them.
 
     Products then take half the time or less; without them bfloat16 is converted to float32 and back (benchmarks/RESULTS.md).
     """
-    flags = next((line for line in _text(Path("/proc/cpuinfo")).splitlines() if line.startswith("flags")), "").split()
     widest = re.search(r"--xla_cpu_max_isa=(\S+)", os.environ.get("XLA_FLAGS", ""))
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags) and (
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(cpu_features().split()) and (
         widest is None or widest[1].upper() in ("AVX512_BF16", "AMX", "AMX_FP16")
     )
 

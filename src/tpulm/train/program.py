@@ -124,9 +124,7 @@ def _of_this_processor(folder: PurePath) -> PurePath:
     """XLA compiles for the very processor, which JAX does not look at: another one may not have its instructions."""
     if jax.default_backend() != "cpu":
         return folder
-    described = platform.machine()
-    if (info := Path("/proc/cpuinfo")).exists():
-        described += next((line for line in info.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
+    described = platform.machine() + accelerators.cpu_features()
     return folder / f"cpu-{hashlib.sha256(described.encode()).hexdigest()[:8]}"
 
 
@@ -282,22 +280,24 @@ def execution_on(
     unroll = faster if hardware.unroll == "auto" else hardware.unroll
     split = hardware.fsdp * hardware.tensor > 1
     kernels = hardware.flash_attention and flash.runs_on(devices[0]) and dtype == "bfloat16" and hardware.tensor == 1
-    kernels = kernels and _kernels_are_right()
+    if kernels and devices[0].client.runtime_type != _FOR_A_PLAN:
+        _check_kernels()
     rows = batch_sharding(make_mesh(hardware, devices)) if split or kernels else None
     return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, flash=rows if kernels else None)
 
 
+_FOR_A_PLAN = "compile_only_runtime"  # what JAX calls the client of devices that are not attached
+
+
 @cache
-def _kernels_are_right() -> bool:
+def _check_kernels() -> None:
     """The kernels were compared with the plain formula in interpretation, and compiled; here once on the device itself, before
-    days are spent on them. For a plan there is no device."""
-    attached = jax.default_backend() == "tpu"
-    if attached and not flash_agrees(jax.local_devices()[0]):
+    days are spent on them. Raises ConfigError."""
+    if not flash_agrees(jax.local_devices()[0]):
         raise ConfigError(
             "the attention kernel does not give the plain formula's numbers on this TPU: please report it, and go on with "
             "--set hardware.flash_attention=false"
         )
-    return True
 
 
 def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", "bfloat16"]:
