@@ -8,7 +8,7 @@ ModernBERT (Warner et al. 2024) is pre-norm with a norm after the embeddings, an
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -160,8 +160,9 @@ def encode(
         x = dense(params.projection, x, dtype=execution.dtype)
     rope = rotations_of(_positions(tokens), config) if config.positions == "rotary" else None
     causal = config.architecture == "decoder" if causal is None else causal
-    settings: dict[str, Any] = {"config": config, "execution": execution, "causal": causal}
-    x = apply_stack(params.layers, x, tokens.segments, **settings, randomness=below, rope=rope)
+    x = apply_stack(
+        params.layers, x, tokens.segments, config=config, execution=execution, randomness=below, rope=rope, causal=causal
+    )
     if params.final_norm is not None:
         x = normalize(params.final_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
     return x.reshape(rows, length, -1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax import Array
@@ -147,17 +147,13 @@ def halves(params: Electra) -> Halves:
     not reach what it has of the generator's."""
     generator, discriminator = params.generator, params.discriminator
     if params.difference is not None:
-        shared = jax.tree.map(_without_gradient, generator.embeddings)
+        shared = jax.lax.stop_gradient(generator.embeddings)
         discriminator = replace(discriminator, embeddings=jax.tree.map(operator.add, shared, params.difference))
     if generator.embeddings is None:
         generator = replace(generator, embeddings=discriminator.embeddings)
     if generator.layers is None:
         generator = replace(generator, projection=discriminator.projection, layers=discriminator.layers)
     return Halves(generator, discriminator)
-
-
-def _without_gradient(x: Any) -> Any:
-    return jax.lax.stop_gradient(x) if isinstance(x, jax.Array) else x  # numpy's, of a model that is exported
 
 
 def replaced_logits(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from tpulm.config import OBJECTIVES, ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
@@ -16,11 +16,13 @@ from tpulm.special_tokens import SpecialTokens
 __all__ = ["Column", "LossAndSums", "Objective", "Setup", "SpecialTokens", "make", "register"]
 
 _DEFAULTS = {"bert": "mlm", "modernbert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
-_REGISTRY: dict[str, Callable[..., Objective]] = {
-    "mlm": MaskedLanguageModel,
-    "rtd": ReplacedTokenDetection,
-    "clm": CausalLanguageModel,
-}
+
+
+def _next_token(*, model: ModelConfig, **setup: Any) -> Objective:
+    return (CausalLanguageModel if model.architecture == "decoder" else NextTokenOfEncoder)(model=model, **setup)
+
+
+_REGISTRY: dict[str, Callable[..., Objective]] = {"mlm": MaskedLanguageModel, "rtd": ReplacedTokenDetection, "clm": _next_token}
 
 
 def register(name: str, make: Callable[..., Objective]) -> None:
@@ -43,9 +45,7 @@ def make(
 ) -> Objective:
     """The objective of a run: `Setup` says what these are. Raises ConfigError when rows, vocabulary and model do not fit
     together."""
-    of_encoder = model.architecture != "decoder" and objective.name == "clm"
-    make_objective = NextTokenOfEncoder if of_encoder else _REGISTRY[objective.name or _DEFAULTS[model.architecture]]
-    return make_objective(
+    return _REGISTRY[objective.name or _DEFAULTS[model.architecture]](
         model=model,
         objective=objective,
         execution=execution,

@@ -18,7 +18,7 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ class MaskedRows(NamedTuple):
 
 
 def masking_config(
-    architecture: Literal["bert", "modernbert", "electra", "decoder"],
+    architecture: str,
     settings: ObjectiveConfig,
     *,
     sequence_length: int,

@@ -78,12 +78,17 @@ class MaskedLanguageModel(Setup):
         return found
 
     @property
+    def predictions(self) -> int:
+        """Of a row, at most."""
+        return self.masking.max_predictions
+
+    @property
     def flops_per_row(self) -> float:
         """A product and its two gradients cost three times 2 * rows * inner * columns; all inputs need gradients."""
         return 3.0 * bert.forward_flops(
             self.model,
             sequence_length=self.sequence_length,
-            predictions=self.masking.max_predictions,
+            predictions=self.predictions,
             vocab_size=self.vocab_size,
             next_sentence=self.next_sentence,
         )
@@ -110,8 +115,9 @@ class MaskedLanguageModel(Setup):
         self, params: bert.Bert, inputs: MaskedInputs, totals: Mapping[str, Array], *, dropout_key: Array | None
     ) -> LossAndSums:
         randomness = None if dropout_key is None else Randomness(dropout_key, inputs.row_seeds)
-        settings: dict[str, Any] = {"config": self.model, "execution": self.execution, "causal": self.causal}
-        hidden = bert.encode(params, inputs.tokens, **settings, randomness=randomness)
+        hidden = bert.encode(
+            params, inputs.tokens, config=self.model, execution=self.execution, randomness=randomness, causal=self.causal
+        )
         with jax.named_scope("gather"):
             chosen = jnp.take_along_axis(hidden, inputs.predicted[:, :, None], axis=1, mode="clip")
             chosen = chosen.reshape(-1, chosen.shape[-1])
@@ -171,20 +177,20 @@ class NextTokenOfEncoder(MaskedLanguageModel):
         return {}
 
     @property
-    def flops_per_row(self) -> float:
-        settings: dict[str, Any] = {"sequence_length": self.sequence_length, "predictions": self.sequence_length}
-        return 3.0 * bert.forward_flops(self.model, **settings, vocab_size=self.vocab_size, next_sentence=False)
+    def predictions(self) -> int:
+        return self.sequence_length
 
     def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
         ids = batch["tokens"].astype(jnp.int32)
         tokens = describe(ids, row_kind=self.row_kind, special=self.special)
-        goes_on = (tokens.segments[:, 1:] == tokens.segments[:, :-1]) & (tokens.segments[:, 1:] >= 0)
+        follows = (tokens.segments[:, 1:] == tokens.segments[:, :-1]) & (tokens.segments[:, 1:] >= 0)
+        predicts = jnp.pad(follows, ((0, 0), (0, 1)))
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
         return MaskedInputs(
             tokens=tokens,
             predicted=jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], ids.shape),
-            labels=jnp.where(jnp.pad(goes_on, ((0, 0), (0, 1))), jnp.roll(ids, -1, axis=1), 0),
-            weights=jnp.pad(goes_on, ((0, 0), (0, 1))).astype(jnp.float32),
+            labels=jnp.where(predicts, jnp.roll(ids, -1, axis=1), 0),
+            weights=predicts.astype(jnp.float32),
             row_weights=jnp.any(ids != self.special.pad, axis=1).astype(jnp.float32),
             next_sentence=None,
             row_seeds=row_seeds(keys[:, 1]),
