@@ -4,8 +4,8 @@
 #     PYTHON=python3 benchmarks/gpu.sh [FILE]      default FILE: gpu.json
 #
 # Wants JAX with its CUDA plugin, and torch with CUDA, in PYTHON's environment (default .venv/bin/python); SECONDS_EACH
-# limits each part (default 180), CASES names train_step.py's. A part that fails is in the file as its last line of output, and the others go on.
-# REAL_DATA names the folder for finetune.py, which is left out without one.
+# limits each part (default 180), CASES names train_step.py's. A part that fails is in the file as its last line of output,
+# and the others go on. REAL_DATA names the folder for finetune.py, which is left out without one.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-.venv/bin/python} file=${1:-gpu.json} data=${REAL_DATA:-../shared/data}
