@@ -250,6 +250,7 @@ def _attention_forward(
     reach: Reach,
     keep_weights: bool,
 ) -> tuple[Array, tuple[Any, ...]]:
+    query, key, value = _laid_out(query), _laid_out(key), _laid_out(value)
     scores = _scores(query, key, segments, key_segments, reach)
     highest = jnp.max(scores, axis=-1, keepdims=True)
     unnormalized = jnp.exp(scores - highest)
@@ -277,7 +278,7 @@ def _scores(query: Array, key: Array, segments: Array, key_segments: Array, reac
 
 def _attention_backward(rate: float, reach: Reach, keep_weights: bool, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
     query, key, value, segments, key_segments, of_softmax, mixed, words = kept
-    dtype = query.dtype
+    g, dtype = _laid_out(g), query.dtype
     if keep_weights:
         unnormalized, normalizer = of_softmax
         softmax = unnormalized / normalizer
@@ -291,6 +292,18 @@ def _attention_backward(rate: float, reach: Reach, keep_weights: bool, kept: tup
     d_scores = (softmax * (d_softmax - row_sums) * jnp.float32(query.shape[-1] ** -0.5)).astype(dtype)
     d_query = multiply("bhlm,bhmk->bhlk", d_scores, key)
     return d_query, _sum_over_queries(d_scores, query), d_value, None, None, None
+
+
+def _laid_out(x: Float[Array, "B H L K"]) -> Float[Array, "B H L K"]:
+    """x, copied if its axes lie in another order. XLA's CPU compiler makes a transposition part of the product that follows, and
+    then multiplies bfloat16 in float32, which takes three times as long."""
+
+    def copied(x: Array) -> Array:
+        return jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+    if x.dtype == jnp.float32:
+        return x
+    return cast("Array", jax.lax.platform_dependent(x, cpu=copied, default=lambda x: x))
 
 
 def _sum_over_queries(weights: Float[Array, "B H L M"], x: Float[Array, "B H L K"]) -> Float[Array, "B H M K"]:
