@@ -329,6 +329,10 @@ def test_a_run_computes_to_its_end_as_it_began(
     trained(config, workdir)
     assert dtype() == "float32"
 
+    (workdir / "compute_dtype.json").write_text('{"dtype": "float32"}')
+    with pytest.raises(StorageError, match="names no compute_dtype, so it is damaged or was edited; write float32 or bfloat16"):
+        trained(config, workdir)
+
 
 def test_a_run_is_looked_at_while_another_process_holds_it(
     finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path

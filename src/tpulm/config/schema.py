@@ -415,10 +415,11 @@ class OptimizerConfig(Settings):
     # learning rates serve), AdamW for the rest
     name: Literal["adamw", "lamb", "muon"] = "adamw"
     learning_rate: PositiveFloat = 1e-4
-    schedule: Annotated[str, AfterValidator(SCHEDULES.check), SCHEDULES] = "linear"  # wsd: warmup, stable, linear decay
+    schedule: Annotated[str, AfterValidator(SCHEDULES.check), SCHEDULES] = "linear"  # wsd: warmup, stable, decay
     warmup_steps: NonNegative | None = None  # None: 10,000 as in BERT, but at most a tenth of the steps
     warmup_kind: Literal["replace", "multiply"] = "replace"  # replace: Google's BERT; multiply: ELECTRA
     decay_steps: NonNegative | None = None  # wsd: length of the last phase; None: a tenth of the steps
+    decay_type: Literal["linear", "1-sqrt"] = "linear"  # wsd: 1-sqrt falls faster at first (ModernBERT)
     end_fraction: Fraction = 0.0  # of learning_rate, at the last step (linear, cosine, wsd)
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
@@ -525,7 +526,18 @@ class RunConfig(Settings):
                     f"phase {number} has sequence_length {phase.sequence_length}, which exceeds model.max_positions "
                     f"{self.model.max_positions}; raise the latter"
                 )
+            self._trainable(f"phase {number} has objective", phase.objective)
+        self._trainable("train.objective.name is", self.train.objective.name)
         return self
+
+    def _trainable(self, where: str, objective: str | None) -> None:
+        """Whether a built-in objective can train the model's parameters; others say it themselves."""
+        fitting = {"decoder": ("clm",), "electra": ("rtd",)}.get(self.model.architecture, ("mlm", "clm"))
+        if objective in ("mlm", "rtd", "clm") and objective not in fitting:
+            raise ValueError(
+                f"{where} '{objective}', which cannot train model.architecture = '{self.model.architecture}'; "
+                f"use {' or '.join(fitting)}, or leave it out"
+            )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

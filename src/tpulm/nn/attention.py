@@ -201,20 +201,20 @@ def attention(
     def blocks(x: Array) -> Array:  # [B, H, L, ...] -> [B, H, blocks, block, ...]
         return x.reshape(*x.shape[:2], -1, block, *x.shape[3:])
 
-    def with_neighbours(x: Array, outside: int) -> Array:  # [B, H, L, ...] -> [B, H blocks, 3 block, ...]
-        x = blocks(x)
-        edge = jnp.full_like(x[:, :, :1], outside)
-        x = jnp.concatenate([jnp.concatenate([edge, x[:, :, :-1]], 2), x, jnp.concatenate([x[:, :, 1:], edge], 2)], 3)
-        return x.reshape(x.shape[0], -1, *x.shape[3:])
+    def merged(x: Array) -> Array:  # each block a row with one head: with many of both, products are slower on some processors
+        return x.reshape(-1, 1, *x.shape[3:])
 
-    rows, heads = query.shape[:2]
-    ids = jnp.broadcast_to(segments[:, None], (rows, heads, length))
+    def with_neighbours(x: Array, outside: int) -> Array:  # [B, H, blocks, block, ...] -> [B, H, blocks, 3 block, ...]
+        edge = jnp.full_like(x[:, :, :1], outside)
+        return jnp.concatenate([jnp.concatenate([edge, x[:, :, :-1]], 2), x, jnp.concatenate([x[:, :, 1:], edge], 2)], 3)
+
+    ids = blocks(jnp.broadcast_to(segments[:, None], query.shape[:3]))
     mixed = _attention(
-        query.reshape(rows, -1, block, query.shape[3]),
-        with_neighbours(key, 0),
-        with_neighbours(value, 0),
-        ids.reshape(rows, -1, block),
-        with_neighbours(ids, _OUTSIDE),
+        merged(blocks(query)),
+        merged(with_neighbours(blocks(key), 0)),
+        merged(with_neighbours(blocks(value), 0)),
+        merged(ids),
+        merged(with_neighbours(ids, _OUTSIDE)),
         *(None, 0.0, reach._replace(first=block), keep_weights),
     )
     return cast("Array", mixed).reshape(query.shape)
@@ -295,8 +295,8 @@ def _attention_backward(rate: float, reach: Reach, keep_weights: bool, kept: tup
 
 
 def _laid_out(x: Float[Array, "B H L K"]) -> Float[Array, "B H L K"]:
-    """x, copied if its axes lie in another order. XLA's CPU compiler makes a transposition part of the product that follows, and
-    then multiplies bfloat16 in float32, which takes three times as long."""
+    """x, copied if its axes lie in another order. XLA's CPU compiler makes a transposition part of the product that follows,
+    and then multiplies bfloat16 in float32, which takes three times as long."""
 
     def copied(x: Array) -> Array:
         return jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1])).reshape(x.shape)

@@ -308,7 +308,10 @@ def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", 
     """
     path = workdir / "compute_dtype.json"
     if storage.exists(path):
-        return storage.read_json(path)["compute_dtype"]
+        kept = storage.read_json(path).get("compute_dtype")
+        if kept not in ("float32", "bfloat16"):
+            raise StorageError(f"{path} names no compute_dtype, so it is damaged or was edited; write float32 or bfloat16")
+        return kept
     slow = jax.default_backend() == "cpu" and (begun or not accelerators.cpu_multiplies_bfloat16())
     decided = "float32" if slow else "bfloat16"
     if not begun:
