@@ -330,6 +330,7 @@ def test_a_run_computes_to_its_end_as_it_began(
     assert dtype() == "float32"
 
     (workdir / "compute_dtype.json").write_text('{"dtype": "float32"}')
+    shutil.rmtree(workdir / "results")
     with pytest.raises(StorageError, match="names no compute_dtype, so it is damaged or was edited; write float32 or bfloat16"):
         trained(config, workdir)
 
