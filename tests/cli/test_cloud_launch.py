@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from cloud_emulator import Emulator, MachineSettings
+from cloud_emulator import Emulator, EmulatorError, MachineSettings
 from toy_runs import write_corpus
 from tpulm.cloud import bundle, setup
 from tpulm.cloud.settings import load
-from tpulm.errors import ConfigError, TpulmError
+from tpulm.errors import TpulmError
 
 RUN = """
 name = "toy"
@@ -214,7 +214,7 @@ def test_vms_with_an_old_python_and_no_way_to_a_package_index(
         launch = ("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--json")
         done = pool.submit(tpulm, *launch, **fetchable_interpreter)
         while not done.done():
-            with contextlib.suppress(ConfigError):  # a node that is not on yet, or off again
+            with contextlib.suppress(EmulatorError):  # a node that is not on yet, or off again
                 consoles += [gcs.tpu.console(name.rpartition("/")[2]) for name in gcs.tpu.nodes()]
             time.sleep(0.5)
     job = told(done.result())
