@@ -5,11 +5,12 @@
 On an NVIDIA GPU, where both libraries find it, the cases are larger ones, and float32 products are TF32 on both sides.
 
 Ours is the compiled step of a real run, masking and gradient clipping included, in float32 and in bfloat16. Torch has
-scaled-dot-product attention, the fused tanh GELU, the same dropout and the fused AdamW, and gets its masks ready made:
+the fused tanh GELU, the same dropout and the fused AdamW, and gets its masks ready made:
 
-    eager       as transformers has it: logits at every position
+    eager       as transformers has it: logits at every position, scaled-dot-product attention
     gathered    logits at the predicted positions only, as ours (always so for ELECTRA; a causal model predicts everywhere)
     compiled    gathered, by torch.compile
+    -plain      gathered or compiled, with transformers' "eager" attention: faster than the fused one in bfloat16 on a CPU
     -bfloat16   gathered or compiled under torch.autocast
 
 Each contender is a process of its own with the allocator settings of the trainer, and rounds alternate between them. A ratio is
@@ -47,7 +48,14 @@ from tpulm.special_tokens import SpecialTokens
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 MATMUL_SHAPES = ((1024, 768, 3072), (1024, 3072, 768), (2048, 2048, 2048), (4096, 256, 1024), (608, 256, 8064))
 OURS = ("tpulm-float32", "tpulm-bfloat16")
-TORCH = ("torch-eager", "torch-gathered", "torch-compiled", "torch-gathered-bfloat16", "torch-compiled-bfloat16")
+TORCH = (
+    "torch-eager",
+    *(
+        f"torch-{how}{dtype}"
+        for dtype in ("", "-bfloat16")
+        for how in ("gathered", "gathered-plain", "compiled", "compiled-plain")
+    ),
+)
 PRODUCTS = ("matmul-jax-float32", "matmul-jax-bfloat16", "matmul-torch-float32", "matmul-torch-bfloat16")
 
 Step = Callable[[], Any]
@@ -63,6 +71,13 @@ class Case(NamedTuple):
 
 CASES = {
     "bert-mini": Case(ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024), 8_000, 32, 128, 5),
+    "bert-mini-no-dropout": Case(
+        ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024, dropout=0.0, attention_dropout=0.0),
+        8_000,
+        64,
+        64,
+        5,
+    ),
     "bert-base": Case(ModelConfig(), 30_522, 8, 128, 1),
     "electra-small": Case(
         ModelConfig(
@@ -162,7 +177,8 @@ def theirs(case: Case, rows: np.ndarray, variant: str) -> Step:
     import torch  # pyright: ignore[reportMissingImports]
 
     make = {"decoder": causal_theirs, "electra": electra_theirs, "bert": masked_theirs}[case.model.architecture]
-    network, batch = make(case, rows, gathered="eager" not in variant)
+    attention = "eager" if "plain" in variant else "sdpa"
+    network, batch = make(case, rows, gathered="eager" not in variant, attention=attention)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as JAX has it
     network = network.to(device)
@@ -183,7 +199,7 @@ def theirs(case: Case, rows: np.ndarray, variant: str) -> Step:
     return step
 
 
-def causal_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any, dict[str, Any]]:
+def causal_theirs(case: Case, rows: np.ndarray, *, gathered: bool, attention: str) -> tuple[Any, dict[str, Any]]:
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -202,12 +218,12 @@ def causal_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any,
         embd_pdrop=model.dropout,
         attn_pdrop=model.attention_dropout,
     )
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = attention
     ids = torch.from_numpy(rows.astype(np.int64))
     return GPT2LMHeadModel(config).train(), {"input_ids": ids, "labels": ids, "use_cache": False}
 
 
-def masked_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any, dict[str, Any]]:
+def masked_theirs(case: Case, rows: np.ndarray, *, gathered: bool, attention: str) -> tuple[Any, dict[str, Any]]:
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import BertConfig, BertForMaskedLM
 
@@ -222,8 +238,10 @@ def masked_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any,
         num_attention_heads=model.num_heads,
         intermediate_size=model.intermediate_size,
         hidden_act="gelu_pytorch_tanh",
+        hidden_dropout_prob=model.dropout,
+        attention_probs_dropout_prob=model.attention_dropout,
     )
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = attention
     ids, types = (torch.from_numpy(one.astype(np.int64)) for one in (inputs.tokens.ids, inputs.tokens.types))
     network = BertForMaskedLM(config).train()
     if not gathered:
@@ -244,7 +262,7 @@ def masked_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any,
     return Gathered(), {"ids": ids, "types": types, "predicted": predicted, "labels": labels}
 
 
-def electra_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any, dict[str, Any]]:
+def electra_theirs(case: Case, rows: np.ndarray, *, gathered: bool, attention: str) -> tuple[Any, dict[str, Any]]:
     """Generator and discriminator of transformers with shared embeddings, logits at our predicted positions only."""
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
@@ -258,7 +276,7 @@ def electra_theirs(case: Case, rows: np.ndarray, *, gathered: bool) -> tuple[Any
             num_attention_heads=model.num_heads,
             intermediate_size=model.intermediate_size,
         )
-        made._attn_implementation = "sdpa"
+        made._attn_implementation = attention
         return made
 
     class Pair(torch.nn.Module):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.predict.generate import choose, row_keys
+from tpulm.predict.generate import choose, draw, row_keys
 
 DRAWS = 4000
 LOGITS = np.log([0.02, 0.4, 0.03, 0.25, 0.1, 0.15, 0.05]).astype(np.float32)
@@ -45,6 +45,26 @@ def test_draws_follow_the_law(temperature: float, top_k: int | None, top_p: floa
     found = shares(temperature, top_k, top_p)
     assert not found[expected == 0].any()
     np.testing.assert_allclose(found, expected, atol=4 * np.sqrt(0.25 / DRAWS))
+
+
+def test_draws_from_a_large_vocabulary_with_ties():
+    """Against numpy's stable sort, the formula of https://arxiv.org/abs/1904.09751, section 3.1, by a chi-square test."""
+    weights = np.round(np.random.default_rng(0).exponential(size=700), 1).astype(np.float32)
+    probabilities = weights / weights.sum()
+    order = np.argsort(-probabilities, kind="stable")
+    kept = order[: np.searchsorted(np.cumsum(probabilities[order]), 0.9) + 1]
+    assert weights[kept[-1]] == weights[order[len(kept)]], "the cut goes through a tie"
+    number = 20_000
+    drawn = draw(
+        jnp.broadcast_to(jnp.asarray(probabilities), (number, 700)),
+        row_keys(1, jnp.arange(number, dtype=jnp.int32), jnp.int32(0)),
+        top_p=jnp.float32(0.9),
+    )
+    counts = np.bincount(drawn, minlength=700)
+    assert counts[kept].sum() == number
+    expected = number * probabilities[kept] / probabilities[kept].sum()
+    chi_square = ((counts[kept] - expected) ** 2 / expected).sum()
+    assert abs(chi_square - (len(kept) - 1)) < 4 * np.sqrt(2 * (len(kept) - 1))
 
 
 def test_keys_belong_to_texts_and_places_in_them():
