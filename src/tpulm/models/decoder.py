@@ -6,6 +6,7 @@ rotary positions, RMS norms, gated feed-forwards and no biases that of LlamaForC
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -67,15 +68,29 @@ def next_token_logits(
 
 
 class Cache(NamedTuple):
-    """Keys and values of S places for each of B rows, in every layer: place i holds position i."""
+    """Keys and values of S places for each of B rows, by layer: place i holds position i."""
 
-    keys: Float[Array, "N B H S K"]
-    values: Float[Array, "N B H S K"]
+    keys: tuple[Float[Array, "B H S K"], ...]
+    values: tuple[Float[Array, "B H S K"], ...]
 
 
 def empty_cache(config: ModelConfig, *, rows: int, places: int, execution: Execution) -> Cache:
-    shape = (config.num_layers, rows, config.num_heads, places, config.hidden_size // config.num_heads)
-    return Cache(jnp.zeros(shape, execution.dtype), jnp.zeros(shape, execution.dtype))
+    shape = (rows, config.num_heads, places, config.hidden_size // config.num_heads)
+    keys, values = (tuple(jnp.zeros(shape, execution.dtype) for _ in range(config.num_layers)) for _ in range(2))
+    return Cache(keys, values)
+
+
+class Unstacked(NamedTuple):
+    """A decoder whose layers are arrays of their own: nothing is sliced, and so copied, to read one layer for one token."""
+
+    decoder: Decoder  # its layers are empty
+    layers: tuple[Layer, ...]
+
+    @classmethod
+    def of(cls, params: Decoder) -> Unstacked:
+        leaves, structure = jax.tree.flatten(params.layers)
+        layers = tuple(jax.tree.unflatten(structure, own) for own in zip(*leaves, strict=True))
+        return cls(replace(params, layers=jax.tree.map(lambda leaf: leaf[:0], params.layers)), layers)
 
 
 class Extended(NamedTuple):
@@ -84,7 +99,7 @@ class Extended(NamedTuple):
 
 
 def extend(
-    params: Decoder,
+    params: Unstacked,
     ids: Int[Array, "B L"],
     positions: Int[Array, "B L"],
     cache: Cache,
@@ -99,17 +114,16 @@ def extend(
     """
     rows, length = ids.shape
     tokens = Tokens(ids, jnp.zeros_like(ids), None, positions)
-    x, _ = embed(params.embeddings, tokens, config=config, execution=execution, randomness=None)
+    x, _ = embed(params.decoder.embeddings, tokens, config=config, execution=execution, randomness=None)
     rope = rotations_of(positions, config).everywhere if config.positions == "rotary" else None
-
-    def step(x: Array, layer_and_cache: tuple[Layer, Cache]) -> tuple[Array, Cache]:
-        layer, own = layer_and_cache
+    grown = list[tuple[Array, Array]]()
+    for layer, *own in zip(params.layers, *cache, strict=True):
         branch = normalize(layer.attention_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
-        attended = attend_to_cache(layer.attention, branch, positions, (own.keys, own.values), dtype=execution.dtype, rope=rope)
+        attended = attend_to_cache(layer.attention, branch, positions, (own[0], own[1]), dtype=execution.dtype, rope=rope)
+        grown.append((attended.keys, attended.values))
         x = x + attended.x
         branch = normalize(layer.feed_forward_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
-        return x + feed_forward(layer, branch, config=config, dtype=execution.dtype), Cache(attended.keys, attended.values)
-
-    x, cache = jax.lax.scan(step, x, (params.layers, cache))
-    x = normalize(params.final_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
-    return Extended(x.reshape(rows, length, -1), cache)
+        x = x + feed_forward(layer, branch, config=config, dtype=execution.dtype)
+    x = normalize(params.decoder.final_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
+    keys, values = zip(*grown, strict=True)
+    return Extended(x.reshape(rows, length, -1), Cache(keys, values))

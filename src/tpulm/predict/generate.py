@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
-from tpulm.models.decoder import Cache, Decoder, empty_cache, extend, next_token_logits
+from tpulm.models.decoder import Cache, Decoder, Unstacked, empty_cache, extend, next_token_logits
 from tpulm.nn.transformer import Execution
 from tpulm.tokenization import Tokenization
 
@@ -206,7 +206,7 @@ def stream(
         raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1")
     sampling.check(model.tokenization.vocab_size)
     encoded = _encode(model, prompts)
-    params = jax.device_put(model.params)
+    params = jax.device_put(Unstacked.of(model.params))
     for start in range(0, len(encoded), BATCH_SIZE):
         yield from _continue(model, params, encoded[start : start + BATCH_SIZE], max_tokens, sampling)
 
@@ -227,7 +227,7 @@ def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[_Prompt]:
 
 
 def _continue(
-    model: LoadedModel, params: Decoder, prompts: Sequence[_Prompt], max_tokens: int, sampling: Sampling
+    model: LoadedModel, params: Unstacked, prompts: Sequence[_Prompt], max_tokens: int, sampling: Sampling
 ) -> Iterator[Piece]:
     lengths = np.array([len(prompt.ids) for prompt in prompts], np.int32)
     most, ends = model.config.max_positions, model.tokenization.ends
@@ -276,7 +276,7 @@ def _continue(
 
 @partial(jax.jit, static_argnames=("config", "vocab_size", "seed", "top_k", "greedy"), donate_argnames="cache")
 def _advance(
-    params: Decoder,
+    params: Unstacked,
     ids: Int[Array, "B L"],
     first: Int[Array, " B"],
     last: Int[Array, " B"],
@@ -296,7 +296,7 @@ def _advance(
     positions = first[:, None] + jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :]
     hidden, cache = extend(params, ids, positions, cache, config=config, execution=EXECUTION)
     chosen = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-    logits = next_token_logits(params, chosen, execution=EXECUTION, vocab_size=vocab_size)
+    logits = next_token_logits(params.decoder, chosen, execution=EXECUTION, vocab_size=vocab_size)
     keys = row_keys(seed, numbers, step)
     return choose(logits, keys, temperature=temperature, top_p=top_p, top_k=top_k, greedy=greedy), cache
 
