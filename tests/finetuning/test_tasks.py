@@ -78,7 +78,7 @@ class WordTagging(Task):
             row[1 : 1 + len(tags)] = [classes.names.index(tag) for tag in tags]  # a word is a token in this vocabulary
         return Labelled(encode_rows(tokenization, examples.texts, None, max_length=max_length), labels)
 
-    def scores(self, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
         right = outputs.argmax(axis=-1) == labels
         return {"token_accuracy": float(right[labels != NONE].mean()), "exact": float((right | (labels == NONE)).all(1).mean())}
 

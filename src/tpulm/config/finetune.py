@@ -24,6 +24,7 @@ from tpulm.errors import ConfigError
 # tpulm.finetuning.register_task adds others.
 METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
     "classification": {"accuracy": "highest", "macro_f1": "highest", "matthews": "highest"},
+    "tag": {"entity_f1": "highest"},
     "regression": {"pearson": "highest", "spearman": "highest", "mean_squared_error": "lowest"},
 }
 TASKS: Final = Names(*METRICS)

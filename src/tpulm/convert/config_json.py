@@ -28,6 +28,7 @@ _CLASS_SUFFIXES = {
     "next_sentence": "ForPreTraining",
     "detection": "ForPreTraining",
     "classification": "ForSequenceClassification",
+    "tokens": "ForTokenClassification",
     "causal": "ForCausalLM",
 }
 
@@ -385,7 +386,7 @@ class Answers(NamedTuple):
         return len(self.names) or 1
 
 
-def answers_to_json(answers: Answers, model_type: str) -> dict[str, Any]:
+def answers_to_json(answers: Answers, model_type: str, head: Head = "classification") -> dict[str, Any]:
     """The keys that config.json of a classifier has in addition to the encoder's."""
     names = answers.names or ("LABEL_0",)
     values: dict[str, Any] = {
@@ -393,12 +394,14 @@ def answers_to_json(answers: Answers, model_type: str) -> dict[str, Any]:
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
     }
-    if model_type == "eurobert":
+    if head == "tokens":
+        del values["problem_type"]
+    elif model_type == "eurobert":
         values["classifier_pooling"] = "bos"
     return values
 
 
-def answers_from_json(values: Mapping[str, Any], *, origin: str) -> Answers:
+def answers_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "classification") -> Answers:
     """Raises DataError for labels that do not name 0 to C - 1, and for an unsupported task or pooling."""
     problem = values.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
@@ -407,7 +410,7 @@ def answers_from_json(values: Mapping[str, Any], *, origin: str) -> Answers:
             location=origin,
         )
     pooling = {"eurobert": ("bos", "late"), "modernbert": ("cls", "cls")}.get(values.get("model_type", ""))
-    if pooling is not None and values.get("classifier_pooling", pooling[1]) != pooling[0]:
+    if head == "classification" and pooling is not None and values.get("classifier_pooling", pooling[1]) != pooling[0]:
         raise DataError(f"classifier_pooling must be '{pooling[0]}'; others are not supported", location=origin)
     named = values.get("id2label")
     if named is None:  # transformers leaves two unnamed labels out

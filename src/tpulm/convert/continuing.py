@@ -18,7 +18,7 @@ from tpulm.convert.heads import Head, Model
 from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import Bert
-from tpulm.models.classifier import ClassificationHead, SequenceClassifier
+from tpulm.models.classifier import ClassificationHead, SequenceClassifier, TokenClassifier, TokenHead
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Electra, generator_config
 from tpulm.nn.params import initialize, is_spec, named_leaves
@@ -160,8 +160,8 @@ _HEAD_SEED = 0x6865_6164  # so that a head's values differ from those of anythin
 
 
 def begin_classifier(
-    params: Model, spec: SequenceClassifier, *, answers: Answers | None, wanted: Answers, seed: int
-) -> SequenceClassifier:
+    params: Model, spec: SequenceClassifier | TokenClassifier, *, answers: Answers | None, wanted: Answers, seed: int
+) -> SequenceClassifier | TokenClassifier:
     """The encoder of `params` under a head of `spec` (both for the same model settings): float32 numpy.
 
     The head is drawn from the seed, but for BERT's pooler where next-sentence prediction has trained it, the dense layer of a
@@ -174,6 +174,10 @@ def begin_classifier(
             "(bert or electra)"
         )
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
+    if isinstance(spec, TokenClassifier):
+        return _begin_token_classifier(params, spec, key, again=answers == wanted)
+    if isinstance(params, TokenClassifier):
+        raise ConfigError("this model's head labels tokens; for classes of texts begin with the encoder it was made of")
     head: ClassificationHead = jax.device_get(initialize(spec.classification_head, key))
     if isinstance(params, Bert) and head.norm is not None and (masked := params.masked_head).dense is not None:
         head = replace(head, dense=masked.dense, norm=masked.norm)  # ModernBERT's, which all its tasks share
@@ -185,7 +189,18 @@ def begin_classifier(
     return SequenceClassifier(params.embeddings, params.projection, params.layers, params.final_norm, head)
 
 
-def random_classifier(spec: SequenceClassifier, *, seed: int) -> SequenceClassifier:
+def _begin_token_classifier(params: Model, spec: TokenClassifier, key: Any, *, again: bool) -> TokenClassifier:
+    assert not isinstance(params, Decoder)
+    head: TokenHead = jax.device_get(initialize(spec.token_head, key))
+    if isinstance(params, TokenClassifier):
+        found = params.token_head
+        head = found if again else replace(head, dense=found.dense, norm=found.norm)
+    elif head.norm is not None and isinstance(params, Bert) and (masked := params.masked_head).dense is not None:
+        head = replace(head, dense=masked.dense, norm=masked.norm)
+    return TokenClassifier(params.embeddings, params.projection, params.layers, params.final_norm, head)
+
+
+def random_classifier(spec: Any, *, seed: int) -> Any:
     """Randomly initialized from the seed, as a baseline for pretrained ones."""
     return jax.device_get(initialize(spec, jax.random.key(seed, impl="threefry2x32")))
 

@@ -8,14 +8,23 @@ from tpulm.config import ModelConfig
 from tpulm.models import bert, classifier, decoder, electra
 
 # masked: words for [MASK] (BERT, ELECTRA's generator); next_sentence: that and pairs (BERT); detection: ELECTRA's discriminator
-# causal: the next token (decoder); classification: a label or a number for a text, from any encoder
-Head = Literal["masked", "next_sentence", "detection", "causal", "classification"]
-Model = bert.Bert | electra.Generator | electra.Discriminator | decoder.Decoder | classifier.SequenceClassifier
+# causal: the next token (decoder); classification: a label or a number for a text, from any encoder; tokens: one for each token
+Head = Literal["masked", "next_sentence", "detection", "causal", "classification", "tokens"]
+Model = (
+    bert.Bert
+    | electra.Generator
+    | electra.Discriminator
+    | decoder.Decoder
+    | classifier.SequenceClassifier
+    | classifier.TokenClassifier
+)
 
 
 def head_of(params: Model) -> Head:
     if isinstance(params, classifier.SequenceClassifier):
         return "classification"
+    if isinstance(params, classifier.TokenClassifier):
+        return "tokens"
     if isinstance(params, electra.Discriminator):
         return "detection"
     if isinstance(params, decoder.Decoder):
@@ -27,6 +36,8 @@ def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: in
     """The tree of `ParamSpec` of one model; of ELECTRA that is one half, with the sizes of `config`."""
     if head == "classification":
         return classifier.spec(config, vocab_size=vocab_size, num_outputs=num_outputs)
+    if head == "tokens":
+        return classifier.token_spec(config, vocab_size=vocab_size, num_outputs=num_outputs)
     if config.architecture in ("bert", "modernbert"):
         return bert.spec(config, vocab_size=vocab_size, next_sentence=head == "next_sentence")
     if config.architecture == "decoder":

@@ -20,6 +20,7 @@ from tpulm.convert.config_json import (
     Answers,
     answers_from_json,
     answers_to_json,
+    class_name,
     from_config_json,
     model_type_of,
     to_config_json,
@@ -29,7 +30,7 @@ from tpulm.convert.model_card import CardFacts, write_card
 from tpulm.convert.names import fuse, head_in, names, tidy
 from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
-from tpulm.models.classifier import SequenceClassifier
+from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
@@ -107,7 +108,7 @@ def save_model(
         special = tokenization.load(tokenizer_folder).special if model_type in FOREIGN_TYPES else None
         description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
         if answers is not None:
-            description |= answers_to_json(answers, model_type)
+            description |= answers_to_json(answers, model_type, head)
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, weights)
         if card is not None:
@@ -160,6 +161,8 @@ def save_parts(
 
 
 def _num_outputs(params: Model) -> int:
+    if isinstance(params, TokenClassifier):
+        return params.token_head.output.kernel.shape[1]
     return params.classification_head.output.kernel.shape[1] if isinstance(params, SequenceClassifier) else 0
 
 
@@ -189,7 +192,10 @@ def load_weights(folder: PurePath) -> Weights:
     config, found = described.config, read_tensors(folder / WEIGHTS)
     kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
     head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
-    answers = answers_from_json(values, origin=str(folder / CONFIG)) if head == "classification" else None
+    if head == "classification" and class_name(values["model_type"], "tokens") in (values.get("architectures") or ()):
+        head = "tokens"  # whose tensors may have the same names
+    has_answers = head in ("classification", "tokens")
+    answers = answers_from_json(values, origin=str(folder / CONFIG), head=head) if has_answers else None
     outputs = answers.num_outputs if answers is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = names(values["model_type"], tree)

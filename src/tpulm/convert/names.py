@@ -70,6 +70,7 @@ _BERT_HEADS = (
     *_linear("next_sentence/output", "cls.seq_relationship"),
     *_linear("classification_head/dense", "bert.pooler.dense"),
     *_linear("classification_head/output", "classifier"),
+    *_linear("token_head/output", "classifier"),
 )
 _ELECTRA = (
     *(row._replace(theirs=row.theirs.replace("bert.", "electra.", 1)) for row in (*_BERT_BODY, *_POST_NORMS)),
@@ -81,6 +82,7 @@ _ELECTRA = (
     *_linear("detection_head/output", "discriminator_predictions.dense_prediction"),
     *_linear("classification_head/dense", "classifier.dense"),
     *_linear("classification_head/output", "classifier.out_proj"),
+    *_linear("token_head/output", "classifier"),
 )
 _LLAMA_LAYER = "model.layers.{layer}."
 _LLAMA = (
@@ -100,6 +102,7 @@ _LLAMA = (
     Name("masked_head/output_bias", "lm_head.bias"),
     *_linear("classification_head/dense", "dense"),  # EuroBertForSequenceClassification
     *_linear("classification_head/output", "classifier"),
+    *_linear("token_head/output", "classifier"),
 )
 _MODERNBERT_LAYER = "model.layers.{layer}."
 _MODERNBERT = (
@@ -122,6 +125,9 @@ _MODERNBERT = (
     Name("classification_head/dense/kernel", "head.dense.weight", "dense"),
     Name("classification_head/norm/scale", "head.norm.weight"),
     *_linear("classification_head/output", "classifier"),
+    Name("token_head/dense/kernel", "head.dense.weight", "dense"),
+    Name("token_head/norm/scale", "head.norm.weight"),
+    *_linear("token_head/output", "classifier"),
 )
 _GPT2_LAYER = "transformer.h.{layer}."
 _GPT2 = (

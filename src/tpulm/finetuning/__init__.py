@@ -3,6 +3,17 @@
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.run import finetune, read_mistakes
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
+from tpulm.finetuning.tagging import EntityTagging
 from tpulm.finetuning.tasks import Mistake, Task, register_task
 
-__all__ = ["Classifier", "FinetuneSummary", "Mistake", "SeedResult", "Task", "finetune", "read_mistakes", "register_task"]
+__all__ = [
+    "Classifier",
+    "EntityTagging",
+    "FinetuneSummary",
+    "Mistake",
+    "SeedResult",
+    "Task",
+    "finetune",
+    "read_mistakes",
+    "register_task",
+]

@@ -16,8 +16,8 @@ from tpulm.convert.continuing import begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
-from tpulm.finetuning.tasks import find_task
-from tpulm.labelled import Examples, LabelSet, examples_of, hold_out
+from tpulm.finetuning.tasks import find_task, task_of
+from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.predict.classify import Outputs, log_probabilities
@@ -63,8 +63,8 @@ class Classifier:
     ):
         self.model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
         found = self.model.answers
-        if config is None and found is not None and found.is_regression:
-            settings.setdefault("task", "regression")
+        if config is None and found is not None:
+            settings.setdefault("task", task_of(self.model))
         config = finetune_settings(config, settings)
         self.task = find_task(config)
         if not self.task.has_classes and labels is not None:
@@ -124,7 +124,7 @@ class Classifier:
         outputs = self._of()
 
         def score(params: Any) -> dict[str, float]:
-            return self.task.scores(outputs.of(params, dev.rows), dev.labels)
+            return self.task.scores(outputs.of(params, dev.rows), dev.labels, self.answers.names)
 
         tuning, config = self.tuning_of(data).beginning(seed, self.first_params(seed)), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
@@ -176,7 +176,7 @@ class Classifier:
         self._params, self._placed = jax.device_get(params), None
 
     def predict(self, texts: Any, pairs: Sequence[str] | None = None) -> list[Any]:
-        """The label of each text, as in the training examples, or of a regression the number.
+        """The label of each text, as in the training examples, of a regression the number, of tags [[begin, end, type], …].
 
         `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; the second texts may be `pairs` too.
         Raises DataError for a single string, and for texts that are blank or no strings.
@@ -194,12 +194,13 @@ class Classifier:
         """The task's scores: accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: to be
         scored instead of its own."""
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
-        return self.task.scores(self._outputs_of(data.rows, params), data.labels)
+        return self.task.scores(self._outputs_of(data.rows, params), data.labels, self.answers.names)
 
     def scores_before(self, data: Labelled, seed: int) -> dict[str, float]:
         """Of the parameters that training with this seed begins with."""
         outputs = self._of()
-        return self.task.scores(outputs.of(outputs.place(self.first_params(seed)), data.rows), data.labels)
+        found = outputs.of(outputs.place(self.first_params(seed)), data.rows)
+        return self.task.scores(found, data.labels, self.answers.names)
 
     def outputs(self, data: Labelled) -> np.ndarray:
         """float32 [N, C]: logits, or of a regression the number; of other tasks as their objective has them."""
@@ -213,11 +214,13 @@ class Classifier:
         model, target = self.model, storage.as_path(folder)
         _check_replaceable(target)
         length = self.config.max_length
-        save_loaded(target, model._replace(params=self.params, head="classification", answers=self.answers, max_length=length))
+        save_loaded(target, model._replace(params=self.params, head=self.task.head, answers=self.answers, max_length=length))
 
     # -- what they share ------------------------------------------------------------------------------------------------
 
     def _examples(self, data: Any) -> Examples:
+        if isinstance(data, str | PurePath):
+            return self.task.read(data, Columns())
         return examples_of(data, label_fault=self.task.label_fault)
 
     def _classes(self, learn_from: Examples | None = None) -> LabelSet | None:
@@ -233,8 +236,7 @@ class Classifier:
     def _take_labels(self, labels: LabelSet | None) -> None:
         """From here on the number of outputs is known; a classifier of the same labels can be used at once."""
         self.labels = labels
-        if self.model.answers is not None and self.model.answers == self.answers:
-            assert isinstance(self.model.params, SequenceClassifier)
+        if self.model.answers is not None and self.model.answers == self.answers and self.task.head == self.model.head:
             self.params = self.model.params
 
     @property
@@ -256,7 +258,8 @@ class Classifier:
         if pairs is None and isinstance(texts, Sized) and not isinstance(texts, Mapping) and not len(texts):
             return self._of().rows([])
         examples = examples_of(texts if pairs is None else {"text": texts, "pair": pairs}, labelled=False)
-        return self._of().rows(examples.texts, examples.pairs)
+        assert self.config.max_length is not None
+        return self.task.rows(self.model.tokenization, examples, max_length=self.config.max_length)
 
     def _outputs_of(self, rows: Any, params: Any = None) -> np.ndarray:
         outputs = self._of()

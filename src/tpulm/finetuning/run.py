@@ -26,7 +26,7 @@ from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
 from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_texts, find_task
-from tpulm.labelled import Columns, Examples, read_examples
+from tpulm.labelled import Columns, Examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
 from tpulm.progress import SILENT, Progress
@@ -146,7 +146,7 @@ class _Finetuning:
         for name, path in self._paths.items():
             if path is not None:
                 columns = self._columns.get(name) or self._columns.get("train") or Columns()
-                examples[name] = read_examples(path, columns, label_fault=self._task.label_fault, **self._reading)
+                examples[name] = self._task.read(path, columns, **self._reading)
                 interrupt.check(_UNTRAINED)
                 skipped += examples[name].skipped
         if "dev" not in examples:
@@ -156,6 +156,8 @@ class _Finetuning:
         rows: dict[str, Labelled] = {}
         for name, part in examples.items():
             rows[name] = self._classifier.encode(part, learn=name == "train")
+            for note in self._task.notes(rows[name], self._classifier.labels):
+                self._progress.note(f"{name}: {note}")
             self._progress.advance(len(part))
             interrupt.check(_UNTRAINED)
         if skipped:
@@ -188,7 +190,8 @@ class _Finetuning:
         fitted = self._classifier.fitted
         assert fitted is not None
         outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
-        scores = {name: self._task.scores(found, data.rows[name].labels) for name, found in outputs.items()}
+        names = self._classifier.answers.names
+        scores = {name: self._task.scores(found, data.rows[name].labels, names) for name, found in outputs.items()}
         last = "test" if "test" in outputs else "dev"
         doubts = doubts_about_model(
             outputs["dev"],
@@ -196,7 +199,7 @@ class _Finetuning:
             training_labels=data.rows["train"].labels,
             before=self._classifier.scores_before(data.rows["dev"], seed)[config.chosen_by],
             config=config,
-            names=self._classifier.answers.names,
+            names=names,
         )
         result = SeedResult(
             seed=seed,
@@ -211,7 +214,6 @@ class _Finetuning:
         )
         if self._best({**done, seed: result}) == seed:
             self._classifier.save_pretrained(self._work / "best")
-            names = self._classifier.answers.names
             wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"].labels, outputs["dev"], names)
             lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
             storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))

@@ -95,7 +95,8 @@ def card_text(summary: FinetuneSummary) -> str:
     """What it is, how it was made and chosen, and what it scored."""
     settings = summary.settings
     best = summary.seeds[summary.best]
-    kind = find_task(settings).kind + (f" of {len(summary.labels)} classes" if summary.labels else "")
+    task = find_task(settings)
+    kind = task.kind + (f" of {len(summary.labels)} classes" if summary.labels else "")
     several = f" The mean of {len(summary.seeds)} seeds and their sample deviation." if len(summary.seeds) > 1 else ""
     names = [name for name in best.dev if name != "loss"]
     parts = summary.scored
@@ -106,7 +107,7 @@ def card_text(summary: FinetuneSummary) -> str:
         [
             "---",
             "library_name: transformers",
-            "pipeline_tag: text-classification",
+            f"pipeline_tag: {task.pipeline}",
             "tags: [tpulm]",
             "---",
             "",
@@ -133,7 +134,7 @@ def card_text(summary: FinetuneSummary) -> str:
             "```python",
             "from transformers import pipeline",
             "",
-            'classify = pipeline("text-classification", model="this folder")',
+            f'classify = pipeline("{task.pipeline}", model="this folder")',
             "```",
             "",
         ]

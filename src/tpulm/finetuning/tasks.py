@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from tpulm.config import FinetuneConfig
 from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
+from tpulm.convert.heads import Head
+from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.documents import Reason
 from tpulm.errors import DataError
-from tpulm.labelled import Examples, LabelSet, class_scores, label_fault, numbers, regression_scores
+from tpulm.labelled import Columns, Examples, LabelSet, class_scores, label_fault, numbers, read_examples, regression_scores
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
@@ -46,6 +49,12 @@ class Task(ABC):
     mistakes_are = ("Most confident mistakes", "confidence")  # a title, and what `Mistake.confidence` is
     has_classes = True  # whether outputs are classes with names
     objective: type[Classification] = Classification  # the head and the loss
+    head: Head = "classification"  # of the model saved
+    pipeline = "text-classification"  # of transformers
+
+    def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
+        """The examples of a file; `reading` has `format` and `on_error` of `read_examples`."""
+        return read_examples(path, columns, label_fault=self.label_fault, **reading)
 
     def label_fault(self, label: Any) -> tuple[Reason, str] | None:
         """Why a value of the data is no label; rows with such values are refused, or left out."""
@@ -63,20 +72,27 @@ class Task(ABC):
         """[N, *label_shape] of the objective. Raises DataError for unknown labels and, with `learn`, nothing to learn."""
         raise NotImplementedError  # a task that overrides `encode` may do without
 
+    def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
+        return encode_rows(tokenization, examples.texts, examples.pairs, max_length=max_length)
+
     def encode(
         self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
     ) -> Labelled:
         """Rows of token ids with their labels. A task with labels per token overrides this, since they depend on the tokens."""
-        rows = encode_rows(tokenization, examples.texts, examples.pairs, max_length=max_length)
+        rows = self.rows(tokenization, examples, max_length=max_length)
         return Labelled(rows, self.labels(examples, classes, learn=learn))
 
     @abstractmethod
-    def scores(self, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
         """Every metric that the task was registered with, and others."""
 
     @abstractmethod
     def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
         """An answer for each text, as the training examples have their labels."""
+
+    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+        """What is to be known of the labels of a part, in words."""
+        return []
 
     def confusion(self, outputs: np.ndarray, labels: np.ndarray) -> list[list[int]] | None:
         """Examples by true and predicted class."""
@@ -117,7 +133,7 @@ class TextClassification(Task):
             )
         return labels
 
-    def scores(self, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
         """The loss is in nats."""
         scores = class_scores(labels, outputs.argmax(axis=1), outputs.shape[1])
         chosen = log_probabilities(outputs)[np.arange(len(labels)), labels]
@@ -153,7 +169,7 @@ class TextClassification(Task):
     ) -> list[str]:
         if len(np.unique(labels)) < 2:
             return []
-        found, scores = list[str](), self.scores(outputs, labels)
+        found, scores = list[str](), self.scores(outputs, labels, names)
         name, counts = config.chosen_by, np.bincount(outputs.argmax(axis=1))
         only, commonest = int(counts.argmax()), int(np.bincount(training_labels).argmax())
         if counts[only] >= _NEARLY_ALL * len(labels):
@@ -183,7 +199,7 @@ class TextRegression(Task):
             )
         return labels
 
-    def scores(self, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
         found = regression_scores(labels, outputs[:, 0])._asdict()
         return {name: found[name] for name in METRICS["regression"]}
 
@@ -210,7 +226,7 @@ class TextRegression(Task):
                 f"it answers {outputs.mean():.3g} to everything: its answers deviate by {outputs.std():.2g}, the labels by "
                 f"{spread:.2g}"
             )
-        error = self.scores(outputs, labels)["mean_squared_error"]
+        error = self.scores(outputs, labels, names)["mean_squared_error"]
         of_constant = float(np.mean((labels - constant) ** 2))
         if error >= of_constant:
             found.append(
@@ -239,6 +255,13 @@ def find_task(config: FinetuneConfig) -> Task:
     return _REGISTRY[config.task]
 
 
+def task_of(model: LoadedModel) -> str:
+    """What a fine-tuned model was made for."""
+    if model.head == "tokens":
+        return "tag"
+    return "regression" if model.answers is not None and model.answers.is_regression else "classification"
+
+
 def doubts_about_model(
     outputs: np.ndarray,
     labels: np.ndarray,
@@ -251,7 +274,7 @@ def doubts_about_model(
     """What its outputs on dev say against a model; `before` is the score that it was chosen by, before the first step."""
     task, name = find_task(config), config.chosen_by
     found = task.doubts(outputs, labels, training_labels=training_labels, config=config, names=names)
-    value = task.scores(outputs, labels)[name]
+    value = task.scores(outputs, labels, names)[name]
     if not config.is_better(value, before):
         found.append(f"training did not help: its {_shown(name, value)} is no better than before the first step ({before:.4f})")
     return found

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.tokenization import Tokenization
+from tpulm.tokenization import Aligned, Tokenization
 
 _TEXTS_AT_ONCE = 8_192
 _BATCHES_SORTED_TOGETHER = 50
@@ -24,6 +24,7 @@ class Rows(NamedTuple):
     ids: np.ndarray  # int32 [T]
     starts: np.ndarray  # int64 [N + 1]; row i is ids[starts[i]:starts[i + 1]]
     whole_lengths: np.ndarray  # int64 [N], tokens before rows were cut
+    spans: np.ndarray | None = None  # int64 [T, 2]: the characters of its text that a token comes from, where asked for
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -47,7 +48,9 @@ class Rows(NamedTuple):
         return table
 
 
-def encode_rows(tokenization: Tokenization, texts: Sequence[str], pairs: Sequence[str] | None, *, max_length: int) -> Rows:
+def encode_rows(
+    tokenization: Tokenization, texts: Sequence[str], pairs: Sequence[str] | None, *, max_length: int, offsets: bool = False
+) -> Rows:
     """`max_length` is in tokens, special ones included. Of a pair the longer text is cut first, as `truncation=True` of
     transformers does. The name of a special token within a text is plain text."""
     parts = [
@@ -56,18 +59,21 @@ def encode_rows(tokenization: Tokenization, texts: Sequence[str], pairs: Sequenc
             list(texts[start : start + _TEXTS_AT_ONCE]),
             None if pairs is None else list(pairs[start : start + _TEXTS_AT_ONCE]),
             max_length,
+            offsets,
         )
         for start in range(0, len(texts), _TEXTS_AT_ONCE)
     ]
     lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
     ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in parts)])
     whole_lengths = np.concatenate([np.zeros(0, np.int64), *(part.whole_lengths for part in parts)])
-    return Rows(ids, np.cumsum(lengths), whole_lengths)
+    spans = np.concatenate([np.zeros((0, 2), np.int64), *(part.spans for part in parts if part.spans is not None)])
+    return Rows(ids, np.cumsum(lengths), whole_lengths, spans if offsets else None)
 
 
-def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | None, max_length: int) -> Rows:
-    special, first = tokenization.special, tokenization.encode(texts)
-    second = None if pairs is None else tokenization.encode(pairs)
+def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | None, max_length: int, offsets: bool) -> Rows:
+    encode = tokenization.encode_with_offsets if offsets else tokenization.encode
+    special, first = tokenization.special, encode(texts)
+    second = None if pairs is None else encode(pairs)
     room = max_length - (2 if second is None else 3)
     a = first.lengths.astype(np.int64)
     if second is None:
@@ -79,6 +85,7 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
     frame = np.int64(2 if second is None else 3)
     starts = np.concatenate([[0], np.cumsum(kept_a + kept_b + frame)])
     ids = np.empty(starts[-1], np.int32)
+    spans = np.zeros((len(ids), 2), np.int64) if offsets else None
     from_a = np.concatenate([[0], np.cumsum(a)])
     from_b = np.concatenate([[0], np.cumsum(b)])
     for row, begin in enumerate(starts[:-1]):
@@ -86,11 +93,15 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
         ids[begin] = special.cls
         ids[begin + 1 : middle] = first.ids[from_a[row] : from_a[row] + kept_a[row]]
         ids[middle] = special.sep
+        if spans is not None and isinstance(first, Aligned):
+            spans[begin + 1 : middle] = first.spans[from_a[row] : from_a[row] + kept_a[row]]
         if second is not None:
             end = middle + 1 + kept_b[row]
             ids[middle + 1 : end] = second.ids[from_b[row] : from_b[row] + kept_b[row]]
             ids[end] = special.sep
-    return Rows(ids, starts, a + b + frame)
+            if spans is not None and isinstance(second, Aligned):
+                spans[middle + 1 : end] = second.spans[from_b[row] : from_b[row] + kept_b[row]]
+    return Rows(ids, starts, a + b + frame, spans)
 
 
 def kept_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

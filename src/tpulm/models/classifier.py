@@ -1,9 +1,12 @@
-"""An encoder with a head that reads its first hidden state, [CLS]'s: classes, or one number.
+"""An encoder with a head that reads its first hidden state, [CLS]'s, for classes or one number; or each, for classes of tokens.
 
 The heads are those of transformers' …ForSequenceClassification. BERT and Megatron's: dropout of tanh(dense), then a linear map
 (Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (Google's code has no dense
 layer there). EuroBERT, pooled at "bos": the erf GELU and no dropout. ModernBERT: the dense layer and norm of its masked head,
 without biases, and dropout after them.
+
+For tokens they are those of …ForTokenClassification: dropout and a linear map, in EuroBERT without dropout, in ModernBERT with
+the dense layer and norm before.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from jaxtyping import Float
 from tpulm.config import ModelConfig
 from tpulm.models.bert import Embeddings, Tokens, embeddings_spec, encode
 from tpulm.models.electra import embedding_size, projection_spec
-from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, words_at
+from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, token_seeds, words_at
 from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters
 from tpulm.nn.transformer import Execution, Layer, Randomness, has_norm_bias, initializers, stack_spec
@@ -40,6 +43,22 @@ class SequenceClassifier:
     layers: Layer
     final_norm: Norm | None
     classification_head: ClassificationHead
+
+
+@parameters
+class TokenHead:
+    dense: Dense | None  # [D, D]; ModernBERT only, as the norm
+    norm: Norm | None
+    output: Dense  # [D, C]
+
+
+@parameters
+class TokenClassifier:
+    embeddings: Embeddings
+    projection: Dense | None
+    layers: Layer
+    final_norm: Norm | None
+    token_head: TokenHead
 
 
 class _Head(NamedTuple):
@@ -109,6 +128,38 @@ def logits(
         x = x if head.norm is None else normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
         x = dropout(x, rate=config.dropout, words=second) if kind.dropout_after else x
         return dense(head.output, x, dtype=execution.dtype).astype(jnp.float32)
+
+
+def token_spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> TokenClassifier:
+    """The tree of `ParamSpec` of a classifier of tokens into C classes."""
+    whole, modern = spec(config, vocab_size=vocab_size, num_outputs=num_outputs), config.architecture == "modernbert"
+    head = whole.classification_head
+    own = TokenHead(head.dense if modern else None, head.norm, head.output)
+    return TokenClassifier(whole.embeddings, whole.projection, whole.layers, whole.final_norm, own)
+
+
+def token_logits(
+    params: TokenClassifier,
+    tokens: Tokens,
+    *,
+    config: ModelConfig,
+    execution: Execution,
+    randomness: Randomness | None,
+) -> Float[Array, "B L C"]:
+    """Float32 logits of each token."""
+    below = None if randomness is None else Randomness(jax.random.fold_in(randomness.key, 0), randomness.rows)
+    hidden = encode(params, tokens, config=config, execution=execution, randomness=below)
+    with jax.named_scope("token_head"):
+        rows, length, size = hidden.shape
+        head, x = params.token_head, hidden.reshape(-1, size)
+        if head.dense is not None:
+            x = activation("gelu")(dense(head.dense, x, dtype=execution.dtype))
+        x = x if head.norm is None else normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
+        if randomness is not None and head_kind(config) != "eurobert":
+            site = site_seeds(jax.random.fold_in(randomness.key, 1), ())
+            words = words_at(site, token_seeds(randomness.rows, length), (rows * length, 1))
+            x = dropout(x, rate=config.dropout, words=words)
+        return dense(head.output, x, dtype=execution.dtype).astype(jnp.float32).reshape(rows, length, -1)
 
 
 def _dropout_words(randomness: Randomness | None, rows: int) -> tuple[DropoutWords | None, ...]:

@@ -77,6 +77,8 @@ class ClassifierForUse:
     def __init__(self, model: LoadedModel):
         if model.answers is None:
             raise ConfigError("this model is no classifier; 'tpulm finetune' makes one of it and of labelled texts")
+        if model.head != "classification":
+            raise ConfigError("this model labels tokens; tpulm.Classifier(model).predict(texts) gives the entities in texts")
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
         settings = FinetuneConfig(
             task="regression" if model.answers.is_regression else "classification", max_length=self.max_length

@@ -17,7 +17,7 @@ from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import MaskedModel, Tokens, encode, masked_logits
-from tpulm.models.classifier import SequenceClassifier
+from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator
 from tpulm.nn.transformer import Execution
@@ -61,7 +61,7 @@ def fill_mask(model: LoadedModel, texts: str | Sequence[str], top: int = 5) -> l
     most = model.tokenization.vocab_size
     if not 1 <= top <= most:
         raise ConfigError(f"top is {top}; it must lie between 1 and the size of the vocabulary, {most}")
-    if isinstance(model.params, SequenceClassifier):
+    if isinstance(model.params, SequenceClassifier | TokenClassifier):
         raise ConfigError("this is a classifier: it has no masks to fill, it labels texts (tpulm classify)")
     if isinstance(model.params, Discriminator):
         raise ConfigError("this is ELECTRA's discriminator, which judges words and fills no masks; name the generator's folder")

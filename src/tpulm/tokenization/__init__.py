@@ -6,6 +6,7 @@ from tpulm.tokenization.causal import CausalTokenization, load_causal
 from tpulm.tokenization.comparison import Comparison, TextSample, compare, load_candidates
 from tpulm.tokenization.encode import Encoded
 from tpulm.tokenization.files import Vocabulary, expected, load, load_manifest, save, vocab_size_of
+from tpulm.tokenization.offsets import Aligned
 from tpulm.tokenization.report import (
     UNKNOWN_REFUSED,
     UNKNOWN_WARNING,
@@ -20,6 +21,7 @@ from tpulm.tokenization.training import train
 __all__ = [
     "UNKNOWN_REFUSED",
     "UNKNOWN_WARNING",
+    "Aligned",
     "CausalTokenization",
     "Comparison",
     "Encoded",

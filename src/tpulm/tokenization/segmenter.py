@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
 from tpulm.tokenization.given import GivenSettings
+from tpulm.tokenization.offsets import Derived, subsequence
 from tpulm.tokenization.pipelines import without_surrogates
 
 _FORMS: Final = {"mecab": "NFKC", "kiwi": "NFC"}
@@ -34,13 +35,30 @@ class Segmenter(NamedTuple):
 
     def segment(self, texts: list[str]) -> list[str]:
         """The texts as morphemes with one space between them. Raises MissingExtra."""
+        joined = self._joined([self._normalized(without_surrogates(text)) for text in texts])
+        return [self._lowered(text) for text in joined]
+
+    def segment_aligned(self, texts: list[Derived]) -> list[Derived]:
+        """The same for texts without surrogates, with the characters that each character comes from."""
+        normalized = [text.mapped(self._normalized) for text in texts]
+        found = list[Derived]()
+        for text, joined in zip(normalized, self._joined([text.text for text in normalized]), strict=True):
+            places = subsequence(joined, text.text.replace("\0", "\ufffd"))
+            found.append(text.then(Derived(joined, places)).mapped(self._lowered))
+        return found
+
+    def _normalized(self, text: str) -> str:
         form: Any = _FORMS[self.analyser]
-        texts = [unicodedata.normalize(form, without_surrogates(text)) for text in texts]
+        return unicodedata.normalize(form, text)
+
+    def _lowered(self, text: str) -> str:
+        return " ".join(map(str.lower, text.split(" "))) if self.lowercase else text
+
+    def _joined(self, texts: list[str]) -> list[str]:
         analyser = analysers.load(self.analyser)
         words = _surfaces(texts, analyser) if self.analyser == "mecab" else _stretches(texts, analyser)
         # Split again: some of Python's blanks, at which transformers splits, are symbols to MeCab.
-        joined = (" ".join(" ".join(some).split()) for some in words)
-        return [" ".join(map(str.lower, text.split(" "))) if self.lowercase else text for text in joined]
+        return [" ".join(" ".join(some).split()) for some in words]
 
     def segment_around(self, text: str, names: list[str]) -> str:
         """The same, leaving the names of special tokens as they are."""

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from tpulm.errors import ConfigError, DataError
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.encode import Encoded, Encoder
+from tpulm.tokenization.offsets import Aligned, Aligner, Derived
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
 
@@ -82,6 +83,21 @@ class Tokenization:
         A lone surrogate counts as U+FFFD.
         """
         return self.encoder.encode(texts if self.segmenter is None else self.segmenter.segment(texts))
+
+    def encode_with_offsets(self, texts: list[str]) -> Aligned:
+        """The ids as `encode` gives them, and the characters of the original text that each token comes from.
+
+        Behind a normalizer that takes a character apart (Hangul into letters), several tokens come from one character.
+        """
+        texts = list(texts)
+        derived = [Derived.given(text) for text in texts]
+        if self.segmenter is not None:
+            derived = self.segmenter.segment_aligned(derived)
+        return self._aligner.align(derived, texts)
+
+    @cached_property
+    def _aligner(self) -> Aligner:
+        return Aligner(without_special_names(self._tokenizer, self.special).tokenizer)
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
         """The ids of one text: [CLS] … [SEP] around it ([SEP] before it where `causal` made this), and a literal "[MASK]" in it

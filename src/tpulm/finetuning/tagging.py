@@ -1,0 +1,135 @@
+"""Tagging: the entities in a text, each from one character to another and of a type."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from tpulm.config import FinetuneConfig
+from tpulm.config.finetune import METRICS
+from tpulm.corpus.documents import Reason
+from tpulm.corpus.sources import suffixes
+from tpulm.errors import DataError, suggest
+from tpulm.finetuning.tasks import Task, register_task
+from tpulm.labelled import Columns, Examples, LabelSet
+from tpulm.labelled.entities import NO_CLASS, OUTSIDE, Span, TagScheme, as_span, entity_scores, read_columns, span_fault
+from tpulm.labelled.rows import Rows, encode_rows
+from tpulm.objectives.tagging import TokenClassification
+from tpulm.predict.classify import log_probabilities
+from tpulm.tokenization import Tokenization
+from tpulm.train.tuning import Labelled
+
+_RECORDS = (".jsonl", ".ndjson", ".json", ".parquet")  # other files are of columns
+
+
+class EntityTagging(Task):
+    """Labels are [[begin, end, type], …], in characters; so are answers."""
+
+    kind = "A tagger"
+    objective = TokenClassification
+    head = "tokens"
+    pipeline = "token-classification"
+
+    def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
+        form = reading.get("format", "auto")
+        if form in ("jsonl", "parquet") or (form == "auto" and suffixes(os.fspath(path))[0] in _RECORDS):
+            return super().read(path, columns, **reading)
+        return read_columns(path, on_error=reading.get("on_error", "stop"))
+
+    def label_fault(self, label: Any) -> tuple[Reason, str] | None:
+        return span_fault(label)
+
+    def learn(self, examples: Examples) -> LabelSet:
+        types = {span.type for spans in _spans(examples) for span in spans}
+        if not types:
+            raise DataError(
+                f"none of the {len(examples):,} examples has an entity; to learn any takes some", location=examples.places[0]
+            )
+        return LabelSet.given(TagScheme.of(types).names)
+
+    def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
+        return encode_rows(tokenization, examples.texts, None, max_length=max_length, offsets=True)
+
+    def encode(
+        self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
+    ) -> Labelled:
+        assert classes is not None
+        scheme, rows = TagScheme(classes.names), self.rows(tokenization, examples, max_length=max_length)
+        assert rows.spans is not None
+        labels = np.full((len(examples), max_length + 1), NO_CLASS, np.int32)
+        labels[:, -1] = 0
+        for number, spans in enumerate(_spans(examples)):
+            _check(spans, scheme, examples, number)
+            row = np.zeros(int(rows.lengths[number]) + 1, np.int32)
+            scheme.encode(spans, rows.spans[rows.starts[number] : rows.starts[number + 1]], row)
+            labels[number, : len(row) - 1], labels[number, -1] = row[:-1], row[-1]
+        return Labelled(rows, labels)
+
+    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+        assert classes is not None
+        empty = np.full(data.labels[:, :-1].shape, classes.names.index(OUTSIDE))
+        share = entity_scores(TagScheme(classes.names), data.labels, empty).unaligned
+        why = "they were cut off, or begin or end inside of a token"
+        return [f"{share:.2%} of the entities have no tokens of their own ({why}), and count as missed"] if share else []
+
+    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+        """Of whole entities, and the loss in nats a token; `entity_unaligned` is the fraction of them that is out of reach."""
+        found = entity_scores(TagScheme(names), labels, outputs.argmax(axis=-1))
+        inside = labels[:, :-1] != NO_CLASS
+        chosen = log_probabilities(outputs[inside])[np.arange(inside.sum()), labels[:, :-1][inside] % len(names)]
+        return {**{f"entity_{name}": value for name, value in found._asdict().items()}, "loss": float(-chosen.mean())}
+
+    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[list[list[Any]]]:
+        assert classes is not None and rows.spans is not None
+        scheme, best = TagScheme(classes.names), outputs.argmax(axis=-1)
+        places = zip(best, rows.starts[:-1], rows.starts[1:], strict=True)
+        return [scheme.decode(row[: end - begin], rows.spans[begin:end]) for row, begin, end in places]
+
+    def doubts(
+        self,
+        outputs: np.ndarray,
+        labels: np.ndarray,
+        *,
+        training_labels: np.ndarray,
+        config: FinetuneConfig,
+        names: tuple[str, ...],
+    ) -> list[str]:
+        said = outputs.argmax(axis=-1)[labels[:, :-1] != NO_CLASS]
+        return [] if np.any(said != names.index(OUTSIDE)) else ["it finds no entity on dev"]
+
+
+def _spans(examples: Examples) -> list[list[Span]]:
+    """Of each example, in the order of the text and without blanks at their ends."""
+    if examples.labels is None:
+        raise DataError("these examples were read without labels; read them with labelled=True.")
+    return [
+        sorted(_bare(as_span(one), text) for one in spans) for text, spans in zip(examples.texts, examples.labels, strict=True)
+    ]
+
+
+def _bare(span: Span, text: str) -> Span:
+    there = text[span.begin : span.end]
+    begin = span.begin + len(there) - len(there.lstrip())
+    return Span(begin, max(begin, span.begin + len(there.rstrip())) if span.end <= len(text) else span.end, span.type)
+
+
+def _check(spans: list[Span], scheme: TagScheme, examples: Examples, number: int) -> None:
+    length = len(examples.texts[number])
+    for span in spans:
+        if not span.begin < span.end <= length:
+            raise DataError(
+                f"an entity is from {span.begin} to {span.end}, and the text has {length} characters (or only blanks there)",
+                location=examples.places[number],
+            )
+        if span.type not in scheme.types:
+            known = ", ".join(scheme.types)
+            raise DataError(
+                f"its type '{span.type}' is none of those learnt: {known}.{suggest(span.type, scheme.types)}",
+                location=examples.places[number],
+            )
+
+
+register_task("tag", EntityTagging(), metrics=METRICS["tag"])

@@ -1,0 +1,224 @@
+"""Texts with labelled spans: files of CoNLL's and KLUE's columns, entities of tags, tags of tokens, and strict scores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tpulm.corpus.documents import UNDECODABLE, Faults, Reason, find_fault
+from tpulm.corpus.paths import find_paths
+from tpulm.corpus.readers.jsonl import show
+from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
+from tpulm.corpus.sources import suffixes
+from tpulm.errors import ConfigError, DataError
+from tpulm.labelled.examples import Examples
+from tpulm.labelled.records import OnError, new_faults
+from tpulm.storage.paths import printable
+
+OUTSIDE: Final = "O"
+NO_CLASS: Final = -1  # of [CLS], [SEP], padding and tokens that come from no visible character
+
+
+class Span(NamedTuple):
+    """Characters of a text, or tokens of a row, and what they are."""
+
+    begin: int
+    end: int
+    type: str
+
+
+def spans_of(tags: Sequence[str]) -> list[Span]:
+    """The entities of tags (B-X, I-X, O; E-X and S-X too), as conlleval finds them: an I-X that follows no X begins one."""
+    found, begin = list[Span](), 0
+    for at, (before, here) in enumerate(zip([OUTSIDE, *tags], [*tags, OUTSIDE], strict=True)):
+        if before[2:] != here[2:] or here[:1] in "BSO" or before[:1] in "ESO":
+            if before != OUTSIDE:
+                found.append(Span(begin, at, before[2:]))
+            begin = at
+    return found
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------------
+
+
+def span_fault(label: Any) -> tuple[Reason, str] | None:
+    """Why a value is no list of spans, [[0, 5, "PERSON"], …] or [{"start": 0, "end": 5, "label": "PERSON"}, …]."""
+    if not isinstance(label, list | tuple):
+        return "no_label", f'the label is {show(label)}; a list of spans is expected, such as [[0, 5, "PERSON"]].'
+    try:
+        wrong = next((one for one in label if not _is_span(as_span(one))), None)
+    except (KeyError, TypeError):
+        return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], in {show(label)}.'
+    return (
+        None if wrong is None else ("no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], not {show(wrong)}.')
+    )
+
+
+def as_span(value: Any) -> Span:
+    return Span(value["start"], value["end"], value["label"]) if isinstance(value, dict) else Span(*value)
+
+
+def _is_span(span: Span) -> bool:
+    whole = type(span.begin) is int and type(span.end) is int and 0 <= span.begin < span.end
+    return whole and isinstance(span.type, str) and bool(span.type.strip())
+
+
+def read_columns(path: str | os.PathLike[str], *, on_error: OnError = "stop") -> Examples:
+    """Sentences with a blank line between them, a word and its tag a line: the first and the last of its columns.
+
+    A tab between the columns, or blanks. Where words are single characters and blanks are among them (KLUE), the text is the
+    characters; else the words with a space between them. Lines of "## …", "#\\t…" and "-DOCSTART-" are comments. Raises
+    DataError, or counts in `skipped`, as `read_examples`.
+    """
+    faults, sentences = new_faults(on_error), list[_Sentence]()
+    for file in find_paths(os.fspath(path)):
+        sentences += _sentences(file, faults)
+    if not sentences:
+        raise DataError("no sentence with tags is in it: a word, a tab and its tag a line", location=os.fspath(path))
+    words = {word for sentence in sentences for word in sentence.words}
+    between = "" if max(map(len, words)) == 1 and any(word.isspace() for word in words) else " "
+    found = [sentence.joined(between) for sentence in sentences]
+    return Examples(
+        [text for text, _ in found], None, [spans for _, spans in found], [s.place for s in sentences], faults.skipped
+    )
+
+
+class _Sentence(NamedTuple):
+    words: list[str]
+    tags: list[str]
+    place: str
+
+    def joined(self, between: str) -> tuple[str, list[Span]]:
+        ends = np.cumsum([len(word) + len(between) for word in self.words])
+        begins = ends - [len(word) + len(between) for word in self.words]
+        spans = [Span(int(begins[a]), int(ends[b - 1]) - len(between), kind) for a, b, kind in spans_of(self.tags)]
+        return between.join(self.words), spans
+
+
+def _sentences(path: str, faults: Faults) -> Iterator[_Sentence]:
+    faults.name = printable(path)
+    stream = ByteStream(path, suffixes(path)[1], faults)
+    words, tags, first, broken = list[str](), list[str](), 1, False
+    numbered = (
+        (lines.first + at, line)
+        for lines in read_lines(stream, find_codec("utf-8"), faults)
+        for at, line in enumerate(lines.split())
+    )
+    for number, line in [*numbered, (0, "")]:
+        if not line.strip("\r\n\t ") or line.startswith(("## ", "-DOCSTART-")):
+            if words and not broken and not "".join(words).isspace():
+                yield _Sentence(words, tags, f"{faults.name}, line {first}")
+            words, tags, first, broken = [], [], number + 1, False
+            continue
+        parts = line.split("\t") if "\t" in line else line.split()
+        fault = _line_fault(parts, line)
+        if fault is not None and not broken:
+            faults.add(*fault, f"line {number}")
+            broken = True  # and with it the sentence
+        words.append(parts[0])
+        tags.append(parts[-1].strip())
+
+
+def _line_fault(parts: list[str], line: str) -> tuple[Reason, str] | None:
+    if UNDECODABLE in line or "\0" in line:
+        return find_fault(line)
+    tag = parts[-1].strip()
+    if len(parts) < 2 or not parts[0]:
+        return "malformed_row", f"it is {show(line)}; a word and its tag are expected, with a tab or a blank between them."
+    if tag != OUTSIDE and not (tag[:2] in ("B-", "I-", "E-", "S-") and tag[2:]):
+        return "no_label", f"its tag is {show(tag)}; tags are O, B-TYPE and I-TYPE (E-TYPE and S-TYPE too)."
+    return None
+
+
+# -- tags of tokens -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TagScheme:
+    """The classes of tokens: O, and for each type of entity B- and I-. An entity's first token is B-, all others are I-."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, types: set[str]) -> TagScheme:
+        return cls((OUTSIDE, *(f"{mark}-{kind}" for kind in sorted(types) for mark in "BI")))
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
+    @cached_property
+    def types(self) -> list[str]:
+        return sorted({name[2:] for name in self.names if name != OUTSIDE})
+
+    def __post_init__(self) -> None:
+        wrong = [name for name in self.names if name != OUTSIDE and name[:2] not in ("B-", "I-")]
+        if wrong or OUTSIDE not in self.names:
+            raise ConfigError(f"the labels are O, B-TYPE and I-TYPE of each type of entity, not {', '.join(self.names[:9])}")
+
+    def encode(self, spans: Sequence[Span], tokens: np.ndarray, labels: np.ndarray) -> None:
+        """Fill in a row's labels, int32 [tokens + 1]: the class of each token, whose characters are `tokens` int64 [tokens, 2].
+
+        Tokens without characters are of no class. An entity that does not begin and end where tokens do (it was cut off, or a
+        token holds more) takes its classes + C, and one that has no token left is counted in the last place.
+        """
+        labels[:-1] = np.where(tokens[:, 1] > tokens[:, 0], self.ids[OUTSIDE], NO_CLASS)
+        free = labels[:-1] == self.ids[OUTSIDE]
+        for begin, end, kind in spans:
+            inside = (tokens[:, 0] < end) & (tokens[:, 1] > begin) & (labels[:-1] != NO_CLASS)
+            own = np.flatnonzero(inside & free)
+            if not len(own):
+                labels[-1] += 1
+                continue
+            exact = tokens[own, 0].min() == begin and tokens[own, 1].max() == end
+            first, others = (
+                self.ids.get(f"B-{kind}", self.ids.get(f"I-{kind}")),
+                self.ids.get(f"I-{kind}", self.ids.get(f"B-{kind}")),
+            )
+            labels[own], labels[own[0]] = others, first
+            labels[own] += 0 if exact else len(self.names)
+            free[own] = False
+
+    def decode(self, classes: np.ndarray, tokens: np.ndarray) -> list[list[Any]]:
+        """[[begin, end, type], …] in characters of a text from the classes of its tokens."""
+        visible = np.flatnonzero(tokens[:, 1] > tokens[:, 0])
+        found = spans_of([self.names[index] for index in classes[visible]])
+        return [[int(tokens[visible[a], 0]), int(tokens[visible[b - 1], 1]), kind] for a, b, kind in found]
+
+    def chunks(self, classes: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """int64 [entities, 3]: first token, last and type of those in tokens of one text after another; `first` bool [tokens]
+        says where a text begins. As `spans_of`."""
+        kinds = np.array([-1 if name == OUTSIDE else self.types.index(name[2:]) for name in self.names])[classes]
+        begins = np.array([name.startswith("B") for name in self.names])[classes] | first | (kinds != np.roll(kinds, 1))
+        edges = np.flatnonzero(begins | (kinds < 0))
+        ends = np.append(edges[1:], len(classes))
+        chosen = kinds[edges] >= 0
+        return np.stack([edges, ends, kinds[edges]], axis=1)[chosen]
+
+
+class EntityScores(NamedTuple):
+    f1: float  # of whole entities: right are those with both ends and the type right, as conlleval and seqeval count
+    precision: float
+    recall: float
+    unaligned: float  # the fraction of true entities that no tokens are exactly of
+
+
+def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> EntityScores:
+    """`labels` int32 [N, L + 1] as `TagScheme.encode` has them, `predicted` classes [N, L]."""
+    lost, inside = int(labels[:, -1].sum()), labels[:, :-1] != NO_CLASS
+    rows = np.nonzero(inside)[0]
+    first = np.diff(rows, prepend=-1) != 0
+    true, count = labels[:, :-1][inside], len(scheme.names)
+    gold = scheme.chunks(true % count, first)
+    said = set(map(tuple, scheme.chunks(predicted[inside], first).tolist()))
+    aligned = gold[true[gold[:, 0]] < count]
+    right = sum(tuple(one) in said for one in aligned.tolist())
+    wanted = len(gold) + lost
+    precision, recall = right / max(len(said), 1), right / max(wanted, 1)
+    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+    return EntityScores(f1, precision, recall, 1 - len(aligned) / max(wanted, 1) if wanted else 0.0)

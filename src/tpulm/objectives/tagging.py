@@ -1,0 +1,58 @@
+"""A class for each token, from labelled rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from tpulm.models import bert, classifier
+from tpulm.nn.transformer import Randomness
+from tpulm.objectives.classification import Classification, LabelledInputs
+from tpulm.objectives.losses import cross_entropy
+
+
+@dataclass(frozen=True)
+class TokenClassification(Classification):
+    """The loss is the mean over the labelled tokens of the global batch: cross-entropy in nats.
+
+    A row's labels are its tokens' classes, -1 for none, or class + C where the class is that of an entity that no tokens are
+    exactly of; and last, how many entities no token begins. What is beyond the classes is for scores alone.
+    """
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        return (self.sequence_length + 1,)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (self.sequence_length, self.num_classes or 1)
+
+    @cached_property
+    def spec(self) -> Any:
+        return classifier.token_spec(self.model, vocab_size=self.vocab_size, num_outputs=self.num_classes or 1)
+
+    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B L C"]:
+        return classifier.token_logits(params, tokens, config=self.model, execution=self.execution, randomness=randomness)
+
+    def totals(self, inputs: LabelledInputs) -> dict[str, Array]:
+        return {"rows": jnp.sum(self._weights(inputs, self.sequence_length))}
+
+    def sums(self, outputs: Float[Array, "B L C"], inputs: LabelledInputs) -> dict[str, Array]:
+        length = outputs.shape[1]
+        labels = jnp.maximum(inputs.labels[:, :length], 0) % (self.num_classes or 1)
+        found = cross_entropy(outputs, labels, self._weights(inputs, length))
+        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+
+    def label_counts(self, inputs: LabelledInputs) -> Array:
+        labels = jnp.maximum(inputs.labels[:, :-1], 0) % (self.num_classes or 1)
+        weights = self._weights(inputs, self.sequence_length)
+        return jnp.zeros((self.num_classes or 1,), jnp.float32).at[labels].add(weights)
+
+    @staticmethod
+    def _weights(inputs: LabelledInputs, length: int) -> Float[Array, "B L"]:
+        return (inputs.labels[:, :length] >= 0).astype(jnp.float32) * inputs.weights[:, None]

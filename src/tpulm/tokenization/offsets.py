@@ -1,0 +1,179 @@
+"""Where tokens stand in the original text: character offsets that survive normalizers and analysers.
+
+The library keeps offsets itself, and they are right except where a normalizer composes several characters (an accent,
+conjoining Hangul, half-width voice marks), which NFC and NFKC shift, and wherever SentencePiece's table drops one. Such texts
+are normalized here in chunks that never interact, and a token that comes from a chunk has the offsets of the whole chunk.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import chain, pairwise
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from tokenizers import PreTokenizedString, Regex, Tokenizer
+
+from tpulm.tokenization.pipelines import steps, without_surrogates
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CHARACTER = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\\s\\S]")
+_WORD = re.compile(r"\S+|\s+")
+_IN_CONTEXT: Final = ("Replace", "Strip", "Prepend")  # normalizers that look at more than a character and its marks
+_EACH: Final = Regex(r"[\s\S]")
+
+
+class Aligned(NamedTuple):
+    """The ids of N texts as `Encoded` has them, and for each token the characters it comes from: `spans` int64 [T, 2], without
+    blanks at their ends; begin and end are equal of a token that comes from no visible character."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    spans: np.ndarray
+
+
+class Derived(NamedTuple):
+    """A text that was made of another one, and for each of its characters the characters there: int64 [characters, 2]."""
+
+    text: str
+    spans: np.ndarray
+
+    @classmethod
+    def given(cls, text: str) -> Self:
+        """A text as it comes, but that each lone surrogate is U+FFFD, and a pair of them its character."""
+        if _SURROGATE.search(text):
+            return cls.of_parts((without_surrogates(match.group()), *match.span()) for match in _CHARACTER.finditer(text))
+        places = np.arange(len(text) + 1)
+        return cls(text, np.stack([places[:-1], places[1:]], axis=1))
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[tuple[str, int, int]]) -> Self:
+        """Each part comes from the characters between two offsets."""
+        listed = list(parts)
+        spans = np.array([part[1:] for part in listed], np.int64).reshape(-1, 2)
+        return cls("".join(part[0] for part in listed), np.repeat(spans, [len(part[0]) for part in listed], axis=0))
+
+    def back(self, spans: np.ndarray) -> np.ndarray:
+        """The same spans, of this text, in the one that it was made of."""
+        if not len(self.spans):
+            return np.zeros_like(spans)
+        last = len(self.spans) - 1
+        begins, ends = self.spans[np.minimum(spans[:, 0], last), 0], self.spans[np.clip(spans[:, 1] - 1, 0, last), 1]
+        return np.stack([begins, np.where(spans[:, 1] > spans[:, 0], np.maximum(begins, ends), begins)], axis=1)
+
+    def then(self, later: Derived) -> Derived:
+        return Derived(later.text, self.back(later.spans))
+
+    def mapped(self, function: Callable[[str], str]) -> Derived:
+        """What a function makes of it that acts on a character and its marks, and looks no further."""
+        expected = function(self.text)
+        if not _has_marks(self.text):
+            found = Derived.of_parts((function(c), at, at + 1) for at, c in enumerate(self.text))
+            if found.text == expected:
+                return self.then(found)
+        for cuts in (_clusters, _words):
+            found = Derived.of_parts((function(self.text[a:b]), a, b) for a, b in pairwise(cuts(self.text)))
+            if found.text == expected:
+                return self.then(found)
+        return self.then(Derived.of_parts([(expected, 0, len(self.text))]))
+
+
+def subsequence(text: str, of: str) -> np.ndarray:
+    """Where the visible characters of `text` stand in another text, which has them all in this order: int64 [characters, 2].
+
+    A blank has the place at which the next one may begin.
+    """
+    places, at = list[tuple[int, int]](), 0
+    for character in text:
+        found = -1 if character.isspace() else of.find(character, at)
+        places.append((at, at) if found < 0 else (found, found + 1))
+        at = at if found < 0 else found + 1
+    return np.array(places, np.int64).reshape(-1, 2)
+
+
+class Aligner:
+    """`library` is a tokenizer that adds no special tokens."""
+
+    def __init__(self, library: Tokenizer):
+        specification = json.loads(library.to_str())
+        self._library = library
+        self._steps = [
+            (step["type"] in _IN_CONTEXT, _normalizer({**specification, "normalizer": step}))
+            for step in steps(specification["normalizer"], "normalizers")
+        ]
+        self._shifts = '"Precompiled"' in json.dumps(specification["normalizer"])  # the library's are wrong where it drops one
+        self._unnormalized = Tokenizer.from_str(json.dumps({**specification, "normalizer": None}))
+        self._unnormalized.encode_special_tokens = True
+
+    def align(self, texts: Sequence[Derived], originals: Sequence[str]) -> Aligned:
+        ids, spans = [np.zeros(0, np.uint32)], [np.zeros((0, 2), np.int64)]
+        found = self._library.encode_batch([text.text for text in texts], add_special_tokens=False)
+        for text, encoding, original in zip(texts, found, originals, strict=True):
+            own = np.array(encoding.ids, np.uint32)
+            places = text.back(np.array(encoding.offsets, np.int64).reshape(-1, 2))
+            if self._shifts or (self._steps and _has_marks(text.text)):
+                normalized = self._normalized(text)
+                again = self._unnormalized.encode(normalized.text, add_special_tokens=False)
+                if again.ids == encoding.ids:
+                    places = normalized.back(np.array(again.offsets, np.int64).reshape(-1, 2))
+            ids.append(own)
+            spans.append(trimmed(places, original))
+        lengths = np.array([len(own) for own in ids[1:]], np.int32)
+        return Aligned(np.concatenate(ids), lengths, np.concatenate(spans))
+
+    def _normalized(self, text: Derived) -> Derived:
+        for looks_further, normalizer in self._steps:
+            if looks_further:
+                string = PreTokenizedString(text.text)
+                string.normalize(normalizer.normalize)
+                string.split(lambda _, piece: piece.split(_EACH, "isolated"))
+                text = text.then(Derived.of_parts((c, *span) for c, span, _ in string.get_splits("original", "char")))
+            else:
+                text = text.mapped(normalizer.normalize_str)
+        return text
+
+
+def _normalizer(specification: dict[str, Any]) -> Any:
+    return Tokenizer.from_str(json.dumps(specification)).normalizer
+
+
+def trimmed(spans: np.ndarray, text: str) -> np.ndarray:
+    """The spans without the blanks at their ends."""
+    visible = np.flatnonzero([not c.isspace() for c in text])
+    if not len(visible):
+        return np.repeat(spans[:, :1], 2, axis=1)
+    first, last = np.searchsorted(visible, spans[:, 0]), np.searchsorted(visible, spans[:, 1]) - 1
+    empty = last < first
+    begins = np.where(empty, spans[:, 0], visible[np.minimum(first, len(visible) - 1)])
+    return np.stack([begins, np.where(empty, begins, visible[last] + 1)], axis=1)
+
+
+def _has_marks(text: str) -> bool:
+    return not text.isascii() and any(map(_continues, text))
+
+
+def _clusters(text: str) -> list[int]:
+    return [*(at for at, character in enumerate(text) if not at or not _continues(character)), len(text)]
+
+
+def _words(text: str) -> list[int]:
+    return [0, *(match.end() for match in _WORD.finditer(text))]
+
+
+@cache
+def _continues(character: str) -> bool:
+    """Whether a normal form may join it to the character before, or move it."""
+    first = unicodedata.normalize("NFKD", character)[0]
+    return unicodedata.combining(first) != 0 or first in _seconds()
+
+
+@cache
+def _seconds() -> frozenset[str]:
+    """The characters that NFC composes with the one before, and conjoining Hangul's vowels and finals."""
+    decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
+    seconds = (int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<"))
+    return frozenset(map(chr, chain(seconds, range(0x1160, 0x1200))))

@@ -1,0 +1,150 @@
+"""Tagging entities: formats, strict scores equal to seqeval's, training, resuming, answers, and transformers' own outputs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tpulm
+from encoders import build_encoder, reviews
+from tpulm.errors import ConfigError, DataError
+from tpulm.labelled.entities import TagScheme, entity_scores, read_columns, spans_of
+
+SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
+NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+
+
+def tagged(count: int, seed: int = 0) -> list[tuple[str, list[list[Any]]]]:
+    """The word "good" is praise, "bad" is blame."""
+    found = []
+    for text, label in reviews(count, seed=seed):
+        word, kind = ("good", "praise") if label == "pos" else ("bad", "blame")
+        found.append((text, [[text.index(word), text.index(word) + len(word), kind]]))
+    return found
+
+
+def write_conll(path: Path, examples: list[tuple[str, list[list[Any]]]]) -> Path:
+    lines = list[str]()
+    for text, [[begin, end, kind]] in examples:
+        at = 0
+        for word in text.split():
+            tag = "O" if not begin <= at < end else f"B-{kind}" if at == begin else f"I-{kind}"
+            lines.append(f"{word}\t{tag}")
+            at += len(word) + 1
+        lines.append("")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def random_tags(rng: np.random.Generator, rows: int) -> list[list[str]]:
+    return [[NAMES[index] for index in rng.integers(0, 5, rng.integers(1, 9))] for _ in range(rows)]
+
+
+def test_scores_are_those_of_seqeval_on_random_tags() -> None:
+    seqeval = pytest.importorskip("seqeval.metrics")
+    rng, scheme = np.random.default_rng(0), TagScheme(NAMES)
+    for _ in range(1_000):
+        true = random_tags(rng, 4)
+        said = [[tag if rng.random() < 0.6 else NAMES[rng.integers(5)] for tag in row] for row in true]
+        labels, classes = np.full((4, 10), -1, np.int32), np.zeros((4, 9), np.int64)
+        labels[:, -1] = 0
+        for number, (one, other) in enumerate(zip(true, said, strict=True)):
+            labels[number, : len(one)] = [NAMES.index(tag) for tag in one]
+            classes[number, : len(one)] = [NAMES.index(tag) for tag in other]
+        found = entity_scores(scheme, labels, classes)
+        expected = [seqeval.f1_score, seqeval.precision_score, seqeval.recall_score]
+        np.testing.assert_allclose(found[:3], [score(true, said, zero_division=0) for score in expected], atol=1e-12)
+
+
+def test_known_scores() -> None:
+    """The example of seqeval's README: f1 0.50, as conlleval gives it."""
+    true = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    said = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    names = TagScheme.of({"MISC", "PER"})
+    labels, classes = np.full((2, 8), -1, np.int32), np.zeros((2, 7), np.int64)
+    labels[:, -1] = 0
+    for number in range(2):
+        labels[number, : len(true[number])] = [names.ids[tag] for tag in true[number]]
+        classes[number, : len(said[number])] = [names.ids[tag] for tag in said[number]]
+    assert entity_scores(names, labels, classes) == (0.5, 0.5, 0.5, 0.0)
+    assert spans_of(["B-X", "I-X", "O", "I-Y", "S-X", "E-X"]) == [(0, 2, "X"), (3, 4, "Y"), (4, 5, "X"), (5, 6, "X")]
+
+
+def test_an_entity_inside_of_a_token_or_cut_off_counts_as_missed() -> None:
+    scheme, tokens = TagScheme.of({"X"}), np.array([[0, 0], [0, 3], [3, 5], [0, 0]])
+    labels = np.zeros((1, 5), np.int32)
+    scheme.encode([(0, 2, "X"), (3, 5, "X"), (7, 9, "X")], tokens, labels[0])  # pyright: ignore[reportArgumentType]
+    assert labels.tolist() == [[-1, 1 + 3, 1, -1, 1]]
+    right = np.array([[0, 1, 1, 0]])
+    assert entity_scores(scheme, labels, right) == (pytest.approx(0.4), 0.5, pytest.approx(1 / 3), pytest.approx(2 / 3))
+
+
+def test_columns_of_words_and_of_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\nNew JJ B-LOC\nYork NN I-LOC\n\nNo O\n")
+    found = read_columns(tmp_path / "a.conll")
+    assert found.texts == ["EU rejects New York", "No"] and found.labels == [[(0, 2, "ORG"), (11, 19, "LOC")], []]
+    assert found.places[1].endswith("a.conll, line 8")
+    (tmp_path / "b.tsv").write_text("## id\t<4일:DT> 현\n4\tB-DT\n일\tI-DT\n \tO\n현\tO\n")
+    found = read_columns(tmp_path / "b.tsv")
+    assert found.texts == ["4일 현"] and found.labels == [[(0, 2, "DT")]]
+    (tmp_path / "c.tsv").write_text("good\tPER\n\nfilm\tO\n")
+    with pytest.raises(DataError, match=r"c.tsv, line 1: its tag is \"PER\"; tags are O, B-TYPE"):
+        read_columns(tmp_path / "c.tsv")
+    assert read_columns(tmp_path / "c.tsv", on_error="skip").skipped == {"no_label": 1}
+
+
+def test_klue(tmp_path: Path) -> None:
+    folder = os.environ.get("TPULM_TEST_DATA")
+    if folder is None:
+        pytest.skip("TPULM_TEST_DATA is not set")
+    found = read_columns(Path(folder) / "ko" / "klue_ner_4000.tsv.gz")
+    with gzip.open(Path(folder) / "ko" / "klue_ner_4000.tsv.gz", "rt", encoding="utf-8") as file:
+        heads = [line.split("\t", 1)[1] for line in file if line.startswith("## klue-ner")]
+    assert len(found) == len(heads) == 4_000
+    said = [[(text[a:b], kind) for a, b, kind in spans] for text, spans in zip(found.texts, found.labels or [], strict=True)]
+    agree = sum(all(f"<{what}:{kind}>" in head for what, kind in one) for one, head in zip(said, heads, strict=True))
+    assert agree == 4_000  # the file's comments mark the entities in the text
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra", "modernbert", "eurobert"])
+def test_learnt_entities_are_found_and_transformers_agrees(kind: str, tmp_path: Path, torch: ModuleType) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    tagger = tpulm.Classifier(build_encoder(kind, tmp_path), task="tag", **SETTINGS).fit(tagged(160), tagged(32, 1))
+    tagger.save_pretrained(tmp_path / "out")
+    theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "out").eval()
+    assert theirs.config.id2label == dict(enumerate(["O", "B-blame", "I-blame", "B-praise", "I-praise"]))
+    data = tagger.encode(tagged(8, 2))
+    ours = tagger.outputs(data)
+    for row, (begin, end) in enumerate(zip(data.rows.starts[:-1], data.rows.starts[1:], strict=True)):
+        with torch.no_grad():
+            expected = theirs(input_ids=torch.tensor(data.rows.ids[None, begin:end].astype(np.int64))).logits[0].numpy()
+        np.testing.assert_allclose(ours[row, : end - begin], expected, atol=2e-4)
+    assert tagger.evaluate(tagged(32, 1))["entity_f1"] > 0.9
+    again = tpulm.Classifier(tmp_path / "out")
+    texts = [text for text, _ in tagged(8, 2)]
+    assert again.config.task == "tag" and again.predict(texts) == tagger.predict(texts)
+
+
+def test_from_files_and_again(tmp_path: Path) -> None:
+    encoder = build_encoder("bert", tmp_path)
+    files: dict[str, Any] = {"train": write_conll(tmp_path / "train.conll", tagged(160)), "dev": tmp_path / "dev.jsonl"}
+    files["dev"].write_text("".join(json.dumps({"text": text, "label": spans}) + "\n" for text, spans in tagged(32, 1)))
+    summary = tpulm.finetune(encoder, output=tmp_path / "out", **files, task="tag", **SETTINGS)
+    values = summary.values()
+    assert values["dev_entity_f1"] > 0.95 and values["dev_entity_unaligned"] == 0.0 and values["health"] == "all right"
+    assert 'pipeline("token-classification"' in (tmp_path / "out" / "README.md").read_text()
+    assert tpulm.finetune(encoder, output=tmp_path / "out", **files, task="tag", **SETTINGS).nothing_to_do
+    assert tpulm.Classifier(tmp_path / "out").predict(["the plot was very good"]) == [[[18, 22, "praise"]]]
+    with pytest.raises(ConfigError, match="this model labels tokens"):
+        tpulm.classify(tmp_path / "out", "good")
+    with pytest.raises(DataError, match=r"example 0: its type 'prase' is none of those learnt.*Did you mean 'praise'"):
+        tpulm.Classifier(tmp_path / "out").evaluate([("good", [[0, 4, "prase"]])])
+    with pytest.raises(DataError, match="from 0 to 9, and the text has 4 characters"):
+        tpulm.Classifier(tmp_path / "out").evaluate([("good", [[0, 9, "praise"]])])

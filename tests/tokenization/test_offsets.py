@@ -1,0 +1,135 @@
+"""Offsets into the original text: what stands there is what the token says, whatever normalizer or analyser is in front."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import batches, make_texts
+from test_analysers import TROUBLE
+from tokenizers import Tokenizer, normalizers
+
+from tpulm import tokenization
+from tpulm.config import TokenizerConfig
+from tpulm.tokenization import Tokenization
+
+WORDS = [
+    *("the Café", "naïve", "İstanbul", "ΟΔΟΣ", "½", "ﬁne", "e\u0301\u0327", "it's", "[MASK]", "1,000", "x\u200dy"),
+    *("영화를", "재미있었어요ㅋㅋㅋ", "각각", "\u1112\u1161\u11ab\u1100\u1173\u11af", "봤다.", "ﾡￂ", "㈜가"),
+    *("吾輩は猫である。", "ｶﾞｷﾞ", "か\u3099く", "ビール", "㌔", "㍿", "Ｔｏｋｙｏ", "日本語", "ﾊﾟ"),
+    *(" ", "  ", "\t", "\n", "\u3000", "\xa0", "\x85", "\0", "\ufeff", "😀👍🏽", "\ud83d\ude00", "\udc00", "🇰🇷", "𝒳"),
+]
+texts = st.lists(st.one_of(st.sampled_from([*WORDS, *TROUBLE]), st.characters()), max_size=12).map("".join)
+CONFIGS: dict[str, dict[str, Any]] = {
+    "wordpiece": {},
+    "uncased": {"lowercase": True, "strip_accents": True},
+    "bpe": {"algorithm": "bpe"},
+    "unigram": {"algorithm": "unigram", "lowercase": True},
+    "mecab": {"morphemes": "mecab", "lowercase": True},
+    "kiwi": {"morphemes": "kiwi"},
+}
+OTHERS = ("google", "nfkc", "sentencepiece")
+BLANKS = [chr(point).encode() for point in range(0x3001) if chr(point).isspace()]
+
+
+def made(name: str, folder: Path) -> Tokenization:
+    learnt = [*make_texts(400), *(word for word in WORDS if max(word) < "\ud800")]
+    if name in CONFIGS:
+        if name in ("mecab", "kiwi"):
+            pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[name])
+        config = TokenizerConfig(vocab_size=1_000, min_frequency=1, **CONFIGS[name])
+        return tokenization.train(batches(learnt), config)
+    if name == "sentencepiece":
+        spm: Any = pytest.importorskip("sentencepiece")
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter([text.replace("\n", " ") for text in learnt]),
+            model_prefix=str(folder / "m"),
+            vocab_size=700,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            byte_fallback=True,
+        )
+        return tokenization.load(folder / "m.model")
+    base = tokenization.train(batches(learnt), TokenizerConfig(vocab_size=1_000, min_frequency=1))
+    library = Tokenizer.from_str(base.canonical_json)
+    bert = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
+    library.normalizer = bert if name == "google" else normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    return Tokenization(library, base.special)
+
+
+@pytest.fixture(scope="module", params=[*CONFIGS, *OTHERS])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenization:
+    return made(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def folded(text: str) -> str:
+    """Without what normalizers change: case, accents, widths, composition, blanks."""
+    text = "".join(c.lower() for c in unicodedata.normalize("NFKD", text.lower()))
+    text = unicodedata.normalize("NFKD", text.replace("ς", "σ"))
+    return "".join(c for c in text if unicodedata.category(c)[0] not in "MC" and not c.isspace() and c != "\ufffd")
+
+
+def misaligned(tokenizer: Tokenization, text: str, ids: np.ndarray, spans: np.ndarray) -> str | None:
+    """What is wrong with the offsets of a text, judged by the tokens' own letters."""
+    covered = np.zeros(len(text), bool)
+    for begin, end in spans.tolist():
+        if not 0 <= begin <= end <= len(text):
+            return f"{begin}-{end} is outside"
+        covered[begin:end] = True
+    if np.any(np.diff(spans[:, 0]) < 0) or np.any(np.diff(spans[:, 1]) < 0):
+        return "they go back"
+    for index, (begin, end) in zip(ids.tolist(), spans.tolist(), strict=True):
+        token, there = tokenizer.token(index), text[begin:end]
+        if index == tokenizer.special.unknown or (token.startswith("<0x") and len(token) == 6):
+            continue
+        if tokenizer.algorithm == "BPE":
+            said = bytes(BYTE_OF[c] for c in token)
+            whole = there.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+            is_blank = not there and (not said.strip() or any(said in blank or said.startswith(b" ") for blank in BLANKS))
+            if said.strip() not in whole and whole not in said and not is_blank:
+                return f"{said!r} is not in {there!r}"
+            continue
+        said = folded(token.removeprefix("##").replace("▁", ""))
+        if any(unicodedata.category(c) == "Cn" for c in there):
+            continue  # newer than Python's tables
+        there = there.replace("▁", "")
+        alone = np.count_nonzero((spans[:, 0] < end) & (spans[:, 1] > begin)) == 1
+        if said not in folded(there) or (alone and said != folded(there)):
+            return f"{token!r} is not {there!r}"
+    lost = [c for c, seen in zip(text, covered, strict=True) if not seen and folded(c)]
+    return f"no token has {lost}" if lost else None
+
+
+def byte_alphabet() -> dict[str, int]:
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+BYTE_OF = byte_alphabet()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(texts, max_size=3))
+def test_what_stands_there_is_what_the_token_says(tokenizer: Tokenization, some: list[str]) -> None:
+    found, expected = tokenizer.encode_with_offsets(some), tokenizer.encode(some)
+    assert found.ids.tolist() == expected.ids.tolist() and found.lengths.tolist() == expected.lengths.tolist()
+    at = 0
+    for text, length in zip(some, found.lengths.tolist(), strict=True):
+        wrong = misaligned(tokenizer, text, found.ids[at : at + length], found.spans[at : at + length])
+        assert wrong is None, (text, wrong)
+        at += length
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("uncased", "Café cafe\u0301"), ("nfkc", "ｶﾞ か\u3099"), ("google", "각 \u1112\u1161\u11ab")]
+)
+def test_marks_belong_to_their_letters(name: str, text: str, tmp_path: Path) -> None:
+    spans = made(name, tmp_path).encode_with_offsets([text]).spans.tolist()
+    assert text.index(" ") not in {place for begin, end in spans for place in range(begin, end)}
+    assert spans[0][0] == 0 and spans[-1][1] == len(text)
