@@ -16,6 +16,7 @@ from tpulm.errors import ConfigError, suggest
 from tpulm.storage import as_path, exists, same_file
 
 if TYPE_CHECKING:
+    from tpulm.convert.huggingface import LoadedModel
     from tpulm.finetuning import FinetuneSummary
     from tpulm.labelled import Columns
     from tpulm.predict.classify import ClassifierForUse
@@ -24,6 +25,7 @@ _SHOWN_MISTAKES = 8
 _TEXTS_AT_ONCE = 4_096
 _COLUMNS, _TRAINING = "Columns", "Training"
 _ROLES = ("text", "label", "pair")
+_TASKS = {"classify": "classification", "regress": "regression"}  # shorter names
 
 
 def _column(help: str, metavar: str = "NAME") -> Any:
@@ -74,6 +76,10 @@ def finetune(
     dev_column: ColumnsOfFile = None,
     test_column: ColumnsOfFile = None,
     no_header: NoHeader = False,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="TASK", help="classification (the default), regression, or tag: the entities in each text."),
+    ] = None,
     regression: Annotated[bool, typer.Option("--regression", help="Labels are numbers to be predicted, not classes.")] = False,
     epochs: Annotated[int | None, _training("At most so many; 3 by default.")] = None,
     batch_size: Annotated[int | None, _training("Rows of a step; 32 by default.")] = None,
@@ -98,12 +104,16 @@ def finetune(
     tpulm classify sentiment "이 영화 정말 재미있다"
 
     The best epoch is chosen on dev, never on test. Stop it or kill it: the same command goes on where it was. DIR is a folder
-    that transformers' AutoModelForSequenceClassification loads.
+    that transformers' AutoModelForSequenceClassification loads, or of --task tag AutoModelForTokenClassification.
+
+    tpulm finetune w/export --task tag --train ner.tsv --output entities
+
+    Entities come in columns, a word (CoNLL) or a character (KLUE) and its tag a line; or in jsonl, [[begin, end, type], …].
     """
     from tpulm.config import load_finetune
 
     given = {
-        "task": "regression" if regression else None,
+        "task": "regression" if regression else _TASKS.get(task or "", task),
         "epochs": epochs,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
@@ -111,6 +121,8 @@ def finetune(
         "seed": seed,
         "seeds": seeds,
     }
+    if regression and task is not None:
+        raise ConfigError(f"--regression is short for --task regression, and --task is {task}; give one of them")
     config = load_finetune([*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)])
     from tpulm.finetuning import finetune as run
     from tpulm.labelled import Columns
@@ -261,7 +273,11 @@ def classify(
             f"[yellow]note:[/] the fine-tuning in {model} has not ended; this is the best model so far", soft_wrap=True
         )
         model = best
-    classifier = ClassifierForUse(load(model, reads=True))
+    loaded = load(model, reads=True)
+    if loaded.head == "tokens":
+        _tag(loaded, texts, input, output, text_column, format, on_error, as_json)
+        return
+    classifier = ClassifierForUse(loaded)
     if texts:
         answers = classifier(texts)
         print_table(
@@ -278,6 +294,58 @@ def classify(
     _classify_file(
         classifier, input, output, Columns(text=text_column, pair=pair_column, header=not no_header), format, on_error
     )
+
+
+def _tag(
+    model: LoadedModel,
+    texts: list[str] | None,
+    input: PurePath | None,
+    output: PurePath | None,
+    text_column: str,
+    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"],
+    on_error: Literal["stop", "skip"],
+    as_json: bool,
+) -> None:
+    """The entities of texts; of a file as JSON lines, each row with "entities" added."""
+    import sys
+    from collections import Counter
+    from contextlib import nullcontext
+
+    from tpulm.finetuning import Classifier
+    from tpulm.labelled import Columns, read_texts
+    from tpulm.labelled.records import RowWriter, writing_rows
+
+    tagger = Classifier(model)
+    named = ("start", "end", "label")
+
+    def entities(some: list[str]) -> list[list[dict[str, Any]]]:
+        answers = tagger.predict(some)
+        return [
+            [{**dict(zip(named, one, strict=True)), "text": text[one[0] : one[1]]} for one in found]
+            for text, found in zip(some, answers, strict=True)
+        ]
+
+    if texts:
+        answers = entities(texts)
+        lines = [(one["label"], f"{one['start']}-{one['end']}", one["text"]) for found in answers for one in found]
+        print_table("", lines, header=("entity", "characters", "text"))
+        if as_json:
+            print_json([{"text": text, "entities": found} for text, found in zip(texts, answers, strict=True)])
+        return
+    assert input is not None
+    if output is not None and not any(output.name.endswith(end) for end in (".jsonl", ".jsonl.gz")):
+        raise ConfigError(f"--output {output}: entities are lists, which .jsonl can hold; name a .jsonl file")
+    skipped: Counter[str] = Counter()
+    rows = read_texts(input, Columns(text=text_column), format=format, on_error=on_error, skipped=skipped)
+    counted = 0
+    with writing_rows(output, header=True) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl")) as writer:
+        while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
+            for row, found in zip(chunk, entities([row.text for row in chunk]), strict=True):
+                if "entities" in row.record.values:
+                    raise ConfigError(f"{input} has a column 'entities' already, where the answer would go; rename it")
+                writer.write({**row.record.values, "entities": found}, row.record.place)
+            counted += len(chunk)
+    print_table("", {"tagged": f"{counted:,} texts", **_left_out(0, None, skipped)})
 
 
 def _check_apart(input: PurePath, output: PurePath) -> None:
