@@ -162,7 +162,8 @@ def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> N
     same_labels = tpulm.Classifier(tmp_path / "out", **QUICK)
     assert same(same_labels.first_params(0), fitted.params)
     others = tpulm.Classifier(tmp_path / "out", labels=("a", "b", "c"), **QUICK)
-    head = others.first_params(0).classification_head
+    first: Any = others.first_params(0)
+    head = first.classification_head
     np.testing.assert_array_equal(head.dense.kernel, fitted.params.classification_head.dense.kernel)
     assert head.output.kernel.shape == (32, 3)
 
@@ -171,9 +172,8 @@ def test_next_sentences_pooler_is_taken_over(make_encoder: Callable[[str], Path]
     folder = make_encoder("next_sentence")
     classifier = tpulm.Classifier(folder, labels=("a", "b"))
     params: Any = tpulm.load_model(folder).params
-    np.testing.assert_array_equal(
-        classifier.first_params(0).classification_head.dense.kernel, params.next_sentence.pooler.kernel
-    )
+    first: Any = classifier.first_params(0)
+    np.testing.assert_array_equal(first.classification_head.dense.kernel, params.next_sentence.pooler.kernel)
 
 
 def test_from_scratch_nothing_is_taken(encoder: Path) -> None:

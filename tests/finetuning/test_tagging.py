@@ -15,7 +15,7 @@ import pytest
 import tpulm
 from encoders import build_encoder, reviews
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled.entities import TagScheme, entity_scores, read_columns, spans_of
+from tpulm.labelled.entities import Span, TagScheme, entity_scores, read_columns, spans_of
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -53,14 +53,17 @@ def test_scores_are_those_of_seqeval_on_random_tags() -> None:
     for _ in range(1_000):
         true = random_tags(rng, 4)
         said = [[tag if rng.random() < 0.6 else NAMES[rng.integers(5)] for tag in row] for row in true]
-        labels, classes = np.full((4, 10), -1, np.int32), np.zeros((4, 9), np.int64)
-        labels[:, -1] = 0
+        labels, classes = np.full((4, 9 + len(NAMES)), -1, np.int32), np.zeros((4, 9), np.int64)
+        labels[:, 9:] = 0
         for number, (one, other) in enumerate(zip(true, said, strict=True)):
             labels[number, : len(one)] = [NAMES.index(tag) for tag in one]
             classes[number, : len(one)] = [NAMES.index(tag) for tag in other]
         found = entity_scores(scheme, labels, classes)
-        expected = [seqeval.f1_score, seqeval.precision_score, seqeval.recall_score]
-        np.testing.assert_allclose(found[:3], [score(true, said, zero_division=0) for score in expected], atol=1e-12)
+        expected = [
+            score(true, said, zero_division=0) for score in (seqeval.f1_score, seqeval.precision_score, seqeval.recall_score)
+        ]
+        macro = seqeval.f1_score(true, said, average="macro", zero_division=0)
+        np.testing.assert_allclose(found[:4], [*expected, macro], atol=1e-12)
 
 
 def test_known_scores() -> None:
@@ -68,22 +71,23 @@ def test_known_scores() -> None:
     true = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
     said = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
     names = TagScheme.of({"MISC", "PER"})
-    labels, classes = np.full((2, 8), -1, np.int32), np.zeros((2, 7), np.int64)
-    labels[:, -1] = 0
+    labels, classes = np.full((2, 7 + len(names.names)), -1, np.int32), np.zeros((2, 7), np.int64)
+    labels[:, 7:] = 0
     for number in range(2):
         labels[number, : len(true[number])] = [names.ids[tag] for tag in true[number]]
         classes[number, : len(said[number])] = [names.ids[tag] for tag in said[number]]
-    assert entity_scores(names, labels, classes) == (0.5, 0.5, 0.5, 0.0)
+    assert entity_scores(names, labels, classes) == (0.5, 0.5, 0.5, 0.5, 0.0)
     assert spans_of(["B-X", "I-X", "O", "I-Y", "S-X", "E-X"]) == [(0, 2, "X"), (3, 4, "Y"), (4, 5, "X"), (5, 6, "X")]
 
 
 def test_an_entity_inside_of_a_token_or_cut_off_counts_as_missed() -> None:
-    scheme, tokens = TagScheme.of({"X"}), np.array([[0, 0], [0, 3], [3, 5], [0, 0]])
-    labels = np.zeros((1, 5), np.int32)
-    scheme.encode([(0, 2, "X"), (3, 5, "X"), (7, 9, "X")], tokens, labels[0])  # pyright: ignore[reportArgumentType]
-    assert labels.tolist() == [[-1, 1 + 3, 1, -1, 1]]
-    right = np.array([[0, 1, 1, 0]])
-    assert entity_scores(scheme, labels, right) == (pytest.approx(0.4), 0.5, pytest.approx(1 / 3), pytest.approx(2 / 3))
+    scheme, tokens = TagScheme.of({"X", "Y"}), np.array([[0, 0], [0, 3], [3, 5], [0, 0]])
+    spans = [Span(0, 2, "X"), Span(3, 5, "X"), Span(7, 9, "Y")]
+    labels, lost = scheme.encode(spans, tokens)
+    assert labels.tolist() == [-1, 1 + 5, 1, -1] and lost.tolist() == [0, 0, 0, 1, 0]  # O, B-X, I-X, B-Y, I-Y
+    found = entity_scores(scheme, np.concatenate([labels, lost])[None], np.array([[0, 1, 1, 0]]))
+    # two are said, one of them right; three are there; of X alone F1 is 2 / 4, of Y 0
+    assert found == (pytest.approx(0.4), 0.5, pytest.approx(1 / 3), 0.25, pytest.approx(2 / 3))
 
 
 def test_columns_of_words_and_of_characters(tmp_path: Path) -> None:

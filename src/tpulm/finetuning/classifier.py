@@ -19,7 +19,7 @@ from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.tasks import find_task, task_of
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Rows
-from tpulm.models.classifier import SequenceClassifier
+from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.predict.classify import Outputs, log_probabilities
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.given import TOKENIZER_CONFIG
@@ -269,7 +269,7 @@ class Classifier:
             self._placed = outputs.place(self.params)
         return outputs.of(self._placed, rows)
 
-    def first_params(self, seed: int) -> SequenceClassifier:
+    def first_params(self, seed: int) -> SequenceClassifier | TokenClassifier:
         """What training with this seed begins with."""
         spec = self._of().objective.spec
         if self.config.from_scratch:

@@ -214,7 +214,7 @@ class _Finetuning:
         )
         if self._best({**done, seed: result}) == seed:
             self._classifier.save_pretrained(self._work / "best")
-            wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"].labels, outputs["dev"], names)
+            wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"], outputs["dev"], names)
             lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
             storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))
         storage.write_json(folder / "result.json", dataclasses.asdict(result))

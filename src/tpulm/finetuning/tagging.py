@@ -13,7 +13,7 @@ from tpulm.config.finetune import METRICS
 from tpulm.corpus.documents import Reason
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import DataError, suggest
-from tpulm.finetuning.tasks import Task, register_task
+from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes, register_task
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.entities import NO_CLASS, OUTSIDE, Span, TagScheme, as_span, entity_scores, read_columns, span_fault
 from tpulm.labelled.rows import Rows, encode_rows
@@ -59,18 +59,16 @@ class EntityTagging(Task):
         assert classes is not None
         scheme, rows = TagScheme(classes.names), self.rows(tokenization, examples, max_length=max_length)
         assert rows.spans is not None
-        labels = np.full((len(examples), max_length + 1), NO_CLASS, np.int32)
-        labels[:, -1] = 0
+        labels = np.full((len(examples), max_length + len(scheme.names)), NO_CLASS, np.int32)
         for number, spans in enumerate(_spans(examples)):
             _check(spans, scheme, examples, number)
-            row = np.zeros(int(rows.lengths[number]) + 1, np.int32)
-            scheme.encode(spans, rows.spans[rows.starts[number] : rows.starts[number + 1]], row)
-            labels[number, : len(row) - 1], labels[number, -1] = row[:-1], row[-1]
+            own, labels[number, max_length:] = scheme.encode(spans, rows.spans[rows.starts[number] : rows.starts[number + 1]])
+            labels[number, : len(own)] = own
         return Labelled(rows, labels)
 
     def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
         assert classes is not None
-        empty = np.full(data.labels[:, :-1].shape, classes.names.index(OUTSIDE))
+        empty = np.full(self._of_tokens(data.labels, classes.names).shape, classes.names.index(OUTSIDE))
         share = entity_scores(TagScheme(classes.names), data.labels, empty).unaligned
         why = "they were cut off, or begin or end inside of a token"
         return [f"{share:.2%} of the entities have no tokens of their own ({why}), and count as missed"] if share else []
@@ -78,8 +76,9 @@ class EntityTagging(Task):
     def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
         """Of whole entities, and the loss in nats a token; `entity_unaligned` is the fraction of them that is out of reach."""
         found = entity_scores(TagScheme(names), labels, outputs.argmax(axis=-1))
-        inside = labels[:, :-1] != NO_CLASS
-        chosen = log_probabilities(outputs[inside])[np.arange(inside.sum()), labels[:, :-1][inside] % len(names)]
+        of_tokens = self._of_tokens(labels, names)
+        inside = of_tokens != NO_CLASS
+        chosen = log_probabilities(outputs[inside])[np.arange(inside.sum()), of_tokens[inside] % len(names)]
         return {**{f"entity_{name}": value for name, value in found._asdict().items()}, "loss": float(-chosen.mean())}
 
     def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[list[list[Any]]]:
@@ -87,6 +86,19 @@ class EntityTagging(Task):
         scheme, best = TagScheme(classes.names), outputs.argmax(axis=-1)
         places = zip(best, rows.starts[:-1], rows.starts[1:], strict=True)
         return [scheme.decode(row[: end - begin], rows.spans[begin:end]) for row, begin, end in places]
+
+    def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+        """Texts in which anything is missed or wrong; the confidence is the mean probability of the tokens' classes."""
+        true = [[list(span) for span in spans] for spans in _spans(examples)]
+        said = self.predictions(outputs, data.rows, LabelSet.given(names))
+        chosen, inside = log_probabilities(outputs).max(axis=-1), self._of_tokens(data.labels, names) != NO_CLASS
+        confidence = (np.exp(chosen) * inside).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
+        wrong = np.array([number for number in range(len(true)) if true[number] != said[number]], np.int64)
+        return ordered_mistakes(examples, wrong, true, said, confidence)
+
+    @staticmethod
+    def _of_tokens(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+        return labels[:, : -len(names)]
 
     def doubts(
         self,
@@ -97,7 +109,7 @@ class EntityTagging(Task):
         config: FinetuneConfig,
         names: tuple[str, ...],
     ) -> list[str]:
-        said = outputs.argmax(axis=-1)[labels[:, :-1] != NO_CLASS]
+        said = outputs.argmax(axis=-1)[self._of_tokens(labels, names) != NO_CLASS]
         return [] if np.any(said != names.index(OUTSIDE)) else ["it finds no entity on dev"]
 
 

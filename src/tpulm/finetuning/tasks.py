@@ -98,7 +98,7 @@ class Task(ABC):
         """Examples by true and predicted class."""
         return None
 
-    def mistakes(self, examples: Examples, labels: np.ndarray, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+    def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """What the model gets wrong, the most confident first."""
         return []
 
@@ -151,12 +151,12 @@ class TextClassification(Task):
     def confusion(self, outputs: np.ndarray, labels: np.ndarray) -> list[list[int]]:
         return class_scores(labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
 
-    def mistakes(self, examples: Examples, labels: np.ndarray, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
-        predicted = outputs.argmax(axis=1)
+    def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+        labels, predicted = data.labels, outputs.argmax(axis=1)
         confidence = np.exp(log_probabilities(outputs).max(axis=1))
         wrong = np.flatnonzero(predicted != labels)
         said = [names[label] for label in labels], [names[label] for label in predicted]
-        return _ordered_mistakes(examples, wrong, *said, confidence)
+        return ordered_mistakes(examples, wrong, *said, confidence)
 
     def doubts(
         self,
@@ -206,10 +206,10 @@ class TextRegression(Task):
     def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
         return outputs[:, 0].tolist()
 
-    def mistakes(self, examples: Examples, labels: np.ndarray, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+    def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """All examples, the farthest off first."""
-        distance = np.abs(outputs[:, 0] - labels)
-        return _ordered_mistakes(examples, np.arange(len(labels)), labels.tolist(), outputs[:, 0].tolist(), distance)
+        distance = np.abs(outputs[:, 0] - data.labels)
+        return ordered_mistakes(examples, np.arange(len(distance)), data.labels.tolist(), outputs[:, 0].tolist(), distance)
 
     def doubts(
         self,
@@ -301,7 +301,7 @@ def _shown(metric: str, value: float) -> str:
     return f"{metric.replace('_', ' ')} on dev, {value:.4f},"
 
 
-def _ordered_mistakes(
+def ordered_mistakes(
     examples: Examples, wrong: np.ndarray, labels: list[Any], predicted: list[Any], confidence: np.ndarray
 ) -> list[Mistake]:
     return [

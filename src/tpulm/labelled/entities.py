@@ -161,28 +161,25 @@ class TagScheme:
         if wrong or OUTSIDE not in self.names:
             raise ConfigError(f"the labels are O, B-TYPE and I-TYPE of each type of entity, not {', '.join(self.names[:9])}")
 
-    def encode(self, spans: Sequence[Span], tokens: np.ndarray, labels: np.ndarray) -> None:
-        """Fill in a row's labels, int32 [tokens + 1]: the class of each token, whose characters are `tokens` int64 [tokens, 2].
+    def encode(self, spans: Sequence[Span], tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The class of each token, int32 [tokens], and how many entities no token is left for, by their first class: int32 [C].
 
-        Tokens without characters are of no class. An entity that does not begin and end where tokens do (it was cut off, or a
-        token holds more) takes its classes + C, and one that has no token left is counted in the last place.
+        `tokens` int64 [tokens, 2] are the characters of each; tokens without any are of no class. An entity that does not begin
+        and end where tokens do (it was cut off, or a token holds more) takes its classes + C.
         """
-        labels[:-1] = np.where(tokens[:, 1] > tokens[:, 0], self.ids[OUTSIDE], NO_CLASS)
-        free = labels[:-1] == self.ids[OUTSIDE]
+        labels = np.where(tokens[:, 1] > tokens[:, 0], self.ids[OUTSIDE], NO_CLASS).astype(np.int32)
+        lost, free = np.zeros(len(self.names), np.int32), labels != NO_CLASS
         for begin, end, kind in spans:
-            inside = (tokens[:, 0] < end) & (tokens[:, 1] > begin) & (labels[:-1] != NO_CLASS)
-            own = np.flatnonzero(inside & free)
+            both = [self.ids[name] for name in (f"B-{kind}", f"I-{kind}") if name in self.ids]
+            own = np.flatnonzero((tokens[:, 0] < end) & (tokens[:, 1] > begin) & free)
             if not len(own):
-                labels[-1] += 1
+                lost[both[0]] += 1
                 continue
             exact = tokens[own, 0].min() == begin and tokens[own, 1].max() == end
-            first, others = (
-                self.ids.get(f"B-{kind}", self.ids.get(f"I-{kind}")),
-                self.ids.get(f"I-{kind}", self.ids.get(f"B-{kind}")),
-            )
-            labels[own], labels[own[0]] = others, first
+            labels[own], labels[own[0]] = both[-1], both[0]
             labels[own] += 0 if exact else len(self.names)
             free[own] = False
+        return labels, lost
 
     def decode(self, classes: np.ndarray, tokens: np.ndarray) -> list[list[Any]]:
         """[[begin, end, type], …] in characters of a text from the classes of its tokens."""
@@ -205,20 +202,30 @@ class EntityScores(NamedTuple):
     f1: float  # of whole entities: right are those with both ends and the type right, as conlleval and seqeval count
     precision: float
     recall: float
+    macro_f1: float  # the mean of the types' F1, of all types that are there or were said
     unaligned: float  # the fraction of true entities that no tokens are exactly of
 
 
 def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> EntityScores:
-    """`labels` int32 [N, L + 1] as `TagScheme.encode` has them, `predicted` classes [N, L]."""
-    lost, inside = int(labels[:, -1].sum()), labels[:, :-1] != NO_CLASS
-    rows = np.nonzero(inside)[0]
-    first = np.diff(rows, prepend=-1) != 0
-    true, count = labels[:, :-1][inside], len(scheme.names)
-    gold = scheme.chunks(true % count, first)
-    said = set(map(tuple, scheme.chunks(predicted[inside], first).tolist()))
+    """`labels` int32 [N, L + C]: in each row what `TagScheme.encode` gives; `predicted` classes [N, L]."""
+    length, count, types = predicted.shape[1], len(scheme.names), len(scheme.types)
+    inside = labels[:, :length] != NO_CLASS
+    first = np.diff(np.nonzero(inside)[0], prepend=-1) != 0
+    true = labels[:, :length][inside]
+    gold, said = scheme.chunks(true % count, first), scheme.chunks(predicted[inside], first)
     aligned = gold[true[gold[:, 0]] < count]
-    right = sum(tuple(one) in said for one in aligned.tolist())
-    wanted = len(gold) + lost
-    precision, recall = right / max(len(said), 1), right / max(wanted, 1)
-    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
-    return EntityScores(f1, precision, recall, 1 - len(aligned) / max(wanted, 1) if wanted else 0.0)
+    answers = set(map(tuple, said.tolist()))
+    right = aligned[np.array([tuple(one) in answers for one in aligned.tolist()], bool)]
+    kinds = np.array([0 if name == OUTSIDE else scheme.types.index(name[2:]) for name in scheme.names])
+    lost = np.bincount(kinds, labels[:, length:].sum(axis=0), types)
+    found, there, hits = (np.bincount(some[:, 2], minlength=types) for some in (said, gold, right))
+    wanted, hit = there + lost, hits.sum()
+    some = (found + wanted) > 0
+    each = 2 * hits[some] / (found + wanted)[some]
+    return EntityScores(
+        f1=float(2 * hit / max(found.sum() + wanted.sum(), 1)),
+        precision=float(hit / max(found.sum(), 1)),
+        recall=float(hit / max(wanted.sum(), 1)),
+        macro_f1=float(each.mean()) if len(each) else 0.0,
+        unaligned=float(1 - len(aligned) / wanted.sum()) if wanted.any() else 0.0,
+    )

@@ -1,5 +1,7 @@
 """A class for each token, from labelled rows."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,12 +23,13 @@ class TokenClassification(Classification):
     """The loss is the mean over the labelled tokens of the global batch: cross-entropy in nats.
 
     A row's labels are its tokens' classes, -1 for none, or class + C where the class is that of an entity that no tokens are
-    exactly of; and last, how many entities no token begins. What is beyond the classes is for scores alone.
+    exactly of; behind them, for each class, how many entities that begin with it no token is left for. What is beyond the
+    classes is for scores alone.
     """
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        return (self.sequence_length + 1,)
+        return (self.sequence_length + (self.num_classes or 1),)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -49,7 +52,7 @@ class TokenClassification(Classification):
         return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
-        labels = jnp.maximum(inputs.labels[:, :-1], 0) % (self.num_classes or 1)
+        labels = jnp.maximum(inputs.labels[:, : self.sequence_length], 0) % (self.num_classes or 1)
         weights = self._weights(inputs, self.sequence_length)
         return jnp.zeros((self.num_classes or 1,), jnp.float32).at[labels].add(weights)
 

@@ -59,10 +59,15 @@ class Selection:
     epochs: int
 
     def best(self, history: History) -> int:
-        """Its number, from 1; of equal ones the first."""
+        """Its number, from 1; of equal ones the first.
+
+        While the metric is 0, as the F1 of a model that has not found its first entity, a lower loss is better.
+        """
         best = 0
         for number, scores in enumerate(history):
-            if self.is_better(scores[self.metric], history[best][self.metric]):
+            value, highest = scores[self.metric], history[best][self.metric]
+            falls = value == highest == 0 and scores.get("loss", 0.0) < history[best].get("loss", 0.0)
+            if falls or self.is_better(value, highest):
                 best = number
         return best + 1
 
