@@ -17,9 +17,11 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Mount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from cloud_emulator import page
 from cloud_emulator.catalogue import DEFAULT, Catalogue
 from cloud_emulator.errors import ApiError, EmulatorError
 from cloud_emulator.faults import Faults
@@ -214,6 +216,7 @@ class Emulator:
                 Endpoint("", "POST", "/_control/faults", "", self._set_faults, api="control"),
                 Endpoint("", "DELETE", "/_control/faults", "", self._set_faults, api="control"),
                 Endpoint("", "GET", "/_control/status", "", self._status, api="control"),
+                Endpoint("", "GET", "/_control/page", "", self._page, api="control"),
                 Mount("/_control/tpu", Lazy(lambda: self.tpu.routes())),
                 Mount("/v2", Lazy(self._tpu_routes)),
                 Mount("/_compute/compute/v1", Lazy(lambda: self.compute.routes())),
@@ -237,6 +240,9 @@ class Emulator:
     def _set_faults(self, call: Call) -> dict[str, Any]:
         self.faults.set(**call.content())
         return self._status(call)
+
+    def _page(self, call: Call) -> Response:
+        return HTMLResponse(page.render(self._status(call), None if self._tpu is None else self._tpu.status()))
 
     def _status(self, call: Call) -> dict[str, Any]:
         with self._store.lock:

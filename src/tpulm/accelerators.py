@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import re
 import tomllib
 from dataclasses import dataclass
@@ -121,8 +122,17 @@ def nvidia_driver() -> bool:
 
 def cpu_features() -> str:
     """The line of /proc/cpuinfo that lists the processor's instructions; "" where there is none."""
+    return _cpuinfo("flags", "Features")
+
+
+def processor() -> str:
+    """Its name, such as "AMD EPYC 7B13", or its architecture where the system does not tell."""
+    return _cpuinfo("model name").partition(":")[2].strip() or platform.machine()
+
+
+def _cpuinfo(*names: str) -> str:
     lines = _text(Path("/proc/cpuinfo")).splitlines()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return next((line for line in lines if line.startswith(names)), "")
 
 
 def cpu_multiplies_bfloat16() -> bool:

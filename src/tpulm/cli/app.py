@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Final
 import typer
 
 from tpulm.accelerators import nvidia_driver, tpu_chips
-from tpulm.cli import cloud, dataset, finetune, plan, reference, run, tokenizer, use
+from tpulm.cli import cloud, dataset, finetune, plan, reference, report, run, tokenizer, use
 from tpulm.cli.options import Commands
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
@@ -24,6 +25,7 @@ from tpulm.runtime import watchdog
 from tpulm.storage import abandon, storage_error
 
 _SHOW_CURSOR: Final = b"\x1b[?25h"
+_STANDS_ON: Final = ("jax", "jaxlib", "libtpu", "numpy", "optax", "orbax-checkpoint", "tokenizers", "transformers", "torch")
 
 app = Commands(
     name="tpulm",
@@ -32,13 +34,12 @@ app = Commands(
     "Exit codes: 0 done, 2 usage or configuration, 3 bad input data, 4 cloud refused, "
     "75 stopped after saving (the same command continues), 130 stopped with nothing to save, 1 anything else.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _WHOLE, _STAGES, _USE = "The whole path", "Single stages", "Use a model"
-for _command in (run.quickstart, run.run, reference.recipes, reference.settings, plan.plan, plan.devices):
+for _command in (run.quickstart, run.run, report.report, reference.recipes, reference.settings, plan.plan, plan.devices):
     app.command(rich_help_panel=_WHOLE)(_command)
 app.add_typer(tokenizer.app, name="tokenizer", rich_help_panel=_STAGES)
 app.add_typer(dataset.app, name="dataset", rich_help_panel=_STAGES)
@@ -50,16 +51,22 @@ app.command(rich_help_panel=_USE)(finetune.finetune)
 app.command(rich_help_panel=_USE)(finetune.classify)
 app.command("fill-mask", rich_help_panel=_USE)(use.fill_mask)
 app.command(rich_help_panel=_USE)(use.generate)
+app.command(rich_help_panel=_USE)(report.push)
 
 
 @app.callback(invoke_without_command=True)
 def _version(
-    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and leave.")
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the versions of tpulm and of what it stands on."),
 ) -> None:
     if version:
-        from importlib.metadata import version as installed
+        import platform
+        from importlib.metadata import PackageNotFoundError, metadata
 
-        print(installed("tpulm"))
+        print(f"tpulm {metadata('tpulm')['Version']}\npython {platform.python_version()}")
+        for name in _STANDS_ON:
+            with contextlib.suppress(PackageNotFoundError):
+                print(f"{name} {metadata(name)['Version']}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())

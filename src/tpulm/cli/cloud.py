@@ -90,6 +90,7 @@ def emulator(
             names = ", ".join(f"gs://{name}" for name in server.bucket_names()) or "none yet; --bucket NAME creates one"
             say(f"Cloud Storage and Cloud TPU, emulated at {server.url}")
             say(f"project: {project}; buckets: {names}; objects are {where}")
+            say(f"its state, in a browser: {server.url}/_control/page")
             if as_json:
                 print_json(
                     {"url": server.url, "project": project, "buckets": server.bucket_names(), "environment": server.environment}

@@ -161,9 +161,9 @@ class _Rehearsal:
 
 def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]]:
     """Per attempt that trained: seconds from READY to the first step, and what was compiled in them."""
-    from tpulm.train.metrics import read_starts
+    from tpulm.train.metrics import read_attempts
 
-    starts, found = read_starts(workdir), list[dict[str, float]]()
+    starts, found = [one.start for one in read_attempts(workdir) if one.start], list[dict[str, float]]()
     for attempt in job.attempts:
         ready_at = attempt.ready_at or attempt.intended_at
         start = next((start for start in starts if ready_at <= start["time"] <= attempt.ended_at), None)

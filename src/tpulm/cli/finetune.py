@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tpulm.cli.options import AsJson
+from tpulm.cli.options import AsJson, Track, tracked
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.cli.use import load
 from tpulm.errors import ConfigError, suggest
@@ -89,6 +89,7 @@ def finetune(
     max_length: Annotated[int | None, _training("Tokens of a text, 128 by default; longer ones are cut, and counted.")] = None,
     seed: Annotated[int | None, _training("0 by default.")] = None,
     seeds: Annotated[int | None, _training("Train so many times, and give mean and deviation.")] = None,
+    track: Track = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as --set patience=5 (docs/fine-tuning)."),
@@ -123,7 +124,8 @@ def finetune(
     }
     if regression and task is not None:
         raise ConfigError(f"--regression is short for --task regression, and --task is {task}; give one of them")
-    config = load_finetune([*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)])
+    settings = [*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
+    config = load_finetune([*settings, *tracked(track)])
     from tpulm.finetuning import finetune as run
     from tpulm.labelled import Columns
 

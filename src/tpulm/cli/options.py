@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import PurePath
@@ -59,6 +60,14 @@ AllowCpu = Annotated[
     bool,
     typer.Option("--allow-cpu", help="Go on with what JAX finds where a TPU (or GPU) is asked for, or is here, and not found."),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Send what is logged to trackio, wandb or mlflow, too. Repeatable; keys come from the environment.",
+        rich_help_panel="Trackers",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
 
 
@@ -81,17 +90,27 @@ class Commands(typer.Typer):
 
 
 def load_run(
-    reference: str, overrides: list[str] | None, init: PurePath | None = None, *, allow_cpu: bool = False
+    reference: str,
+    overrides: list[str] | None,
+    init: PurePath | None = None,
+    *,
+    allow_cpu: bool = False,
+    track: list[str] | None = None,
 ) -> RunConfig:
     """The run's settings; `init` is a model to go on from."""
     from tpulm.config import load
 
-    settings = [*(overrides or []), *(["hardware.platform=any"] if allow_cpu else [])]
+    settings = [*(overrides or []), *(["hardware.platform=any"] if allow_cpu else []), *tracked(track)]
     if init is None:
         return load(reference, settings)
     from tpulm.convert.continuing import starting_point
 
     return load(reference, settings, start=starting_point(init))
+
+
+def tracked(names: list[str] | None) -> list[str]:
+    """The setting that `--track` stands for."""
+    return [f"track.to={json.dumps(names)}"] if names else []
 
 
 def vocabulary_of(config: RunConfig) -> dict[str, Any]:

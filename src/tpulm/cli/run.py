@@ -19,6 +19,7 @@ from tpulm.cli.options import (
     NumHosts,
     Overrides,
     RunFile,
+    Track,
     WorkDir,
     Workfolder,
     load_run,
@@ -48,6 +49,7 @@ def run(
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
     allow_cpu: AllowCpu = False,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Text to model: tokenizer, dataset, pretraining, evaluation, export. Continues whatever is unfinished in W.
@@ -56,7 +58,7 @@ def run(
 
     Several hosts (a TPU slice with more than one VM) run the same command, and share the work and W.
     """
-    config = load_run(reference, overrides, init, allow_cpu=allow_cpu)
+    config = load_run(reference, overrides, init, allow_cpu=allow_cpu, track=track)
     from tpulm import pipeline
     from tpulm.runtime import hosts
 
@@ -178,10 +180,11 @@ def train(
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
     allow_cpu: AllowCpu = False,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Pretrain on the dataset that is already in W ('tpulm dataset prepare'), from the newest checkpoint if there is one."""
-    config = load_run(reference, overrides, init, allow_cpu=allow_cpu)
+    config = load_run(reference, overrides, init, allow_cpu=allow_cpu, track=track)
     from tpulm import pipeline, workfolder
     from tpulm.runtime import hosts
 

@@ -16,6 +16,7 @@ from tpulm.config.schema import (
     PositiveFloat,
     Seed,
     Settings,
+    TrackConfig,
     TrainConfig,
 )
 from tpulm.errors import ConfigError
@@ -58,6 +59,7 @@ class FinetuneConfig(Settings):
     log_every_steps: Positive = 50
     checkpoint: CheckpointConfig = CheckpointConfig()
     hardware: HardwareConfig = HardwareConfig()
+    track: TrackConfig = TrackConfig()
 
     @model_validator(mode="after")
     def _metric_fits(self) -> Self:

@@ -98,7 +98,9 @@ _FREE = (
     "name",
     "description",
     "language",
+    "recipe",
     "hardware",
+    "track",
     "tokenizer.allow_unknown",
     "train.checkpoint",
     "train.log_every_steps",
@@ -151,6 +153,12 @@ def changes(before: Any, now: Any, name: str = "") -> list[Change]:
     return [Change(name, before, now)]
 
 
+def flattened(config: BaseModel) -> dict[str, Any]:
+    """Every setting that has a value, by dotted name, but the paths of texts."""
+    found = changes({}, config.model_dump(mode="json"))
+    return {change.name: change.now for change in found if change.now is not None and change.name != "corpus.sources"}
+
+
 def listed(lines: Sequence[object]) -> str:
     """The lines of a message about changes, indented; of many the first."""
     more = [f"and {len(lines) - _MOST_LISTED} more"] if len(lines) > _MOST_LISTED else []
@@ -195,6 +203,8 @@ def _values(reference: str, seen: tuple[str, ...]) -> _Values:
     values = _parse(text, reference, folder)
     base = values.pop("extends", None)
     stated: dict[str, Any] = {} if is_recipe else copy.deepcopy(values)
+    if is_recipe:
+        values["recipe"] = reference
     if base is None:
         return _Values(values, stated)
     if not isinstance(base, str) or "\0" in base:

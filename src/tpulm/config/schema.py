@@ -489,6 +489,13 @@ class HardwareConfig(Settings):
     flash_attention: bool = True  # attention of rows of 512 and more by our own kernel, on TPUs from v4 on
 
 
+class TrackConfig(Settings):
+    """Where else what a run logs is sent. Keys come from the environment (WANDB_API_KEY, MLFLOW_TRACKING_URI, …)."""
+
+    to: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()  # W/tensorboard is written anyway
+    project: Annotated[str, Field(min_length=1)] = "tpulm"  # in the tracker: its project or experiment
+
+
 class PhaseConfig(Settings):
     """A stretch of the steps, and what differs in it; weights and the optimizer's state go on, each has rows of its own."""
 
@@ -507,12 +514,14 @@ class RunConfig(Settings):
     name: str = "run"
     description: str = ""
     language: str | None = None  # a BCP 47 tag for the model card, such as "ko"
+    recipe: str | None = None  # that the settings began with, by its name; it changes nothing, a report compares with it
     corpus: CorpusConfig = CorpusConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     hardware: HardwareConfig = HardwareConfig()
+    track: TrackConfig = TrackConfig()
     phases: tuple[PhaseConfig, ...] = ()  # none: one, of all steps; short rows first and long ones last cost least
 
     @model_validator(mode="after")

@@ -102,12 +102,12 @@ def _grid(x: Axis, y: Axis) -> list[str]:
     for value in y.ticks:
         height = _n(y.place(value))
         parts.append(f'<line x1="{LEFT}" y1="{height}" x2="{WIDTH - RIGHT}" y2="{height}" stroke="{GRID}"/>')
-        parts.append(_text(_short(value), LEFT - 10, y.place(value) + 4, anchor="end"))
+        parts.append(_text(short(value), LEFT - 10, y.place(value) + 4, anchor="end"))
     base = HEIGHT - BOTTOM
     for value in x.ticks:
         place = _n(x.place(value))
         parts.append(f'<line x1="{place}" y1="{base}" x2="{place}" y2="{base + 5}" stroke="{SOFT}"/>')
-        parts.append(_text(_short(value), x.place(value), base + 20, anchor="middle"))
+        parts.append(_text(short(value), x.place(value), base + 20, anchor="middle"))
     parts.append(f'<path d="M{LEFT} {TOP}V{base}H{WIDTH - RIGHT}" fill="none" stroke="{SOFT}"/>')
     return parts
 
@@ -137,7 +137,7 @@ def _text(text: str, x: float, y: float, *, anchor: str) -> str:
     return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}" fill="{SOFT}">{escape(text)}</text>'
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """1200000 -> "1.2M", 2500 -> "2,500", 0.30000000000000004 -> "0.3"."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"

@@ -227,10 +227,10 @@ def render(facts: CardFacts) -> str:
         origin=_origin(facts),
         usage=words.usage.format(name=quote(facts.name), text=quote(text)),
         examples=_examples(facts.examples),
-        data=[*_corpus_rows(facts.corpus), *_import_rows(facts.imported), *_dataset_rows(facts.dataset, facts)],
+        data=data_rows(facts),
         training=_training_rows(facts),
         losses=_losses(facts),
-        scores=_score_rows(facts),
+        scores=score_rows(facts),
         unknown=(facts.dataset and facts.dataset.unknown_fraction) or 0.0,
         unknown_warning=UNKNOWN_WARNING,
     )
@@ -300,6 +300,11 @@ def _examples(examples: Sequence[Example]) -> _Table | None:
 def _row(name: str, value: Any, written: Callable[[Any], str] = "{:,}".format) -> list[Row]:
     """No row for what is not known."""
     return [] if value is None else [(name, written(value))]
+
+
+def data_rows(facts: CardFacts) -> list[Row]:
+    """Counts of what was read and what was trained on."""
+    return [*_corpus_rows(facts.corpus), *_import_rows(facts.imported), *_dataset_rows(facts.dataset, facts)]
 
 
 def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
@@ -415,7 +420,8 @@ def _value_at(points: Sequence[Point], step: int) -> str:
     return next((f"{point.value:.3f}" for point in points if point.step == step), "")
 
 
-def _score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
+def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
+    """(score, value, meaning), of held-out text."""
     scores = facts.scores
     if scores is None:
         return []

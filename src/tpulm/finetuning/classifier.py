@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train import loop
 from tpulm.train.loop import History, Selection, Step, steps_of
 from tpulm.train.throughput import Meter
+from tpulm.train.trackers import Tracking
 from tpulm.train.tuning import Labelled, Tuning
 
 _FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, "special_tokens_map.json"}  # of a saved classifier
@@ -118,8 +119,10 @@ class Classifier:
         identity: dict[str, Any] | None = None,
         progress: Progress = SILENT,
         title: str = "Fine-tuning",
+        evaluated: Callable[[], None] = lambda: None,
+        tracking: Tracking | None = None,
     ) -> Classifier:
-        """`fit` of what `encode` gave."""
+        """`fit` of what `encode` gave; `evaluated` is called after each epoch."""
         seed = self.config.seed if seed is None else seed
         outputs = self._of()
 
@@ -139,6 +142,8 @@ class Classifier:
             progress=progress,
             title=title,
             selection=selection,
+            evaluated=evaluated,
+            tracking=tracking,
         )
         best, ended_early = selection.best(result.history), result.steps < tuning.settings.steps
         self.fitted = Fitted(result.history, best, ended_early, result.rate.per_second or None)

@@ -3,6 +3,7 @@
 DIR/                      the model of the best seed, as transformers loads it
 DIR/finetune.json         the summary
 DIR/mistakes.jsonl        what the best seed's model gets wrong on dev, the most confident first
+DIR/report/index.html     a page of all this
 DIR/finetuning/           inputs.json; seed-N/ with result, metrics and, until it is done, checkpoints; best/ the model so far
 """
 
@@ -20,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tpulm import storage
-from tpulm.config import FinetuneConfig, changes, finetune_settings, listed
+from tpulm.config import FinetuneConfig, changes, finetune_settings, flattened, listed
 from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
@@ -30,15 +31,17 @@ from tpulm.labelled import Columns, Examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
 from tpulm.progress import SILENT, Progress
+from tpulm.report import Reporter
 from tpulm.runtime import interrupt
 from tpulm.runtime.failures import record_failure
 from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.program import keep_compiled
+from tpulm.train.trackers import Tracking, check_trackers
 from tpulm.train.tuning import Labelled
 
 SUMMARY, MISTAKES, WORK, INPUTS = "finetune.json", "mistakes.jsonl", "finetuning", "inputs.json"
 # How the work is carried out, not what it is: these may differ between attempts.
-_OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds"}
+_OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
 _UNTRAINED = "nothing was trained yet"
 
 
@@ -96,12 +99,14 @@ class _Finetuning:
         self._output = storage.as_path(output)
         self._work = self._output / WORK
         self._check_output()
+        check_trackers(config.track)
         storage.check_writable(self._output)
         keep_between_steps()
         keep_compiled()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
         self._config = self._classifier.config
         self._task = find_task(self._config)
+        self._report = Reporter(self._output, progress)
 
     def run(self) -> FinetuneSummary:
         with self._held():
@@ -135,6 +140,7 @@ class _Finetuning:
             )
             if not complete:
                 self._publish(summary)
+                self._report(last=True)
             return summary
 
     # -- reading --------------------------------------------------------------------------------------------------------
@@ -186,6 +192,8 @@ class _Finetuning:
             identity={"seed": seed, "inputs": inputs},
             progress=self._progress,
             title=f"Fine-tuning{number}",
+            evaluated=self._report,
+            tracking=Tracking(config.track, f"{self._output.name}-seed-{seed}", flattened(config), self._progress),
         )
         fitted = self._classifier.fitted
         assert fitted is not None

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpulm import corpus, dataset, storage, tokenization
-from tpulm.config import Phase, RunConfig, SourceConfig, phase_at, phases_of
+from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
 from tpulm.errors import ConfigError, DataError
 from tpulm.pipeline.preparation import Prepared, prepare, prepared
 from tpulm.pipeline.programs import Programs
@@ -22,6 +22,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts, Membership
 from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
+from tpulm.train.trackers import check_trackers
 from tpulm.workfolder import begin, is_imported, open_run, read_result, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
@@ -83,6 +84,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
     programs, states = Programs(workdir, progress), dict[str, str]()
     if read_result(workdir, "train") is None:  # better now than after hours of preparing
         _check_platform(config)
+        check_trackers(config.track)
 
     def ended(stage: str, was_done: bool) -> None:
         states[stage] = "skipped" if was_done else "done"
@@ -97,6 +99,8 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
     trained, states["train"], model = stages.train()
     scores, states["evaluate"], model = stages.evaluate(model)
     exported, states["export"] = stages.export(model)
+    if set(states.values()) != {"skipped"}:
+        stages.report(last=True)
     text = data.datasets[-1].train
     return Summary(
         name=config.name,
@@ -261,6 +265,7 @@ class Stages:
         if (done := read_result(self.workdir, "train")) is not None:
             return Trained(done, "skipped", None)
         _check_platform(self.config)
+        check_trackers(self.config.track)
         step, resumed_at, result = newest_step(self.workdir) or 0, None, None
         while result is None or step < self.config.train.steps:
             result = self._train(phase_at(self.phases, step))
@@ -284,6 +289,7 @@ class Stages:
         """One phase to its end, or back to where the newest good checkpoint lies, if that is before the phase."""
         from tpulm.train import loop
         from tpulm.train.throughput import Meter, peak_flops
+        from tpulm.train.trackers import Tracking
 
         config, of_several = phase.config, len(self.phases) > 1
         text_fraction, program = self._dataset(phase).train.text_fraction, self._begun(phase)
@@ -305,7 +311,20 @@ class Stages:
             title=f"Training, phase {phase.number} of {len(self.phases)}" if of_several else "Training",
             hosts=self.hosts,
             advice=self._advice(phase),
+            evaluated=self.report,
+            tracking=Tracking(self.config.track, self.config.name, flattened(self.config), self.progress),
         )
+
+    def report(self, *, last: bool = False) -> None:
+        """W/report/index.html, by the first host."""
+        if self.hosts.is_first:
+            self._reporter(last=last)
+
+    @cached_property
+    def _reporter(self) -> Callable[..., None]:
+        from tpulm.report import Reporter
+
+        return Reporter(self.workdir, self.progress)
 
     def _advice(self, phase: Phase) -> str:
         """What to change, should the run be at its unigrams."""
@@ -382,7 +401,7 @@ class Stages:
         done, named = read_result(self.workdir, "export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
         if done == {"step": newest_step(self.workdir), **named} and storage.exists(folder):
             return Exported(folder, "skipped")
-        from tpulm.pipeline.facts import gather
+        from tpulm.report.facts import gather
 
         watchdog.report("export")
         step, params = model or self.newest_model()
@@ -390,6 +409,8 @@ class Stages:
         self.hosts.barrier("export begun")
         if self.hosts.is_first:
             self.progress.start("Exporting")
+            if not self.hosts.are_several:  # what one host computes alone would wait for the others
+                self._save_result("samples", self._samples(step, params))
             self.save(folder, params, card=gather(self.config, self.workdir, step=step, tokenizer=self.data.tokenizer))
         self._save_result("export", {"step": step, **named})
         self.hosts.barrier("export")
@@ -422,6 +443,13 @@ class Stages:
             pad_token_id=tokenizer.special.pad,
             card=card,
         )
+
+    def _samples(self, step: int, params: Any) -> dict[str, Any]:
+        from tpulm.pipeline.samples import samples
+
+        tokenizer = self.data.tokenizer
+        holdout = self.workdir / phase_at(self.phases, step).folder / "dataset" / "holdout"
+        return samples(params, self.config.model, tokenizer, holdout, step=step)
 
     def which(self, step: int) -> str:
         """The checkpoint of this step, in words."""

@@ -103,6 +103,7 @@ def page(comparison: Comparison) -> str:
         tables=tables(comparison, most_scripts=_MOST_SCRIPTS_OF_PAGE),
         most_scripts=_MOST_SCRIPTS_OF_PAGE,
         length_curves={label: [(1, 0.0), *_thinned(one.length_curve), (longest, 1.0)] for label, one in measured.items()},
+        length_marks=[(length, f"{length:,}") for length in next(iter(measured.values())).lengths.share_over],
         lengths_axis=pages.log_axis(longest),
         shares_axis=pages.SHARES,
     )

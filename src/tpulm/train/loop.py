@@ -7,9 +7,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tpulm.accelerators import processor
 from tpulm.config import TrainConfig
 from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.progress import Progress
@@ -29,6 +32,7 @@ from tpulm.train.metrics import MetricsLog, NoMetrics
 from tpulm.train.program import Compiled, compiling
 from tpulm.train.step import TrainState
 from tpulm.train.throughput import Meter, Rate
+from tpulm.train.trackers import Tracking
 
 _MAX_SKIPS = 20
 _LONG_ENOUGH = 100  # steps of a run whose first tenth tells something
@@ -107,6 +111,8 @@ def train(
     hosts: Hosts = ALONE,
     advice: str = "",
     selection: Selection | None = None,
+    evaluated: Callable[[], None] = lambda: None,
+    tracking: Tracking | None = None,
 ) -> TrainResult:
     """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`. Without `workdir` nothing is kept.
 
@@ -117,7 +123,8 @@ def train(
     that is logged, by the first one's clock.
 
     Where the model is still at its unigrams after a tenth of the steps, that is noted with `advice`. With a `selection` every
-    evaluation (`config.evaluate_every_steps`) is followed by a checkpoint.
+    evaluation (`config.evaluate_every_steps`) is followed by a checkpoint. After each, when its scores are in the metrics,
+    `evaluated` is called on the first host, which also sends what is logged to where `tracking` says.
 
     Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
     CheckpointError and StorageError. `identity` goes into each checkpoint and must match on restore.
@@ -141,7 +148,7 @@ def train(
             return _as_restored(start)
         log = NoMetrics()
         if workdir is not None and hosts.is_first:
-            log = closing.enter_context(MetricsLog(workdir, first_step=step))
+            log = closing.enter_context(MetricsLog(workdir, first_step=step, tracking=tracking))
         in_flight: collections.deque[jax.Array] = collections.deque()
         values, rate = {"loss": start.train_loss}, Rate(0.0, None)
         batches = stream.iterate(cursor, skipped=skipped)
@@ -165,7 +172,7 @@ def train(
             in_flight.append(loss)
             if len(in_flight) > _IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
-                log.started(_start_values())
+                log.started({**_start_values(), "per_step": meter.per_step(config.batch_size)})
             meter.count(int(batch["weights"].sum()) if "weights" in batch else config.batch_size)
             progress.advance(1)
 
@@ -213,6 +220,9 @@ def train(
                     best = _copied(state.params) if selection.best(history) == len(history) else best
                     progress.status(_status(values["loss"], rate, selection, history))
                     last, save_due = last or selection.is_over(history), True
+                if hosts.is_first:
+                    log.sync()
+                    evaluated()
                 meter.resume()
             if save_due:
                 meter.pause()
@@ -301,9 +311,16 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _start_values() -> dict[str, float]:
-    compiled = compiling()
-    return {"compile_seconds": round(compiled.seconds, 2), "compiled": compiled.programs, "found": compiled.found}
+def _start_values() -> dict[str, Any]:
+    compiled, device = compiling(), jax.devices()[0]
+    kind = processor() if device.platform == "cpu" else device.device_kind
+    return {
+        "compile_seconds": round(compiled.seconds, 2),
+        "compiled": compiled.programs,
+        "found": compiled.found,
+        "device": f"{jax.device_count()} x {kind}",
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("tpulm", "jax", "jaxlib")}},
+    }
 
 
 class _Bad(NamedTuple):

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboardX.summary import scalar
+from tensorboardX.summary import hparams, scalar
 
 from tpulm import storage
 from tpulm.errors import StorageError
+from tpulm.train.trackers import Trackers, Tracking
 
 
 class Board:
@@ -38,6 +39,12 @@ class Board:
     def add(self, name: str, value: float, step: int) -> None:
         self._write(Event(step=step, summary=scalar(name, value)))
 
+    def add_settings(self, settings: Mapping[str, Any]) -> None:
+        """For TensorBoard's table of hyper-parameters."""
+        shown = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in settings.items()}
+        for part in hparams(shown, {"evaluation/loss": 0.0}):
+            self._write(Event(step=0, summary=part))
+
     def flush(self) -> None:
         self._file.flush()
 
@@ -53,7 +60,7 @@ class Board:
 VOLATILE = ("time", "tokens_per_second", "texts_per_second", "mfu", "seconds")
 
 
-START = ".start.json"  # beside an attempt's log: {"time", "compile_seconds", "compiled", "found"} of its first step
+START = ".start.json"  # beside an attempt's log, written at its first step: when that was, what it took, and on what machine
 
 
 class Record(NamedTuple):
@@ -61,7 +68,7 @@ class Record(NamedTuple):
 
     kind: str
     step: int
-    values: dict[str, float]
+    values: dict[str, Any]  # scalars, and of results texts
 
 
 class MetricsLog:
@@ -70,9 +77,13 @@ class MetricsLog:
     In Cloud Storage, where nothing can be appended to, both files are sent anew every half a minute and by `sync`.
     """
 
-    def __init__(self, workdir: PurePath, *, first_step: int):
+    def __init__(self, workdir: PurePath, *, first_step: int, tracking: Tracking | None = None):
         storage.make_folder(workdir / "metrics")
-        self.attempt = _claim_attempt(workdir / "metrics")
+        self._trackers = None
+        if tracking is not None and tracking.config.to:
+            before = sorted((one for one in read_metrics(workdir) if one.step <= first_step), key=lambda one: one.step)
+            self._trackers = Trackers(tracking, workdir, ((one.step, _sent(one.kind, one.values)) for one in before))
+        self.attempt, self._first_step = _claim_attempt(workdir / "metrics"), first_step
         self._started = False
         self._mirror = storage.Mirror(workdir)
         self._path = self._mirror.folder / "metrics" / f"{self.attempt:04d}.jsonl"
@@ -83,6 +94,8 @@ class MetricsLog:
             self._stream = self._path.open("ab")
             # TensorBoard drops the purged step itself, too, which the attempt before has drawn for good.
             self._board = Board(board, purge_step=first_step + 1, suffix=f".attempt-{self.attempt}")
+            if tracking is not None and first_step == 0:
+                self._board.add_settings(tracking.settings)
 
     def __enter__(self) -> MetricsLog:
         return self
@@ -91,6 +104,8 @@ class MetricsLog:
         with storage.explain("write", self._path):
             self._stream.close()
             self._board.close()
+        if self._trackers is not None:
+            self._trackers.close()
         self._mirror.__exit__(*error)
 
     def close(self) -> None:
@@ -101,17 +116,19 @@ class MetricsLog:
         with storage.explain("write", self._path):
             self._stream.write(json.dumps(record).encode() + b"\n")
             self._stream.flush()
-            for name, value in values.items():
-                self._board.add(f"{kind}/{name}", value, step)
+            for name, value in _sent(kind, values).items():
+                self._board.add(name, value, step)
+        if self._trackers is not None:
+            self._trackers.log(step, _sent(kind, values))
 
-    def started(self, values: Mapping[str, float]) -> None:
-        """After the first step: when it was, and what it took until then. In a file of its own; later calls do nothing."""
+    def started(self, values: Mapping[str, Any]) -> None:
+        """After the first step: when it was, and what `values` say. In a file of its own; later calls do nothing."""
         if self._started:
             return
         self._started = True
         path = self._path.with_suffix(START)
         with storage.explain("write", path):
-            path.write_text(json.dumps({"time": round(time.time(), 3), **values}))
+            path.write_text(json.dumps({"time": round(time.time(), 3), "first_step": self._first_step, **values}))
 
     def sync(self) -> None:
         """Make all that was written durable: called before a checkpoint, so that no step is ever past its metrics."""
@@ -122,6 +139,11 @@ class MetricsLog:
         self._mirror.sync()
 
 
+def _sent(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """As trackers have it: "train/loss", and so on."""
+    return {f"{kind}/{name}": value for name, value in values.items() if name != "time"}
+
+
 class NoMetrics:
     """What hosts other than the first have in its place."""
 
@@ -130,7 +152,7 @@ class NoMetrics:
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         pass
 
-    def started(self, values: Mapping[str, float]) -> None:
+    def started(self, values: Mapping[str, Any]) -> None:
         pass
 
     def sync(self) -> None:
@@ -146,31 +168,41 @@ def _claim_attempt(folder: PurePath) -> int:
             return number
 
 
-def read_starts(workdir: str | PurePath) -> list[dict[str, float]]:
-    """What was noted at the first step of each attempt that came so far, in order of time."""
-    paths = [path for path in storage.list_folder(storage.as_path(workdir) / "metrics") if path.name.endswith(START)]
-    return sorted((storage.read_json(path) for path in paths), key=lambda start: start["time"])
+class Attempt(NamedTuple):
+    """What one process has written, of one phase where a run has several."""
+
+    number: int
+    start: dict[str, Any]  # what was noted at the first step; empty: there was none
+    records: tuple[Record, ...]
+
+
+def read_attempts(workdir: str | PurePath) -> list[Attempt]:
+    """In the order they began. The last line of a killed attempt may be torn and is left out; a torn line elsewhere raises
+    StorageError."""
+    files = {path.name: path for path in storage.list_folder(storage.as_path(workdir) / "metrics")}
+    found: list[Attempt] = []
+    for name in sorted(name for name in files if name.endswith(".jsonl")):
+        start = files.get(name.removesuffix(".jsonl") + START)
+        records = tuple(_records(files[name]))
+        found.append(Attempt(int(name.removesuffix(".jsonl")), {} if start is None else storage.read_json(start), records))
+    return found
 
 
 def read_metrics(workdir: str | PurePath) -> list[Record]:
-    """All records of all attempts, each (kind, step) once, the latest attempt's, by kind and step.
-
-    The last line of a killed attempt may be torn and is left out; a torn line elsewhere raises StorageError.
-    """
-    found: dict[tuple[str, int], Record] = {}
-    for path in storage.list_folder(storage.as_path(workdir) / "metrics"):
-        if path.suffix != ".jsonl":
-            continue
-        lines = storage.read_bytes(path).split(b"\n")
-        for number, line in enumerate(lines, start=1):
-            if not line:
-                continue
-            try:
-                values: dict[str, Any] = storage.parse_json(line, strict=False)
-            except ValueError as error:
-                if number == len(lines):
-                    continue
-                raise StorageError(f"{path}, line {number}: not valid JSON ({error})") from error
-            kind, step = values.pop("kind"), values.pop("step")
-            found[kind, step] = Record(kind, step, values)
+    """All records of all attempts, each (kind, step) once, the latest attempt's, by kind and step."""
+    found = {(record.kind, record.step): record for attempt in read_attempts(workdir) for record in attempt.records}
     return [found[key] for key in sorted(found)]
+
+
+def _records(path: PurePath) -> Iterator[Record]:
+    lines = storage.read_bytes(path).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            values: dict[str, Any] = storage.parse_json(line, strict=False)
+        except ValueError as error:
+            if number == len(lines):
+                continue
+            raise StorageError(f"{path}, line {number}: not valid JSON ({error})") from error
+        yield Record(values.pop("kind"), values.pop("step"), values)

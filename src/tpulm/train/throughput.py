@@ -73,6 +73,11 @@ class Meter:
         self._window_seconds = self._all_seconds = 0.0
         self._since = time.perf_counter()
 
+    def per_step(self, rows: int) -> dict[str, float]:
+        """What a step of so many rows is in units of text and in FLOPs, padding left out."""
+        share = self._text_fraction * rows
+        return {self._unit: share * self._per_row, "flops": share * self._flops_per_row}
+
     def count(self, rows: int) -> None:
         self._window_rows += rows
 

@@ -1,4 +1,4 @@
-"""What a work folder knows of the model it made, gathered for the model card."""
+"""What a work folder knows of the model it made, gathered for the model card and the report."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ from typing import Any
 from tpulm import dataset
 from tpulm.config import RunConfig
 from tpulm.convert.curve import Point
-from tpulm.convert.model_card import CardFacts, CorpusFacts, DatasetFacts, ImportFacts, Scores
+from tpulm.convert.model_card import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts, Scores
 from tpulm.tokenization import Tokenization
 from tpulm.train.metrics import read_metrics
 from tpulm.workfolder import is_imported, read_result
 
+_ON_THE_CARD = 3  # samples
+
 
 def gather(config: RunConfig, workdir: PurePath, *, step: int, tokenizer: Tokenization) -> CardFacts:
-    """From the manifests, the metrics and the results in `workdir`; what is not there stays unknown."""
-    trained, scores = (read_result(workdir, name) for name in ("train", "evaluation"))
+    """From the manifests, the metrics and the results in `workdir`; what is not there stays unknown.
+
+    Scores are those of the evaluation after `step` steps, else the newest of the training.
+    """
+    trained, scores, samples = (read_result(workdir, name) for name in ("train", "evaluation", "samples"))
     curves: dict[str, list[Point]] = {"train": [], "evaluation": []}
+    newest: dict[str, Any] | None = None
     for record in read_metrics(workdir):
         curves[record.kind].append(Point(record.step, record.values["loss"]))
-    if scores and scores["step"] == step:
+        newest = {"step": record.step, **record.values} if record.kind == "evaluation" else newest
+    if scores is None or scores["step"] != step:
+        scores = newest
+    else:
         curves["evaluation"] = [point for point in curves["evaluation"] if point.step != step]
         curves["evaluation"].append(Point(step, scores["loss"]))
     return CardFacts(
@@ -38,7 +47,8 @@ def gather(config: RunConfig, workdir: PurePath, *, step: int, tokenizer: Tokeni
         dataset=_dataset(workdir),
         training_curve=tuple(curves["train"]),
         holdout_curve=tuple(curves["evaluation"]),
-        scores=_scores(scores, step),
+        scores=_scores(scores),
+        examples=_examples(samples, step),
         hardware=None if trained is None else f"{trained['devices']} x {trained['device_kind']}",
         tokens_per_second=None if trained is None else trained["tokens_per_second"],
         version=version("tpulm"),
@@ -81,7 +91,13 @@ def _dataset(workdir: PurePath) -> DatasetFacts | None:
     )
 
 
-def _scores(found: dict[str, Any] | None, step: int) -> Scores | None:
-    if found is None or found["step"] != step:
+def _scores(found: dict[str, Any] | None) -> Scores | None:
+    if found is None or "baseline_accuracy" not in found:
         return None
     return Scores(**{field.name: found[field.name] for field in fields(Scores) if field.name in found})
+
+
+def _examples(found: dict[str, Any] | None, step: int) -> tuple[Example, ...]:
+    """Of filled masks, for the card."""
+    masked = found["masked"][:_ON_THE_CARD] if found is not None and found["step"] == step and "masked" in found else ()
+    return tuple(Example(one["text"], tuple((token, score) for token, score in one["answers"])) for one in masked)

@@ -1,0 +1,79 @@
+"""What a model makes of a few held-out texts: words filled in, or texts continued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from tpulm import dataset
+from tpulm.config import ModelConfig
+from tpulm.convert.heads import head_of
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.models.decoder import Decoder
+from tpulm.models.electra import Electra, generator_config, halves
+from tpulm.predict.fill_mask import fill_mask, readable
+from tpulm.predict.generate import generate
+from tpulm.tokenization import Tokenization
+
+_TEXTS, _BEST = 8, 3
+_SHORTEST, _LONGEST = 6, 40  # tokens of a text
+_PROMPT, _WRITTEN = 8, 40  # tokens given, and written
+
+
+def samples(params: Any, config: ModelConfig, tokenization: Tokenization, holdout: PurePath, *, step: int) -> dict[str, Any]:
+    """JSON: "masked", a list of {"text", "truth", "answers": [[token, probability], …]}, or "written", of {"prompt", "text"}.
+
+    The texts are the first of `holdout`, a folder of rows; the masked token is one that begins a word, drawn by a fixed seed.
+    ELECTRA's are its generator's.
+    """
+    if isinstance(params, Electra):
+        params, config = halves(params).generator, generator_config(config)
+    if isinstance(params, Decoder):
+        tokenization = tokenization.causal()
+    model = LoadedModel(params, config, tokenization.vocab_size, tokenization, head_of(params))
+    length = min(_LONGEST, config.max_positions // 2)
+    texts = [ids[:length] for _, ids in zip(range(_TEXTS), _texts(holdout, tokenization), strict=False)]
+    if isinstance(params, Decoder):
+        prompts = [tokenization.decode(ids[:_PROMPT]) for ids in texts]
+        written = generate(model, prompts, max_tokens=_WRITTEN) if prompts else []
+        return {"step": step, "written": [{"prompt": one.prompt, "text": one.text} for one in written]}
+    return {"step": step, "masked": _filled(model, texts)}
+
+
+def _filled(model: LoadedModel, texts: list[list[int]]) -> list[dict[str, Any]]:
+    tokenization, draw = model.tokenization, np.random.default_rng(0)
+    starts, mask = tokenization.word_starts(), tokenization.special.mask
+    masked, truths = list[str](), list[int]()
+    for ids in texts:
+        places = [
+            place for place in range(1, len(ids)) if starts[ids[place]] and tokenization.decode([ids[place]]).strip().isalnum()
+        ]
+        if not places:
+            continue
+        place = int(draw.choice(places))
+        text = tokenization.decode([*ids[:place], mask, *ids[place + 1 :]], special_tokens=True)
+        if text.count(tokenization.token(mask)) == 1:
+            masked.append(text)
+            truths.append(ids[place])
+    answers = fill_mask(model, masked, top=_BEST) if masked else []
+    return [
+        {"text": text, "truth": readable(tokenization, truth), "answers": [[one.token, round(one.score, 4)] for one in best]}
+        for text, truth, best in zip(masked, truths, answers, strict=True)
+    ]
+
+
+def _texts(holdout: PurePath, tokenization: Tokenization) -> Iterator[list[int]]:
+    """The beginnings of held-out texts, without special tokens."""
+    special = np.array(list(tokenization.special))
+    for batch in dataset.evaluation_batches(holdout, batch_size=_TEXTS, max_rows=4 * _TEXTS):
+        for row in batch["tokens"]:
+            ends = np.flatnonzero(np.isin(row, special))
+            pieces = np.split(row, ends) if len(ends) else [row]
+            first = next(
+                (piece for piece in (piece[~np.isin(piece, special)] for piece in pieces) if len(piece) >= _SHORTEST), None
+            )
+            if first is not None:
+                yield first.tolist()

@@ -1,0 +1,118 @@
+"""Several runs on one page: their losses by steps, hours, tokens, FLOPs and dollars, and the settings that differ."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from tpulm import pages, storage
+from tpulm.cloud.control import Control
+from tpulm.cloud.job import Job
+from tpulm.config import RunConfig, changes
+from tpulm.readable import duration
+from tpulm.report.history import Chart, History, Scale, chart
+from tpulm.workfolder import open_run
+
+_SCORES = {"loss": "{:.4f}", "accuracy": "{:.2%}", "bits_per_character": "{:.4f}", "detection_auc": "{:.4f}"}
+
+
+class _Run(NamedTuple):
+    label: str
+    config: RunConfig
+    history: History
+    job: Job | None
+    scores: Mapping[str, Any]  # the newest of held-out text
+
+
+def write_comparison(workdirs: Sequence[PurePath], page: PurePath) -> PurePath:
+    """HTML about these runs; returns where it is. Raises ConfigError where one of them is no work folder."""
+    storage.write_atomic(page, render(workdirs))
+    return page
+
+
+def render(workdirs: Sequence[PurePath]) -> str:
+    runs = [_read(workdir, label) for workdir, label in zip(workdirs, _labels(workdirs), strict=True)]
+    scores = [name for name in _SCORES if any(name in run.scores for run in runs)]
+    return pages.render(
+        "report_comparison.html",
+        labels=[run.label for run in runs],
+        written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        header=("run", "steps", "time", "tokens", *(f"held-out {name.replace('_', ' ')}" for name in scores)),
+        rows=[_row(run, scores) for run in runs],
+        charts=_charts(runs),
+        settings=_settings(runs),
+    )
+
+
+def _labels(workdirs: Sequence[PurePath]) -> list[str]:
+    """The last names of the folders, or as much of their paths as tells them apart."""
+    for length in range(1, max(len(path.parts) for path in workdirs) + 1):
+        labels = ["/".join(path.parts[-length:]) for path in workdirs]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [f"{number}: {path.name}" for number, path in enumerate(workdirs, start=1)]
+
+
+def _read(workdir: PurePath, label: str) -> _Run:
+    config, history, found = open_run(workdir), History.read(workdir), Control(workdir).read()
+    newest = history.newest("evaluation")
+    return _Run(label, config, history, found[0] if found else None, newest.values if newest else {})
+
+
+def _row(run: _Run, scores: Sequence[str]) -> tuple[str, ...]:
+    step = run.history.last_step
+    hours, tokens = run.history.hours(step), run.history.total("tokens", step)
+    return (
+        run.label,
+        f"{step:,} of {run.config.train.steps:,}",
+        duration(3600 * hours) if math.isfinite(hours) else "",
+        f"{tokens / 1e6:,.1f}M" if math.isfinite(tokens) else "",
+        *(_SCORES[name].format(run.scores[name]) if name in run.scores else "" for name in scores),
+    )
+
+
+def _scales(run: _Run) -> dict[str, Scale]:
+    def total(unit: str) -> Scale:
+        return lambda step: run.history.total(unit, step)
+
+    scales = {"steps": float, "hours": run.history.hours, "tokens": total("tokens"), "FLOPs": total("flops")}
+    return scales if run.job is None else {**scales, "dollars": lambda step: _dollars(run, step)}
+
+
+def _dollars(run: _Run, step: int) -> float:
+    """Of TPU VMs until this step was done."""
+    assert run.job is not None
+    at, job = run.history.time(step), run.job
+    spans = [(one.zone, one.ready_at, one.ended_at) for one in job.attempts]
+    spans += [(job.node.zone, job.node.ready_at, at)] if job.node else []
+    return sum(job.price(zone) * max(0.0, min(at, end) - ready) / 3600 for zone, ready, end in spans if ready is not None)
+
+
+def _charts(runs: Sequence[_Run]) -> list[Chart]:
+    wanted = [
+        ("Loss on held-out text", "evaluation", "loss", False),
+        ("Accuracy on held-out tokens", "evaluation", "accuracy", True),
+        ("Training loss", "train", "loss", False),
+        ("Detector AUC", "evaluation", "detection_auc", False),
+    ]
+    drawn = [
+        chart(title, {run.label: (run.history.curve(kind, name), _scales(run)) for run in runs}, shares=shares)
+        for title, kind, name, shares in wanted
+    ]
+    return [one for one in drawn if one is not None]
+
+
+def _settings(runs: Sequence[_Run]) -> list[tuple[str, ...]]:
+    """Those that are not the same in all: the name, and the value of each run."""
+    first, *others = (run.config.model_dump(mode="json", exclude={"name", "description"}) for run in runs)
+    found = [{change.name: change for change in changes(first, other)} for other in others]
+    rows: list[tuple[str, ...]] = []
+    for name in sorted({name for one in found for name in one}):
+        before = next(one[name].before for one in found if name in one)
+        values = [before, *(one[name].now if name in one else before for one in found)]
+        rows.append((name, *(json.dumps(value, ensure_ascii=False) for value in values)))
+    return rows

@@ -1,0 +1,122 @@
+"""OUT/report/index.html: a fine-tuning as it stands."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import PurePath
+from typing import Any
+
+from tpulm import pages, storage
+from tpulm.config import FinetuneConfig
+from tpulm.report.history import History, chart
+
+SUMMARY, MISTAKES, _WORK, _INPUTS = (
+    "finetune.json",
+    "mistakes.jsonl",
+    "finetuning",
+    "inputs.json",
+)  # finetuning/run.py writes them
+_MOST_MISTAKES, _MOST_CLASSES = 20, 20
+
+
+def is_finetuning(folder: PurePath) -> bool:
+    return storage.exists(folder / _WORK / _INPUTS)
+
+
+def render(folder: PurePath) -> str:
+    """HTML."""
+    work, done = folder / _WORK, storage.exists(folder / SUMMARY)
+    summary: dict[str, Any] = storage.read_json(folder / SUMMARY) if done else {}
+    inputs: dict[str, Any] = storage.read_json(work / _INPUTS)
+    seeds = sorted(
+        (path for path in storage.list_folder(work) if path.name.startswith("seed-")), key=lambda path: len(path.name)
+    )
+    histories = {path.name.replace("-", " "): History.read(path) for path in seeds}
+    metric = summary.get("chosen_by", "").removeprefix("dev_") or _metric_of(inputs)
+    health = summary.get("health", "")
+    names: list[str] = summary.get("labels", inputs["labels"])
+    return pages.render(
+        "report.html",
+        name=f"Fine-tuned: {PurePath(str(summary.get('model', folder.name))).name}",
+        description="",
+        headline=f"{'Done' if done else 'Under way'}. {health[:1].upper()}{health[1:]}".rstrip(". ") + ".",
+        tone="" if not health else "good" if health == "all right" else "bad",
+        under_way=storage.holder(work) is not None,
+        written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        summary=_summary(summary, metric),
+        charts=_charts(histories, metric),
+        scores=_scores(summary),
+        scored_at=None,
+        samples={},
+        data=[(f"{part} examples", f"{count:,}") for part, count in summary.get("examples", {}).items()]
+        + [(f"left out: {reason}", f"{count:,}") for reason, count in summary.get("skipped", {}).items()]
+        + ([("texts cut", f"{summary['cut']:,}")] if summary else []),
+        attempts=[],
+        vms=[],
+        changed=_changed(inputs["settings"]),
+        recipe=None,
+        machine=_machine(histories),
+        confusion=_confusion(summary, names),
+        mistakes=_mistakes(folder),
+    )
+
+
+def _metric_of(inputs: dict[str, Any]) -> str:
+    return FinetuneConfig.model_validate(inputs["settings"]).chosen_by
+
+
+def _summary(summary: dict[str, Any], metric: str) -> list[tuple[str, str]]:
+    shown = [(f"{metric.replace('_', ' ')} on {part}", _score(summary, f"{part}_{metric}")) for part in ("dev", "test")]
+    return [(name, value) for name, value in shown if value]
+
+
+def _score(summary: dict[str, Any], name: str) -> str:
+    if name not in summary:
+        return ""
+    deviation = f" ± {summary[f'{name}_deviation']:.4f}" if len(summary["seeds"]) > 1 else ""
+    return f"{summary[name]:.4f}{deviation}"
+
+
+def _scores(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(score, dev, test)."""
+    names = [name.removeprefix("dev_") for name in summary if name.startswith("dev_") and not name.endswith("_deviation")]
+    return [(name.replace("_", " "), _score(summary, f"dev_{name}"), _score(summary, f"test_{name}")) for name in names]
+
+
+def _charts(histories: dict[str, History], metric: str) -> list[Any]:
+    def draw(title: str, kind: str, score: str) -> Any:
+        found = {
+            label: (history.curve(kind, score), {"steps": float, "hours": history.hours})
+            for label, history in histories.items()
+        }
+        return chart(title, found)
+
+    title = metric.replace("_", " ")
+    drawn = [draw("Training loss", "train", "loss"), draw(f"{title[:1].upper()}{title[1:]} on dev", "dev", metric)]
+    return [one for one in [*drawn, draw("Loss on dev", "dev", "loss")] if one is not None]
+
+
+def _changed(settings: dict[str, Any]) -> list[tuple[str, str, str]]:
+    defaults = FinetuneConfig().model_dump(mode="json")
+    different = {name: value for name, value in settings.items() if value != defaults.get(name)}
+    return [(name, json.dumps(defaults.get(name)), json.dumps(value, ensure_ascii=False)) for name, value in different.items()]
+
+
+def _machine(histories: dict[str, History]) -> list[tuple[str, str]]:
+    start = next((one.start for history in histories.values() for one in reversed(history.attempts) if one.start), {})
+    return [*([("devices", start["device"])] if "device" in start else []), *start.get("versions", {}).items()]
+
+
+def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, list[tuple[int, float]]]] | None:
+    """By true class: for each answer how many, and their share of the class; None where there are too many classes to show."""
+    counts = summary.get("confusion")
+    if not counts or len(names) > _MOST_CLASSES:
+        return None
+    return [(name, [(count, count / max(sum(row), 1)) for count in row]) for name, row in zip(names, counts, strict=True)]
+
+
+def _mistakes(folder: PurePath) -> list[dict[str, Any]]:
+    path = folder / MISTAKES
+    lines = storage.read_text(path).splitlines() if storage.exists(path) else []
+    return [json.loads(line) for line in lines[:_MOST_MISTAKES]]

@@ -1,0 +1,162 @@
+"""What a run's attempts wrote, as one history over steps, hours, tokens, FLOPs and dollars; and charts of it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm.convert.curve import Point, short, thin, ticks
+from tpulm.pages import Axis
+from tpulm.train.metrics import Attempt, Record, read_attempts
+from tpulm.workfolder import read_result
+
+Scale = Callable[[int], float]  # from a step to what is drawn to the right
+
+
+@dataclass(frozen=True)
+class History:
+    """All attempts of one work folder; of a step that two have done, the later one's record counts."""
+
+    attempts: tuple[Attempt, ...]
+    at_end: Record | None = None  # the evaluation after training, which no attempt logs
+
+    @classmethod
+    def read(cls, workdir: PurePath) -> History:
+        attempts, result = read_attempts(workdir), read_result(workdir, "evaluation")
+        at_end = None if result is None else Record("evaluation", result["step"], result)
+        return cls(tuple(attempt for attempt in attempts if attempt.records or attempt.start), at_end)
+
+    @cached_property
+    def records(self) -> tuple[Record, ...]:
+        found = {(record.kind, record.step): record for attempt in self.attempts for record in attempt.records}
+        if self.at_end is not None:
+            found[self.at_end.kind, self.at_end.step] = self.at_end
+        return tuple(found[key] for key in sorted(found))
+
+    @property
+    def last_step(self) -> int:
+        return max((record.step for record in self.records), default=0)
+
+    def curve(self, kind: str, name: str) -> tuple[Point, ...]:
+        """The finite values of a score, by step."""
+        of_kind = (record for record in self.records if record.kind == kind)
+        points = (Point(record.step, record.values[name]) for record in of_kind if name in record.values)
+        return tuple(point for point in points if math.isfinite(point.value))
+
+    def newest(self, kind: str) -> Record | None:
+        return max((record for record in self.records if record.kind == kind), key=lambda record: record.step, default=None)
+
+    def beginning_of(self, attempt: Attempt) -> int:
+        """The step it went on from."""
+        first = attempt.records[0].step if attempt.records else 0
+        return int(attempt.start.get("first_step", first))
+
+    def time_of(self, attempt: Attempt) -> float | None:
+        """When it began to train, in seconds since 1970."""
+        return attempt.start.get("time", attempt.records[0].values.get("time") if attempt.records else None)
+
+    def time(self, step: int) -> float:
+        """When a step was done, in seconds since 1970; between two records in proportion."""
+        steps, times = self._times
+        return float(np.interp(step, steps, times)) if len(steps) else math.nan
+
+    def hours(self, step: int) -> float:
+        """Since the first attempt began, pauses between attempts included."""
+        return (self.time(step) - self._times[1][0]) / 3600 if len(self._times[0]) else math.nan
+
+    def total(self, unit: str, step: int) -> float:
+        """ "tokens" (of text) or "flops" up to a step; NaN where the run has not recorded them."""
+        starts, each = self._pieces
+        if not starts or any(unit not in one for one in each):
+            return math.nan
+        ends = [*starts[1:], step]
+        return sum(
+            one[unit] * (min(end, step) - start) for one, start, end in zip(each, starts, ends, strict=True) if start < step
+        )
+
+    @cached_property
+    def _times(self) -> tuple[np.ndarray, np.ndarray]:
+        known = {record.step: record.values["time"] for record in self.records if "time" in record.values}
+        if self.attempts and (began := self.time_of(self.attempts[0])) is not None:
+            known[self.beginning_of(self.attempts[0])] = began
+        steps = sorted(known)
+        return np.array(steps, float), np.maximum.accumulate(np.array([known[step] for step in steps], float))
+
+    @cached_property
+    def _pieces(self) -> tuple[list[int], list[Mapping[str, float]]]:
+        """From which step on a step is what; an attempt takes the place of what others did beyond its beginning."""
+        starts, each = list[int](), list[Mapping[str, float]]()
+        for attempt in self.attempts:
+            if not attempt.start:
+                continue
+            cut = bisect_right(starts, self.beginning_of(attempt) - 1)
+            starts[cut:], each[cut:] = [self.beginning_of(attempt)], [attempt.start.get("per_step", {})]
+        return starts, each
+
+
+class View(NamedTuple):
+    """One drawing of a chart."""
+
+    x: Axis
+    lines: dict[str, list[tuple[float, float]]]  # by label
+    marks: list[tuple[float, str]]
+
+
+class Chart(NamedTuple):
+    title: str
+    note: str
+    y: Axis
+    views: dict[str, View]  # by what they are over, such as "steps"
+
+
+def chart(
+    title: str,
+    curves: Mapping[str, tuple[Sequence[Point], Mapping[str, Scale]]],
+    *,
+    note: str = "",
+    marks: Sequence[tuple[int, str]] = (),
+    shares: bool = False,
+) -> Chart | None:
+    """Lines by label, each with its scales by name; None where there is nothing to draw. `marks` are (step, text)."""
+    curves = {label: (thin(points), scales) for label, (points, scales) in curves.items() if len(points)}
+    if not curves:
+        return None
+    values = [point.value for points, _ in curves.values() for point in points]
+    views = dict[str, View]()
+    names = dict.fromkeys(name for _, scales in curves.values() for name in scales)
+    for name in names:
+        lines = {
+            label: [(place, point.value) for point in points if math.isfinite(place := scales[name](point.step))]
+            for label, (points, scales) in curves.items()
+            if name in scales
+        }
+        lines = {label: points for label, points in lines.items() if points}
+        if not lines:
+            continue
+        scale = next(scales[name] for _, scales in curves.values() if name in scales)
+        places = [x for points in lines.values() for x, _ in points]
+        end = max(places) or 1.0
+        shown = [(place, text) for step, text in marks if 0 < (place := scale(step)) <= end]
+        views[name] = View(_axis(0.0, end, tight=True), lines, shown)
+    low, high = (0.0, max(values)) if shares else (min(values), max(values))
+    upright = _axis(low, high, shares=shares)
+    return Chart(title, note, Axis(upright.end, upright.begin, upright.ticks), views) if views else None
+
+
+def _axis(low: float, high: float, *, tight: bool = False, shares: bool = False) -> Axis:
+    """Marks at round values; a tight axis ends at the highest value, any other at a mark."""
+    found = ticks(low, high, 4)
+    end = high if tight else found[-1]
+    texts = [f"{100 * value:g}%" if shares else short(value) for value in found]
+    return Axis(
+        found[0],
+        end,
+        [(value, text) for value, text in zip(found, texts, strict=True) if value <= end * (1 + 1e-9) or not tight],
+    )

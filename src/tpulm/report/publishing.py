@@ -1,0 +1,104 @@
+"""A model, its card and its report to the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import NamedTuple
+
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from tpulm import storage
+from tpulm.convert.huggingface import HALVES, WEIGHTS
+from tpulm.errors import CloudRefused, ConfigError, Unavailable
+from tpulm.progress import SILENT, Progress
+from tpulm.report.finetuning import MISTAKES, SUMMARY, is_finetuning
+from tpulm.report.run import write
+from tpulm.workfolder import read_result
+
+_REPORT = "report.html"
+_OF_THE_WORK = (SUMMARY, MISTAKES)  # which hold texts, or paths of this machine
+
+
+class File(NamedTuple):
+    name: str  # in the repository
+    path: PurePath
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What goes into one repository."""
+
+    repository: str
+    files: tuple[File, ...]
+
+
+def publications(model: str | PurePath, repository: str, *, anyway: bool = False) -> list[Publication]:
+    """What `push` sends of a work folder, a fine-tuning or a Hugging Face folder; the report is written anew.
+
+    ELECTRA's halves go into repositories of their own, NAME-discriminator and NAME-generator, as its authors' are.
+
+    Raises ConfigError where there is no model, where the name is none the Hub takes, and for a model that its health check does
+    not call all right, unless it is to be published `anyway`.
+    """
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ConfigError(f"'{repository}' is no name of a repository: {error}") from error
+    if repository.count("/") != 1:
+        raise ConfigError(f"'{repository}' names no owner: write USER/NAME or ORGANIZATION/NAME")
+    folder = storage.as_path(model)
+    is_run = storage.exists(folder / "run.json")
+    source = folder / "export" if is_run else folder
+    health = _health(folder, is_run=is_run)
+    if health and not health.startswith("all right") and not anyway:
+        raise ConfigError(f"{folder} is not all right: {health}\nTo publish it as it is, add --anyway")
+    report = [write(folder)] if is_run or is_finetuning(folder) else []
+    found = [half for half in HALVES if storage.exists(source / half / WEIGHTS)]
+    if not found and not storage.exists(source / WEIGHTS):
+        remedy = f"; tpulm export {folder} makes it" if is_run else ""
+        raise ConfigError(f"{folder} has no model to publish: {source / WEIGHTS} is missing{remedy}")
+    parts = [(f"{repository}-{half}", source / half) for half in found] or [(repository, source)]
+    return [Publication(name, _files(part, report)) for name, part in parts]
+
+
+def push(publication: Publication, *, private: bool = True, progress: Progress = SILENT) -> str:
+    """Send it, in one commit, and return its address. Weights that were sent before a kill are not sent again.
+
+    Raises ConfigError without a token, CloudRefused where the Hub refuses, Unavailable where it does not answer.
+    """
+    if get_token() is None:
+        raise ConfigError("there is no token for the Hugging Face Hub: set HF_TOKEN, or run 'hf auth login'")
+    api = HfApi(library_name="tpulm")
+    with storage.scratch_folder() as folder:
+        progress.start(f"Sending {publication.repository}")
+        for file in publication.files:
+            storage.write_atomic(folder / file.name, storage.read_bytes(file.path))
+        try:
+            address = str(api.create_repo(publication.repository, private=private, exist_ok=True))
+            api.upload_folder(repo_id=publication.repository, folder_path=folder, commit_message="Upload the model with tpulm")
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            why = {401: "the token is not valid", 403: "the token may not write there"}.get(status, str(error).strip())
+            kind = Unavailable if status >= 500 or status == 429 else CloudRefused
+            raise kind(f"the Hub refused {publication.repository} ({status}): {why}") from error
+        except OSError as error:  # of the network
+            raise Unavailable(f"the Hub does not answer: {error}. The same command goes on") from error
+    return address
+
+
+def _health(folder: PurePath, *, is_run: bool) -> str:
+    """As the run or the fine-tuning found it; "" where nothing is known."""
+    if is_run:
+        return (read_result(folder, "evaluation") or {}).get("health", "")
+    return storage.read_json(folder / SUMMARY)["health"] if storage.exists(folder / SUMMARY) else ""
+
+
+def _files(folder: PurePath, report: list[PurePath]) -> tuple[File, ...]:
+    """Those of a model lie in the folder itself."""
+    found = {name: file for name, file in storage.walk(folder).items() if "/" not in name and name not in _OF_THE_WORK}
+    files = [File(name, folder / name, info.size) for name, info in sorted(found.items()) if not name.startswith(".")]
+    return (*files, *(File(_REPORT, page, len(storage.read_bytes(page))) for page in report))

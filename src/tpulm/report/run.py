@@ -1,0 +1,276 @@
+"""W/report/index.html: a run as it stands."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from tpulm import pages, storage, tokenization
+from tpulm.cloud import status as cloud
+from tpulm.cloud.control import Control
+from tpulm.cloud.job import Job
+from tpulm.config import RunConfig, changes, list_recipes, load, phases_of
+from tpulm.convert.curve import Point
+from tpulm.convert.model_card import CardFacts, data_rows, score_rows
+from tpulm.progress import SILENT, Progress
+from tpulm.readable import dollars, duration
+from tpulm.report import finetuning
+from tpulm.report.facts import gather
+from tpulm.report.history import Chart, History, chart
+from tpulm.train.health import judge, verdict
+from tpulm.workfolder import open_run, read_result
+
+PAGE = PurePath("report/index.html")
+_SECONDS_BETWEEN = 20.0  # two pages that a training writes
+_CALLED = ("name", "description", "language", "recipe")  # what a run is called, not what it does
+Rows = list[tuple[str, ...]]
+
+
+class Reporter:
+    """Writes the page while a run goes on, at most every 20 seconds. A page that fails is noted once and stops nothing."""
+
+    def __init__(self, workdir: PurePath, progress: Progress = SILENT):
+        self._workdir, self._progress = workdir, progress
+        self._next, self._failed = 0.0, False
+
+    def __call__(self, *, last: bool = False) -> None:
+        if self._failed or (time.monotonic() < self._next and not last):
+            return
+        try:
+            write(self._workdir)
+        except Exception as error:  # whatever it is, the training is worth more
+            self._failed = True
+            self._progress.note(f"{self._workdir / PAGE} could not be written: {type(error).__name__}: {error}")
+        self._next = time.monotonic() + _SECONDS_BETWEEN
+
+
+def write(workdir: PurePath, page: PurePath | None = None) -> PurePath:
+    """The page of a run or of a fine-tuning, W/report/index.html if not given; returns where it is."""
+    page = page or workdir / PAGE
+    text = finetuning.render(workdir) if finetuning.is_finetuning(workdir) else render(workdir)
+    storage.write_atomic(page, text)
+    return page
+
+
+def render(workdir: PurePath, *, now: float | None = None) -> str:
+    """HTML of a run. Raises ConfigError where `workdir` is none."""
+    config, history, now = open_run(workdir), History.read(workdir), time.time() if now is None else now
+    facts = _facts(config, workdir, history)
+    job = found[0] if (found := Control(workdir).read()) else None
+    cost = None if job is None else cloud.cost_of(_status(workdir, history), workdir, now=now)
+    headline, tone = _headline(config, workdir, history, facts)
+    return pages.render(
+        "report.html",
+        name=config.name,
+        description=config.description,
+        headline=headline,
+        tone=tone,
+        under_way=storage.holder(workdir) is not None,
+        written=_utc(now),
+        summary=_summary(config, history, facts, cost),
+        charts=_charts(config, history, job),
+        scores=score_rows(facts) if facts else [],
+        scored_at=facts.scores.step if facts and facts.scores else None,
+        samples=_samples(workdir),
+        data=_data_rows(config, facts),
+        attempts=_attempt_rows(history),
+        vms=_vm_rows(cost),
+        changed=changed_settings(config),
+        recipe=config.recipe,
+        machine=machine_rows(history, workdir),
+        confusion=None,
+        mistakes=(),
+    )
+
+
+def _facts(config: RunConfig, workdir: PurePath, history: History) -> CardFacts | None:
+    if not storage.exists(workdir / "tokenizer" / "manifest.json"):
+        return None
+    made = tokenization.load(workdir / "tokenizer")
+    return gather(config, workdir, step=_step(workdir, history), tokenizer=made)
+
+
+def _step(workdir: PurePath, history: History) -> int:
+    trained = read_result(workdir, "train")
+    return history.last_step if trained is None else trained["steps"]
+
+
+def _status(workdir: PurePath, history: History) -> cloud.RunStatus:
+    return cloud.read_status(
+        workdir, None, cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
+    )
+
+
+# -- the parts of the page ----------------------------------------------------------------------------------------------
+
+
+def _headline(config: RunConfig, workdir: PurePath, history: History, facts: CardFacts | None) -> tuple[str, str]:
+    """The verdict in a sentence, and its tone: "good", "bad" or "" where nothing is known yet."""
+    step, steps = _step(workdir, history), config.train.steps
+    health = ""
+    if (newest := history.newest("evaluation")) is not None:
+        health = newest.values.get("health") or verdict(judge(newest.step, newest.values), newest.step)
+    tone = "" if not health else "good" if health.startswith("all right") else "bad"
+    if read_result(workdir, "export") is not None:
+        state = f"Done after {step:,} steps."
+    elif storage.holder(workdir) is not None:
+        state = f"Under way: step {step:,} of {steps:,}."
+    else:
+        state = f"Stopped at step {step:,} of {steps:,}; the same command goes on."
+        failures = storage.list_folder(workdir / "failures") if storage.is_folder(workdir / "failures") else []
+        if failures:
+            last = storage.read_json(max(failures, key=lambda path: path.name))
+            state = f"Stopped at step {step:,} of {steps:,}: {last['message']}"
+            tone = "bad" if last["kind"] != "Stopped" else tone
+    return f"{state} {health[:1].upper()}{health[1:]}".rstrip(), tone
+
+
+def _summary(config: RunConfig, history: History, facts: CardFacts | None, cost: cloud.Cost | None) -> Rows:
+    """What one wants to know first: (name, value)."""
+    step, steps = history.last_step, config.train.steps
+    hours, speed = history.hours(step), cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
+    rows: Rows = [("Steps", f"{step:,} of {steps:,} ({step / steps:.0%})")]
+    if hours == hours and step:
+        rows.append(("Time since it began", duration(3600 * hours)))
+    if speed is not None and step < steps:
+        rows.append(("To go, at this speed", duration((steps - step) * speed.seconds_per_step)))
+    if facts is not None and facts.scores is not None:
+        rows.append(("Held-out loss", f"{facts.scores.loss:.3f} nats"))
+        rows.append(
+            (
+                "Held-out accuracy",
+                f"{facts.scores.accuracy:.1%} (always the commonest token: {facts.scores.baseline_accuracy:.1%})",
+            )
+        )
+    if cost is not None:
+        rows.append(("Cost so far", f"{'at least ' if cost.at_least else ''}{dollars(cost.dollars)}"))
+        if cost.dollars_at_end is not None:
+            rows.append(("Cost at the end", f"about {dollars(cost.dollars_at_end)}"))
+    return rows
+
+
+def _charts(config: RunConfig, history: History, job: Job | None) -> list[Chart]:
+    scales = {"steps": float, "hours": history.hours}
+    marks = _marks(config, history, job)
+
+    def draw(title: str, lines: Mapping[str, Sequence[Point]], *, shares: bool = False, note: str = "") -> Chart | None:
+        curves = {label: (points, scales) for label, points in lines.items()}
+        return chart(title, curves, shares=shares, note=note, marks=marks)
+
+    of = history.curve
+    charts = [
+        draw(
+            "Loss",
+            {
+                "training": of("train", "loss"),
+                "held-out": of("evaluation", "loss"),
+                "unigrams": () if of("evaluation", "detection_auc") else of("evaluation", "unigram_entropy"),
+            },
+            note="Nats. Unigrams: knowing how frequent each token is, and nothing else.",
+        ),
+        draw(
+            "Accuracy on held-out tokens",
+            {"model": of("evaluation", "accuracy"), "always the commonest": of("evaluation", "baseline_accuracy")},
+            shares=True,
+        ),
+        draw("Detector AUC", {"held-out": of("evaluation", "detection_auc")}, note="0.5 is chance."),
+        draw("Learning rate", {"learning rate": of("train", "learning_rate")}),
+        draw("Tokens of text per second", {"tokens": of("train", "tokens_per_second")}),
+        draw("MFU", {"of the peak": of("train", "mfu")}, shares=True, note="FLOP/s of text, as a share of the devices' peak."),
+    ]
+    return [one for one in charts if one is not None]
+
+
+def _marks(config: RunConfig, history: History, job: Job | None) -> list[tuple[int, str]]:
+    """(step, what happened there): a later attempt, why the one before ended where that is known, or a phase."""
+    phases = {phase.first_step: phase.number for phase in phases_of(config)}
+    marks, ended = list[tuple[int, str]](), job.attempts if job else ()
+    for before, attempt in zip(history.attempts, history.attempts[1:], strict=False):
+        step, began = history.beginning_of(attempt), history.time_of(attempt)
+        last = max((record.step for record in before.records), default=0)
+        if step in phases and last == step:
+            marks.append((step, f"phase {phases[step]}"))
+            continue
+        causes = [one.ending for one in ended if began is not None and one.ended_at <= began]
+        marks.append((step, f"attempt {attempt.number}" + (f" ({causes[-1]})" if causes else "")))
+    return marks
+
+
+def _samples(workdir: PurePath) -> dict[str, Any]:
+    return read_result(workdir, "samples") or {}
+
+
+def _data_rows(config: RunConfig, facts: CardFacts | None) -> Rows:
+    if facts is None:
+        return []
+    return [
+        *([("language", config.language)] if config.language else []),
+        ("vocabulary", f"{facts.vocab_size:,}"),
+        *data_rows(facts),
+    ]
+
+
+def _attempt_rows(history: History) -> Rows:
+    """Number, began, from step, to step, hours, seconds of compiling."""
+    rows: Rows = []
+    for attempt in history.attempts:
+        began, records = history.time_of(attempt), attempt.records
+        last = max((record.step for record in records), default=history.beginning_of(attempt))
+        ended = max((record.values.get("time", 0.0) for record in records), default=began)
+        hours = "" if began is None or not ended else duration(max(0.0, ended - began))
+        compiling = attempt.start.get("compile_seconds")
+        rows.append(
+            (
+                str(attempt.number),
+                "" if began is None else _utc(began),
+                f"{history.beginning_of(attempt):,}",
+                f"{last:,}",
+                hours,
+                "" if compiling is None else f"{compiling:.1f} s",
+            )
+        )
+    return rows
+
+
+def _vm_rows(cost: cloud.Cost | None) -> Rows:
+    return [
+        (
+            str(one.attempt),
+            one.node,
+            one.zone,
+            one.ending or "running",
+            f"{one.steps:,}",
+            f"{one.hours:.2f}",
+            dollars(one.dollars),
+        )
+        for one in (cost.attempts if cost else ())
+    ]
+
+
+def changed_settings(config: RunConfig) -> Rows:
+    """(setting, of the recipe, here); without a recipe of this version, what differs from the defaults."""
+    base = load(config.recipe) if config.recipe in list_recipes() else RunConfig()
+    found = changes(base.model_dump(mode="json"), config.model_dump(mode="json"))
+    return [
+        (change.name, *(json.dumps(value, ensure_ascii=False) for value in (change.before, change.now)))
+        for change in found
+        if change.name not in _CALLED and not change.name.startswith("corpus.sources")
+    ]
+
+
+def machine_rows(history: History, workdir: PurePath) -> Rows:
+    """Of the newest attempt."""
+    start = next((attempt.start for attempt in reversed(history.attempts) if attempt.start), {})
+    trained = read_result(workdir, "train") or {}
+    return [
+        *([("devices", start["device"])] if "device" in start else []),
+        *([("computed in", trained["compute_dtype"])] if "compute_dtype" in trained else []),
+        *start.get("versions", {}).items(),
+    ]
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -1,0 +1,191 @@
+"""Trackers that people already use: what a run logs is sent to them, too, and a run that goes on continues where it was.
+
+A step that a killed attempt logged is computed again with the same values. So a tracker is asked for the last step it has, then
+given what it lacks of the log, then every record from there on.
+"""
+
+from __future__ import annotations
+
+# These packages are optional, and their types unknown:
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+import contextlib
+import io
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import PurePath
+from typing import Any, Protocol
+
+from tpulm import storage
+from tpulm.config import TrackConfig
+from tpulm.errors import ConfigError, MissingExtra, installing
+from tpulm.progress import SILENT, Progress
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where a run is tracked, under which name, and its settings by dotted name."""
+
+    config: TrackConfig
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress = SILENT
+
+
+class Tracker(Protocol):
+    """One run in a tracker."""
+
+    last_step: int  # that it had when it was opened; -1: none
+
+    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Wandb:
+    """Weights & Biases, and in its offline mode a folder ./wandb that `wandb sync` sends."""
+
+    def __init__(self, tracking: Tracking, identity: str):
+        import wandb
+
+        self._run = wandb.init(
+            project=tracking.config.project,
+            name=tracking.name,
+            id=identity,
+            resume="allow",
+            config=dict(tracking.settings),
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        self.last_step = int(self._run.step) - 1
+
+    @staticmethod
+    def check() -> None:
+        import wandb
+
+        offline = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+        if not (offline or os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
+            raise ConfigError("wandb has no key: set WANDB_API_KEY, run 'wandb login', or set WANDB_MODE=offline")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Trackio:
+    """A SQLite file in TRACKIO_DIR, which `trackio show` draws."""
+
+    def __init__(self, tracking: Tracking, identity: str):
+        import trackio
+        from trackio.sqlite_storage import SQLiteStorage
+
+        project, name = tracking.config.project, f"{tracking.name}-{identity}"
+        with contextlib.redirect_stdout(io.StringIO()):  # where to look, which --json must not have on stdout
+            self._run = trackio.init(
+                project=project, name=name, config=dict(tracking.settings), resume="allow", embed=False, auto_log_gpu=False
+            )
+        self.last_step = max((int(row["step"]) for row in SQLiteStorage.get_logs(project, name)), default=-1)
+
+    @staticmethod
+    def check() -> None:
+        pass
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._run.finish()
+
+
+class _Mlflow:
+    """The server or folder of MLFLOW_TRACKING_URI."""
+
+    def __init__(self, tracking: Tracking, identity: str):
+        from mlflow import MlflowClient
+
+        self._client, project = MlflowClient(), tracking.config.project
+        found = self._client.get_experiment_by_name(project)
+        experiment = found.experiment_id if found else self._client.create_experiment(project)
+        runs = self._client.search_runs([experiment], f"tags.`tpulm.id` = '{identity}'")
+        if runs:
+            self._id = runs[0].info.run_id
+            self._client.update_run(self._id, status="RUNNING")
+        else:
+            self._id = self._client.create_run(experiment, tags={"tpulm.id": identity}, run_name=tracking.name).info.run_id
+            for name, value in tracking.settings.items():
+                self._client.log_param(self._id, name, value)
+        self.last_step = -1
+        for key in runs[0].data.metrics if runs else ():
+            self.last_step = max(self.last_step, *(one.step for one in self._client.get_metric_history(self._id, key)))
+
+    @staticmethod
+    def check() -> None:
+        pass
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._client.log_metric(self._id, name, value, step=step)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+_TRACKERS: dict[str, Callable[[Tracking, str], Tracker]] = {"trackio": _Trackio, "wandb": _Wandb, "mlflow": _Mlflow}
+
+
+def check_trackers(config: TrackConfig) -> None:
+    """Raises ConfigError where a package or a key is missing: before anything is computed."""
+    for name in config.to:
+        if find_spec(name) is None:
+            raise MissingExtra(f"--track {name} needs the package {name}: {installing(name)}")
+        _TRACKERS[name].check()  # pyright: ignore[reportFunctionMemberAccess]
+
+
+class Trackers:
+    """All trackers of one attempt. One that fails is noted and left alone from then on: a training does not stop for it."""
+
+    def __init__(self, tracking: Tracking, workdir: PurePath, logged: Iterable[tuple[int, Mapping[str, float]]]):
+        """`logged` are the records of earlier attempts up to where this one goes on, by step."""
+        self._progress, self._open, past = tracking.progress, dict[str, Tracker](), list(logged)
+        identity = _identity(workdir)
+        for name in tracking.config.to:
+            with self._surviving(name):
+                tracker = _TRACKERS[name](tracking, identity)
+                self._open[name] = tracker
+                for step, values in past:
+                    self._send(tracker, step, values)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, tracker in tuple(self._open.items()):
+            with self._surviving(name):
+                self._send(tracker, step, values)
+
+    def close(self) -> None:
+        for name, tracker in tuple(self._open.items()):
+            with self._surviving(name):
+                tracker.close()
+
+    @staticmethod
+    def _send(tracker: Tracker, step: int, values: Mapping[str, float]) -> None:
+        if step >= tracker.last_step:  # of the last one it may have a part
+            tracker.log(step, values)
+
+    @contextlib.contextmanager
+    def _surviving(self, name: str):
+        try:
+            yield
+        except Exception as error:  # a network, a server, a full disk of others
+            self._open.pop(name, None)
+            self._progress.note(f"{name} gets no more of this run: {type(error).__name__}: {error}")
+
+
+def _identity(workdir: PurePath) -> str:
+    """Of the run, in all its attempts."""
+    path = workdir / "tracking.json"
+    storage.create_if_absent(path, f'{{"id": "{uuid.uuid4().hex[:12]}"}}\n'.encode())
+    return storage.read_json(path)["id"]

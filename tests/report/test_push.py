@@ -1,0 +1,111 @@
+"""`tpulm push`, to a stand-in for the Hugging Face Hub: what it sends, killed and again, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_hub import ModelHub
+
+from toy_runs import toy_config, write_corpus
+from tpulm import pipeline
+from tpulm.errors import ConfigError
+from tpulm.report.publishing import publications
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    pipeline.run(toy_config(write_corpus(folder / "corpus.txt.gz")), folder / "w")
+    return folder / "w"
+
+
+@pytest.fixture
+def hub() -> Iterator[ModelHub]:
+    made = ModelHub()
+    yield made
+    made.close()
+
+
+def environment(hub: ModelHub, home: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    return {**kept, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "hf_x", "HF_HUB_DISABLE_XET": "1", **more}
+
+
+def push(hub: ModelHub, home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tpulm", "push", *arguments]
+    return subprocess.run(command, env=environment(hub, home, **more), capture_output=True, text=True, timeout=300)
+
+
+LOADED = """
+import sys
+import threading
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+model, tokenizer = AutoModelForMaskedLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1])
+print(model.num_parameters(), tokenizer.mask_token)
+"""
+
+
+def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
+    hub.stalled = threading.Event()
+    command = [sys.executable, "-m", "tpulm", "push", str(workdir), "user/toy", "--anyway"]
+    with subprocess.Popen(command, env=environment(hub, tmp_path / "home")) as broken:
+        assert hub.stalled.wait(60)
+        broken.kill()
+    assert hub.files == {"user/toy": {}}
+    hub.stalled = None
+    done = push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway", "--json")
+    assert done.returncode == 0, done.stderr
+    assert hub.private == {"user/toy": True} and len(hub.uploads) == 1
+    export = {path.name: path.read_bytes() for path in (workdir / "export").iterdir()}
+    assert hub.files["user/toy"] == {**export, "report.html": (workdir / "report" / "index.html").read_bytes()}
+    said = json.loads(done.stdout)
+    assert said["addresses"] == [f"{hub.url}/user/toy"]
+    assert said["files"]["user/toy"] == {name: len(content) for name, content in hub.files["user/toy"].items()}
+    again = push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway")
+    assert again.returncode == 0 and len(hub.uploads) == 1  # the Hub has the weights
+
+
+@pytest.mark.needs_torch
+def test_what_was_sent_loads_by_its_name(torch: Any, workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
+    assert push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway").returncode == 0
+    command = [sys.executable, "-c", LOADED, "user/toy"]
+    loaded = subprocess.run(command, env=environment(hub, tmp_path / "home"), capture_output=True, text=True, timeout=300)
+    assert loaded.returncode == 0, loaded.stderr[-3000:]
+    assert loaded.stdout.split()[1] == "[MASK]"
+
+
+def test_halves_of_an_electra_are_two_repositories(workdir: Path, tmp_path: Path) -> None:
+    for half in ("discriminator", "generator"):
+        shutil.copytree(workdir / "export", tmp_path / "model" / half)
+    found = publications(tmp_path / "model", "user/ko")
+    assert [one.repository for one in found] == ["user/ko-discriminator", "user/ko-generator"]
+    assert all({"model.safetensors", "config.json", "README.md"} <= {file.name for file in one.files} for one in found)
+
+
+def test_what_is_refused(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
+    bad = shutil.copytree(workdir, tmp_path / "bad")
+    values = json.loads((bad / "results" / "evaluation.json").read_text())
+    (bad / "results" / "evaluation.json").write_text(json.dumps({**values, "health": "outside after 6 steps: token loss 9"}))
+    with pytest.raises(ConfigError, match=r"is not all right: outside after 6 steps.*\n.*--anyway"):
+        publications(bad, "user/toy")
+    for name in ("toy", "a/b/c", "user/..", "user/a b"):
+        with pytest.raises(ConfigError, match=r"is no name of a repository|names no owner"):
+            publications(workdir, name, anyway=True)
+    with pytest.raises(ConfigError, match=r"has no model to publish: .*model\.safetensors is missing"):
+        publications(tmp_path, "user/toy")
+    no_token = push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway", HF_TOKEN="")
+    assert no_token.returncode == 2 and "HF_TOKEN" in no_token.stderr
+    dry = push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway", "--dry-run")
+    assert dry.returncode == 0 and not hub.files and "model.safetensors" in dry.stdout + dry.stderr
+    hub.status = 403
+    refused = push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway")
+    assert refused.returncode == 4 and "may not write there" in refused.stderr
