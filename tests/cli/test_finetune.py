@@ -146,7 +146,11 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (["--train", "train.tsv", "--dev", "train.tsv", "--dev-column", "txt=x"], 2, "Did you mean 'text'?"),
         (["--train", "train.tsv", "--test", "train.tsv", "--test-column", "label=lable"], 3, "Did you mean 'label'?"),
         (["--train", "train.tsv", "--regression"], 3, "no finite number"),
-        (["--train", "train.tsv", "--set", "metric=f1"], 2, "metric: 'f1' is not one of accuracy, macro_f1, matthews, pearson"),
+        (
+            ["--train", "train.tsv", "--set", "metric=f1"],
+            2,
+            "metric: 'f1' is not one of accuracy, macro_f1, matthews, entity_f1",
+        ),
         (["--train", "train.tsv", "--set", "epoch=2"], 2, "Did you mean 'epochs'?"),
         (["--train", "train.tsv", "--epochs", "0"], 2, "epochs"),
         (["--train", "train.tsv", "--max-length", "999"], 2, "exceeds the 32 positions"),

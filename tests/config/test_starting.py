@@ -54,7 +54,6 @@ def test_what_may_differ_is_the_run_s(tmp_path: Path):
         ("model.hiden_size=48", r"model.hiden_size is no setting\. Did you mean 'hidden_size'"),
         ("model.generator.width=0.5", r"model.generator is .*, and \(none\) there"),
         ("tokenizer.vocab_size=61", "tokenizer.vocab_size is 61, and 60 there"),
-        ("tokenizer.path=other.txt", r"tokenizer.path is .*other.txt\", and \"/m/tokenizer.json\" there"),
         ("tokenizer.algorithm=bpe", "tokenizer.algorithm would not be read"),
         ("train.start_from=/other", 'train.start_from is "/other", and "/m" there'),
     ],
@@ -67,6 +66,13 @@ def test_contradictions_are_named(tmp_path: Path, override: str, message: str):
     quoted = value if value[0].isdigit() else f'"{value}"'
     with pytest.raises(ConfigError, match=message):
         config.load(run_file(tmp_path, f"[{group}]\n{name} = {quoted}"), start=start())
+
+
+def test_another_vocabulary_is_the_run_s(tmp_path: Path):
+    found = config.load(run_file(tmp_path), ["tokenizer.path=/other.txt"], start=start())
+    assert (found.tokenizer.path, found.train.start_from, found.train.start_optimizer) == ("/other.txt", "/m", False)
+    with pytest.raises(ConfigError, match="start_optimizer is true, but the moments are of another vocabulary"):
+        config.load(run_file(tmp_path), ["tokenizer.path=/other.txt", "train.start_optimizer=true"], start=start())
 
 
 def test_every_contradiction_is_listed(tmp_path: Path):

@@ -108,6 +108,9 @@ def test_the_folder_is_tidy(finished: FinetuneSummary) -> None:
     assert not list(output.glob("finetuning/seed-*/checkpoints"))
     card = (output / "README.md").read_text()
     assert "never on test" in card and f"{finished.values()['test_accuracy']:.4f}" in card
+    page = (output / "report" / "index.html").read_text()
+    assert all(part in page for part in ("Confusion", "Mistakes on dev", "Accuracy on dev", "seed 1"))
+    assert f"{finished.values()['test_accuracy']:.4f} ± " in page
 
 
 class StopAt(Silent):

@@ -308,7 +308,7 @@ class Start(NamedTuple):
 
 
 def _apply_start(values: Mapping[str, Any], stated: Mapping[str, Any], start: Start, reference: str) -> dict[str, Any]:
-    """`values`, the settings of a run, with those of the model in their place.
+    """`values`, the settings of a run, with those of the model in their place; its tokenizer may be another file.
 
     `stated` are those among them that the run file or an override says itself: they must not contradict the model, whereas what
     a run file extends gives way. Raises ConfigError naming every setting that does not fit.
@@ -317,7 +317,11 @@ def _apply_start(values: Mapping[str, Any], stated: Mapping[str, Any], start: St
     wrong = _contradictions("model", model, start.model)
     tokenizer = {**_group(stated, "tokenizer")}
     allowed = {name: tokenizer.pop(name) for name in (_FREE_OF_TOKENIZER,) if name in tokenizer}
-    wrong += _contradictions("tokenizer", tokenizer, start.tokenizer)
+    other_vocabulary = tokenizer.get("path") not in (None, start.tokenizer["path"])
+    if not other_vocabulary:
+        wrong += _contradictions("tokenizer", tokenizer, start.tokenizer)
+    elif train.get("start_optimizer") is True:
+        wrong.append("train.start_optimizer is true, but the moments are of another vocabulary: leave it out")
     wrong += _contradictions("train", {k: v for k, v in train.items() if k == "start_from"}, {"start_from": start.folder})
     architecture = _group(values, "model").get("architecture", start.model["architecture"])
     if architecture != start.model["architecture"] and "architecture" not in model:
@@ -340,11 +344,12 @@ def _apply_start(values: Mapping[str, Any], stated: Mapping[str, Any], start: St
             "file, or with --set)"
         )
     free = {name: value for name, value in model.items() if name in FREE}
-    beginning = {"start_from": start.folder, "start_optimizer": train.get("start_optimizer", start.moments)}
+    moments = start.moments and not other_vocabulary
+    beginning = {"start_from": start.folder, "start_optimizer": train.get("start_optimizer", moments)}
     return {
         **values,
         "model": {**start.model, **free},
-        "tokenizer": {**start.tokenizer, **allowed},
+        "tokenizer": {**(tokenizer if other_vocabulary else start.tokenizer), **allowed},
         "train": {**_group(values, "train"), **beginning},
     }
 

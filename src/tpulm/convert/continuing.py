@@ -16,6 +16,7 @@ from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head, Model
 from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
+from tpulm.convert.new_vocabulary import NewVocabulary, new_vocabulary
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier, TokenClassifier, TokenHead
@@ -38,13 +39,19 @@ class Beginning(NamedTuple):
 
 
 def beginning_of(
-    path: str | PurePath, config: ModelConfig, spec: Any, tokenization: Tokenization, *, with_moments: bool
+    path: str | PurePath,
+    config: ModelConfig,
+    spec: Any,
+    tokenization: Tokenization,
+    *,
+    with_moments: bool,
+    other_vocabulary: bool = False,
 ) -> Beginning:
     """The weights of a model, and with them, if asked for, the optimizer's moments.
 
     A next-sentence head that the run does not train is left out. Raises as `starting_params` and `starting_moments`.
     """
-    params = starting_params(path, config, spec, tokenization)
+    params = starting_params(path, config, spec, tokenization, other_vocabulary=other_vocabulary)
     moments = starting_moments(path, spec) if with_moments else None
     step = _step_of(storage.as_path(path))
     weights = "weights" if step is None else f"weights of step {step:,}"
@@ -52,18 +59,24 @@ def beginning_of(
     said = f"starting from {path}: {weights} and {optimizer}"
     if params.left_out:
         said += "; its next-sentence head is left out, as data.next_sentence is false"
+    if params.vocabulary is not None:
+        said += f"; {params.vocabulary}"
     return Beginning(params.tree, moments, said)
 
 
 class Params(NamedTuple):
     tree: Any
     left_out: tuple[str, ...]  # paths of parameters that the run does not train
+    vocabulary: NewVocabulary | None = None  # where the model had another one
 
 
-def starting_params(path: str | PurePath, config: ModelConfig, spec: Any, tokenization: Tokenization) -> Params:
+def starting_params(
+    path: str | PurePath, config: ModelConfig, spec: Any, tokenization: Tokenization, *, other_vocabulary: bool = False
+) -> Params:
     """The tree of float32 parameters for `spec`, from a Hugging Face folder or a work folder's export.
 
-    Raises ConfigError naming every parameter that does not fit, or the tokenizer to take.
+    Raises ConfigError naming every parameter that does not fit, or the tokenizer to take, unless the run's vocabulary may be an
+    `other_vocabulary`.
     """
     if config.architecture == "electra":
         folder = model_folder(path).parent
@@ -79,10 +92,19 @@ def starting_params(path: str | PurePath, config: ModelConfig, spec: Any, tokeni
     else:
         loaded = load_model(path)
         params = loaded.params
-    _same_vocabulary(path, loaded, tokenization)
-    found = named_leaves(params)
+    check_trainable(path, loaded.tokenization)
+    found, vocabulary = named_leaves(params), None
+    if loaded.tokenization.vocabulary() != tokenization.vocabulary():
+        if not other_vocabulary:
+            given = model_folder(path) / TOKENIZER
+            raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{given}'")
+        vocabulary = new_vocabulary(loaded.tokenization, tokenization)
+        for name, leaf in named_leaves(spec).items():
+            if leaf.axes[0] == "vocab" and name in found:
+                found[name] = vocabulary.rows(found[name], leaf.shape[0])
     left_out = tuple(name for name in found if _is_unwanted_head(name, spec))
-    return Params(_fitted({name: leaf for name, leaf in found.items() if name not in left_out}, spec, path), left_out)
+    tree = _fitted({name: leaf for name, leaf in found.items() if name not in left_out}, spec, path)
+    return Params(tree, left_out, vocabulary)
 
 
 def starting_moments(path: str | PurePath, spec: Any) -> Moments:
@@ -116,13 +138,6 @@ def _step_of(folder: PurePath) -> int | None:
 
 def _is_unwanted_head(name: str, spec: Any) -> bool:
     return name.startswith(f"{NEXT_SENTENCE}/") and getattr(spec, NEXT_SENTENCE, None) is None
-
-
-def _same_vocabulary(path: str | PurePath, loaded: LoadedModel, tokenization: Tokenization) -> None:
-    check_trainable(path, loaded.tokenization)
-    if loaded.tokenization.vocabulary() != tokenization.vocabulary():
-        given = model_folder(path) / TOKENIZER
-        raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{given}'")
 
 
 def check_trainable(path: str | PurePath, theirs: Tokenization) -> None:

@@ -426,12 +426,13 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
     if scores is None:
         return []
     loss_is = "mean cross-entropy of the predicted tokens, in nats"
-    if facts.half is not None:
+    electra = facts.config.model.architecture == "electra"
+    if electra:
         objective = facts.config.train.objective
         loss_is = f"{objective.generator_weight:g} × the generator's + {objective.discriminator_weight:g} × the discriminator's"
     elif facts.head == "next_sentence":
         loss_is += ", plus that of the next-sentence head"
-    whose = "the generator's " if facts.half else ""
+    whose = "the generator's " if electra else ""
     rows = [
         ("loss", f"{scores.loss:.4f}", loss_is),
         ("accuracy", _percent(scores.accuracy), f"{whose}share of the predicted tokens whose likeliest answer is right"),

@@ -338,8 +338,14 @@ class Stages:
             from tpulm.convert.continuing import beginning_of
 
             tokenizer, spec = self.data.tokenizer, program.objective.spec
-            with_moments = self.config.train.start_optimizer
-            begin = beginning_of(path, self.config.model, spec, tokenizer, with_moments=with_moments)
+            begin = beginning_of(
+                path,
+                self.config.model,
+                spec,
+                tokenizer,
+                with_moments=self.config.train.start_optimizer,
+                other_vocabulary=self.config.tokenizer.path is not None,
+            )
             program.start_from(begin.params, begin.moments)
             self.progress.note(begin.said)
         return program

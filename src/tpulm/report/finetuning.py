@@ -46,6 +46,7 @@ def render(folder: PurePath) -> str:
         written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         summary=_summary(summary, metric),
         charts=_charts(histories, metric),
+        scored=_scored(summary),
         scores=_scores(summary),
         scored_at=None,
         samples={},
@@ -78,10 +79,15 @@ def _score(summary: dict[str, Any], name: str) -> str:
     return f"{summary[name]:.4f}{deviation}"
 
 
-def _scores(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """(score, dev, test)."""
+def _scored(summary: dict[str, Any]) -> list[str]:
+    return [part for part in ("dev", "test") if part in summary.get("examples", {})] if summary else []
+
+
+def _scores(summary: dict[str, Any]) -> list[tuple[str, ...]]:
+    """(score, of dev, of test)."""
     names = [name.removeprefix("dev_") for name in summary if name.startswith("dev_") and not name.endswith("_deviation")]
-    return [(name.replace("_", " "), _score(summary, f"dev_{name}"), _score(summary, f"test_{name}")) for name in names]
+    parts = _scored(summary)
+    return [(name.replace("_", " "), *(_score(summary, f"{part}_{name}") for part in parts)) for name in names]
 
 
 def _charts(histories: dict[str, History], metric: str) -> list[Any]:

@@ -20,7 +20,7 @@ from tpulm.readable import dollars, duration
 from tpulm.report import finetuning
 from tpulm.report.facts import gather
 from tpulm.report.history import Chart, History, chart
-from tpulm.train.health import judge, verdict
+from tpulm.train.health import judge, loss_formula, verdict
 from tpulm.workfolder import open_run, read_result
 
 PAGE = PurePath("report/index.html")
@@ -73,6 +73,7 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
         summary=_summary(config, history, facts, cost),
         charts=_charts(config, history, job),
         scores=score_rows(facts) if facts else [],
+        scored=[],
         scored_at=facts.scores.step if facts and facts.scores else None,
         samples=_samples(workdir),
         data=_data_rows(config, facts),
@@ -167,9 +168,9 @@ def _charts(config: RunConfig, history: History, job: Job | None) -> list[Chart]
             {
                 "training": of("train", "loss"),
                 "held-out": of("evaluation", "loss"),
-                "unigrams": () if of("evaluation", "detection_auc") else of("evaluation", "unigram_entropy"),
+                "unigrams": () if loss_formula(config) else of("evaluation", "unigram_entropy"),
             },
-            note="Nats. Unigrams: knowing how frequent each token is, and nothing else.",
+            note=loss_formula(config) or "Nats. Unigrams: knowing how frequent each token is, and nothing else.",
         ),
         draw(
             "Accuracy on held-out tokens",

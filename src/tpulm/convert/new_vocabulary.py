@@ -1,0 +1,64 @@
+"""A model's weights for another vocabulary: what both have is kept, and what is new begins as the mean of its pieces."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm.errors import ConfigError
+from tpulm.tokenization import Tokenization
+from tpulm.tokenization.contrasts import Form, forms
+
+
+class NewVocabulary(NamedTuple):
+    """For each token of the new vocabulary the old ids whose rows it begins with the mean of; none: the mean of all."""
+
+    sources: list[tuple[int, ...]]
+    kept: int  # tokens that both have, special ones included
+    composed: int
+    ordinary: np.ndarray  # int64: the old ids that are no special tokens
+
+    def __str__(self) -> str:
+        rest = len(self.sources) - self.kept - self.composed
+        return (
+            f"another vocabulary: {self.kept:,} of {len(self.sources):,} tokens keep their weights, {self.composed:,} begin as "
+            f"the mean of their pieces in the old one, and {rest:,} as the mean of all"
+        )
+
+    def rows(self, old: np.ndarray, count: int) -> np.ndarray:
+        """A parameter [V, …] of the old vocabulary for the new one, with `count` rows; those beyond its tokens are 0."""
+        found = np.zeros((count, *old.shape[1:]), old.dtype)
+        found[: len(self.sources)] = old[self.ordinary].mean(axis=0)
+        for index, ids in enumerate(self.sources):
+            if ids:
+                found[index] = old[list(ids)].mean(axis=0)
+        return found
+
+
+def new_vocabulary(old: Tokenization, new: Tokenization) -> NewVocabulary:
+    """Tokens are the same where they read the same in the same place, at the beginning of a word or within one, whatever their
+    vocabularies write; special ones by their role. Raises ConfigError where nothing but these is in both."""
+    theirs = {form: index for index, form in forms(old).items()}
+    texts = {index: form.text for form, index in theirs.items()}
+    ours, special = forms(new), tuple(old.special)
+    sources: list[tuple[int, ...]] = [() for _ in range(new.vocab_size)]
+    for mine, their in zip(new.special, old.special, strict=True):
+        sources[mine] = (their,)
+    kept = composed = 0
+    for index, form in ours.items():
+        if form in theirs:
+            sources[index], kept = (theirs[form],), kept + 1
+        elif pieces := _pieces(old, form, special):
+            if not form.begins_word:  # its first piece, too, as one that goes on
+                pieces[0] = theirs.get(Form(texts.get(pieces[0], ""), False), pieces[0])
+            sources[index], composed = tuple(pieces), composed + 1
+    if not kept:
+        raise ConfigError("the two vocabularies have no token in common; begin without --init")
+    return NewVocabulary(sources, kept + len(special), composed, np.array(sorted(texts), np.int64))
+
+
+def _pieces(old: Tokenization, form: Form, special: tuple[int, ...]) -> list[int]:
+    if not isinstance(form.text, str) or not form.text.strip():
+        return []
+    return [index for index in old.encode([form.text]).ids.tolist() if index not in special]
