@@ -13,7 +13,7 @@ the fused tanh GELU, the same dropout and the fused AdamW, and gets its masks re
     -plain      gathered or compiled, with transformers' "eager" attention: faster than the fused one in bfloat16 on a CPU
     -bfloat16   gathered or compiled under torch.autocast
 
-Each contender is a process of its own with the allocator settings of the trainer, and rounds alternate between them. A ratio is
+Each contender is a process of its own under tcmalloc, where it is installed, and rounds alternate between them. A ratio is
 the median over rounds of the best of torch's times to ours: for each of our two types, and for the best of both sides. The
 first step is what it takes from the made model to the end of one step, compiling included; memory is the process's peak.
 GFLOP/s count the matrix products that the model needs; the best product of two matrices, in either library, is measured
@@ -38,6 +38,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from allocator import tcmalloc
 
 from tpulm.accelerators import nvidia_driver, tpu_chips
 from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
@@ -434,7 +435,8 @@ class Contender:
     def __init__(self, name: str, case: str):
         self.name, self.answers = name, list[dict[str, Any]]()
         command = [sys.executable, __file__, "--contend", name, "--cases", case]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | tcmalloc()
+        self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.ready = self._answer()
 
     def round(self) -> dict[str, Any]:

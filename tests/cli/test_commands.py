@@ -127,7 +127,11 @@ app.main()
 """
 
 
-@pytest.mark.parametrize("work", ["time.sleep(60)", "import jax; jax.jit(lambda x: x)(1.0); time.sleep(60)"])
+# Short sleeps: a signal between Python's look for one and the system call of a sleep waits for that sleep to end.
+SLEEPS = "[time.sleep(0.1) for _ in range(600)]"
+
+
+@pytest.mark.parametrize("work", [SLEEPS, f"import jax; jax.jit(lambda x: x)(1.0); {SLEEPS}"])
 def test_ctrl_c_ends_a_command_that_has_nothing_to_save(user_environment: dict[str, str], work: str) -> None:
     """At once and without a traceback, also while heavy libraries are being imported."""
     script = [sys.executable, "-c", LONG_WORK.format(work=work)]

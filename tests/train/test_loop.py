@@ -108,7 +108,8 @@ def test_a_watchdog_is_told_of_every_step(program: Any, tmp_path: Path, monkeypa
         expected.insert(at, stage)
     assert told == expected
     (start,) = (tmp_path / "metrics").glob("*.start.json")
-    assert {"time", "compile_seconds", "compiled", "found"} == set(storage.read_json(start))
+    said = {"time", "first_step", "compile_seconds", "compiled", "found", "device", "versions", "per_step"}
+    assert said == set(storage.read_json(start))
 
 
 @pytest.mark.parametrize("at", [0, 4, 6, 10])

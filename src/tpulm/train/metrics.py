@@ -181,10 +181,9 @@ def read_attempts(workdir: str | PurePath) -> list[Attempt]:
     StorageError."""
     files = {path.name: path for path in storage.list_folder(storage.as_path(workdir) / "metrics")}
     found: list[Attempt] = []
-    for name in sorted(name for name in files if name.endswith(".jsonl")):
-        start = files.get(name.removesuffix(".jsonl") + START)
-        records = tuple(_records(files[name]))
-        found.append(Attempt(int(name.removesuffix(".jsonl")), {} if start is None else storage.read_json(start), records))
+    for name in sorted(name for name in files if PurePath(name).suffix == ".jsonl" and PurePath(name).stem.isdigit()):
+        number, start = PurePath(name).stem, files.get(f"{PurePath(name).stem}{START}")
+        found.append(Attempt(int(number), {} if start is None else storage.read_json(start), tuple(_records(files[name]))))
     return found
 
 
