@@ -69,7 +69,8 @@ def make_prompts() -> list[str]:
 def random_model(layers: int, size: int, heads: int) -> LoadedModel:
     rng = np.random.default_rng(1)
     words = ["".join(map(chr, rng.integers(97, 123, 8))) for _ in range(40_000)]
-    made = tokenization.train([[*make_prompts(), *words]], TokenizerConfig(algorithm="bpe", vocab_size=VOCAB_SIZE))
+    texts = [" ".join(words[::step]) for step in (1, -1)]  # every word twice
+    made = tokenization.train([[*make_prompts(), *texts]], TokenizerConfig(algorithm="bpe", vocab_size=VOCAB_SIZE))
     config = ModelConfig(
         architecture="decoder",
         num_layers=layers,
