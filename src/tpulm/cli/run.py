@@ -125,6 +125,7 @@ def show_summary(summary: Summary) -> None:
         "health": summary.health,
         "stages": ", ".join(f"{name} {state}" for name, state in summary.stages.items()),
         "export": summary.export,
+        "report": f"{summary.workdir}/report/index.html",
     }
     print_table(summary.name, {name: shown for name, shown in rows.items() if shown})
 
