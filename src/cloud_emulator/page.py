@@ -1,4 +1,4 @@
-"""The emulator's state as a page for people: read-only, without scripts, anew every five seconds."""
+"""The emulator's state as a page for people: read-only, without scripts, reloaded every five seconds."""
 
 from __future__ import annotations
 

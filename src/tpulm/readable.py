@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 
 _JOINER = "\u200d"  # between the parts of one emoji; other invisible characters are shown by their number
@@ -33,6 +34,11 @@ def percent(share: float, digits: int = 3) -> str:
     if 0 < share < least:
         return f"<{10**-digits:.{digits}f}%"
     return f">{100 - 10**-digits:.{digits}f}%" if 1 - least <= share < 1 else f"{share:.{digits}%}"
+
+
+def utc(seconds: float) -> str:
+    """ "2026-11-24 14:05 UTC", of seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def size(text_bytes: int) -> str:

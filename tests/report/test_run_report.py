@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from toy_runs import toy_config, write_corpus
 from tpulm import pipeline, report
 from tpulm.cli.app import app
-from tpulm.config import load
+from tpulm.config import flattened, load
 from tpulm.errors import ConfigError, Stopped
 from tpulm.progress import Silent
 from tpulm.report.history import History, chart
@@ -191,6 +191,10 @@ def test_settings_that_differ_from_the_recipe(tmp_path: Path) -> None:
     assert config.recipe == "bert-mini"
     steps = load("bert-mini").train.steps
     assert changed_settings(config) == [("train.steps", str(steps), "77")]
+    assert flattened(config)["train.steps"] == 77
+    with_text = load(tmp_path / "run.toml", ['corpus.sources=["secret/*.txt"]'])
+    assert changed_settings(with_text) == changed_settings(config)  # paths of texts go neither onto a page nor to a tracker
+    assert "secret" not in str(flattened(with_text))
 
 
 def test_the_log_of_an_attempt_says_what_a_step_is(workdir: Path) -> None:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeGuard, cast
@@ -153,10 +153,20 @@ def changes(before: Any, now: Any, name: str = "") -> list[Change]:
     return [Change(name, before, now)]
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables by dotted name."""
+    for key, value in values.items():
+        name = f"{prefix}.{key}" if prefix else key
+        if is_table(value):
+            yield from flatten(value, name)
+        else:
+            yield name, value
+
+
 def flattened(config: BaseModel) -> dict[str, Any]:
     """Every setting that has a value, by dotted name, but the paths of texts."""
-    found = changes({}, config.model_dump(mode="json"))
-    return {change.name: change.now for change in found if change.now is not None and change.name != "corpus.sources"}
+    found = flatten(config.model_dump(mode="json"))
+    return {name: value for name, value in found if value is not None and name != "corpus.sources"}
 
 
 def listed(lines: Sequence[object]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
@@ -16,7 +16,7 @@ from huggingface_hub import ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tpulm import storage
-from tpulm.config import ModelConfig, RunConfig, TokenizerConfig
+from tpulm.config import ModelConfig, RunConfig, TokenizerConfig, flatten
 from tpulm.convert.curve import Line, Point, draw
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
@@ -374,22 +374,13 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
     groups["phases"] = {
         str(number): phase.model_dump(mode="json", exclude_none=True) for number, phase in enumerate(config.phases, start=1)
     }
-    return [(name, json.dumps(value, ensure_ascii=False)) for name, value in _flatten(groups) if value is not None]
+    return [(name, json.dumps(value, ensure_ascii=False)) for name, value in flatten(groups) if value is not None]
 
 
 def _tokenizer_settings(config: TokenizerConfig) -> dict[str, Any]:
     if config.path is not None:
         return {"path": Path(config.path).name}
     return config.model_dump(mode="json", exclude={"path", "allow_unknown"})
-
-
-def _flatten(values: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, dict):
-            yield from _flatten(value, name)
-        else:
-            yield name, value
 
 
 def _lines(facts: CardFacts) -> list[Line]:

@@ -32,6 +32,7 @@ from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
 from tpulm.progress import SILENT, Progress
 from tpulm.report import Reporter
+from tpulm.report.finetuning import INPUTS, MISTAKES, SUMMARY, WORK
 from tpulm.runtime import interrupt
 from tpulm.runtime.failures import record_failure
 from tpulm.runtime.memory import keep_between_steps
@@ -39,7 +40,6 @@ from tpulm.train.program import keep_compiled
 from tpulm.train.trackers import Tracking, check_trackers
 from tpulm.train.tuning import Labelled
 
-SUMMARY, MISTAKES, WORK, INPUTS = "finetune.json", "mistakes.jsonl", "finetuning", "inputs.json"
 # How the work is carried out, not what it is: these may differ between attempts.
 _OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
 _UNTRAINED = "nothing was trained yet"

@@ -408,6 +408,7 @@ class Stages:
         if done == {"step": newest_step(self.workdir), **named} and storage.exists(folder):
             return Exported(folder, "skipped")
         from tpulm.report.facts import gather
+        from tpulm.report.history import History
 
         watchdog.report("export")
         step, params = model or self.newest_model()
@@ -417,7 +418,8 @@ class Stages:
             self.progress.start("Exporting")
             if not self.hosts.are_several:  # what one host computes alone would wait for the others
                 self._save_result("samples", self._samples(step, params))
-            self.save(folder, params, card=gather(self.config, self.workdir, step=step, tokenizer=self.data.tokenizer))
+            history, tokenizer = History.read(self.workdir), self.data.tokenizer
+            self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
         self._save_result("export", {"step": step, **named})
         self.hosts.barrier("export")
         return Exported(folder, "done")

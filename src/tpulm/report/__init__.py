@@ -1,6 +1,6 @@
 """One page about a run, a fine-tuning, or several runs side by side: HTML without scripts that needs no network.
 
-W/report/index.html is written anew at evaluations and at the end, and by `tpulm report`.
+W/report/index.html is rewritten at evaluations and at the end, and by `tpulm report`.
 """
 
 from tpulm.report.comparison import write_comparison

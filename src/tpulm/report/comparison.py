@@ -13,7 +13,7 @@ from tpulm import pages, storage
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
 from tpulm.config import RunConfig, changes
-from tpulm.readable import duration
+from tpulm.readable import duration, utc
 from tpulm.report.history import Chart, History, Scale, chart
 from tpulm.workfolder import open_run
 
@@ -40,7 +40,7 @@ def render(workdirs: Sequence[PurePath]) -> str:
     return pages.render(
         "report_comparison.html",
         labels=[run.label for run in runs],
-        written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        written=utc(time.time()),
         header=("run", "steps", "time", "tokens", *(f"held-out {name.replace('_', ' ')}" for name in scores)),
         rows=[_row(run, scores) for run in runs],
         charts=_charts(runs),

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
 
 from tpulm import dataset
-from tpulm.config import RunConfig
-from tpulm.convert.curve import Point
+from tpulm.config import RunConfig, changes
 from tpulm.convert.model_card import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts, Scores
+from tpulm.report.history import History
 from tpulm.tokenization import Tokenization
-from tpulm.train.metrics import read_metrics
+from tpulm.train.metrics import Record
 from tpulm.workfolder import is_imported, read_result
 
 _ON_THE_CARD = 3  # samples
 
 
-def gather(config: RunConfig, workdir: PurePath, *, step: int, tokenizer: Tokenization) -> CardFacts:
-    """From the manifests, the metrics and the results in `workdir`; what is not there stays unknown.
-
-    Scores are those of the evaluation after `step` steps, else the newest of the training.
-    """
-    trained, scores, samples = (read_result(workdir, name) for name in ("train", "evaluation", "samples"))
-    curves: dict[str, list[Point]] = {"train": [], "evaluation": []}
-    newest: dict[str, Any] | None = None
-    for record in read_metrics(workdir):
-        curves[record.kind].append(Point(record.step, record.values["loss"]))
-        newest = {"step": record.step, **record.values} if record.kind == "evaluation" else newest
-    if scores is None or scores["step"] != step:
-        scores = newest
-    else:
-        curves["evaluation"] = [point for point in curves["evaluation"] if point.step != step]
-        curves["evaluation"].append(Point(step, scores["loss"]))
+def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int, tokenizer: Tokenization) -> CardFacts:
+    """From the manifests, the metrics and the results in `workdir`; what is not there stays unknown. Scores are the newest."""
+    trained, samples = (read_result(workdir, name) for name in ("train", "samples"))
     return CardFacts(
         name=config.name,
         config=config,
@@ -45,9 +33,9 @@ def gather(config: RunConfig, workdir: PurePath, *, step: int, tokenizer: Tokeni
         corpus=_corpus(workdir),
         imported=_imported(workdir),
         dataset=_dataset(workdir),
-        training_curve=tuple(curves["train"]),
-        holdout_curve=tuple(curves["evaluation"]),
-        scores=_scores(scores),
+        training_curve=history.curve("train", "loss"),
+        holdout_curve=history.curve("evaluation", "loss"),
+        scores=_scores(history.newest("evaluation")),
         examples=_examples(samples, step),
         hardware=None if trained is None else f"{trained['devices']} x {trained['device_kind']}",
         tokens_per_second=None if trained is None else trained["tokens_per_second"],
@@ -91,13 +79,23 @@ def _dataset(workdir: PurePath) -> DatasetFacts | None:
     )
 
 
-def _scores(found: dict[str, Any] | None) -> Scores | None:
-    if found is None or "baseline_accuracy" not in found:
+def _scores(found: Record | None) -> Scores | None:
+    if found is None or "baseline_accuracy" not in found.values:
         return None
-    return Scores(**{field.name: found[field.name] for field in fields(Scores) if field.name in found})
+    values = {**found.values, "step": found.step}
+    return Scores(**{field.name: values[field.name] for field in fields(Scores) if field.name in values})
 
 
 def _examples(found: dict[str, Any] | None, step: int) -> tuple[Example, ...]:
     """Of filled masks, for the card."""
     masked = found["masked"][:_ON_THE_CARD] if found is not None and found["step"] == step and "masked" in found else ()
     return tuple(Example(one["text"], tuple((token, score) for token, score in one["answers"])) for one in masked)
+
+
+def changed(before: dict[str, Any], now: dict[str, Any], *, without: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
+    """(setting, before, now) of those that differ, as JSON; `without` are the beginnings of names."""
+    return [
+        (change.name, json.dumps(change.before, ensure_ascii=False), json.dumps(change.now, ensure_ascii=False))
+        for change in changes(before, now)
+        if not change.name.startswith(without)
+    ]

@@ -9,26 +9,23 @@ from typing import Any
 
 from tpulm import pages, storage
 from tpulm.config import FinetuneConfig
+from tpulm.readable import utc
+from tpulm.report.facts import changed
 from tpulm.report.history import History, chart
 
-SUMMARY, MISTAKES, _WORK, _INPUTS = (
-    "finetune.json",
-    "mistakes.jsonl",
-    "finetuning",
-    "inputs.json",
-)  # finetuning/run.py writes them
+SUMMARY, MISTAKES, WORK, INPUTS = "finetune.json", "mistakes.jsonl", "finetuning", "inputs.json"
 _MOST_MISTAKES, _MOST_CLASSES = 20, 20
 
 
 def is_finetuning(folder: PurePath) -> bool:
-    return storage.exists(folder / _WORK / _INPUTS)
+    return storage.exists(folder / WORK / INPUTS)
 
 
 def render(folder: PurePath) -> str:
     """HTML."""
-    work, done = folder / _WORK, storage.exists(folder / SUMMARY)
+    work, done = folder / WORK, storage.exists(folder / SUMMARY)
     summary: dict[str, Any] = storage.read_json(folder / SUMMARY) if done else {}
-    inputs: dict[str, Any] = storage.read_json(work / _INPUTS)
+    inputs: dict[str, Any] = storage.read_json(work / INPUTS)
     seeds = sorted(
         (path for path in storage.list_folder(work) if path.name.startswith("seed-")), key=lambda path: len(path.name)
     )
@@ -43,7 +40,7 @@ def render(folder: PurePath) -> str:
         headline=f"{'Done' if done else 'Under way'}. {health[:1].upper()}{health[1:]}".rstrip(". ") + ".",
         tone="" if not health else "good" if health == "all right" else "bad",
         under_way=storage.holder(work) is not None,
-        written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        written=utc(time.time()),
         summary=_summary(summary, metric),
         charts=_charts(histories, metric),
         scored=_scored(summary),
@@ -57,7 +54,7 @@ def render(folder: PurePath) -> str:
         vms=[],
         changed=_changed(inputs["settings"]),
         recipe=None,
-        machine=_machine(histories),
+        machine=next((one.machine for one in histories.values() if one.machine), []),
         confusion=_confusion(summary, names),
         mistakes=_mistakes(folder),
     )
@@ -105,13 +102,7 @@ def _charts(histories: dict[str, History], metric: str) -> list[Any]:
 
 def _changed(settings: dict[str, Any]) -> list[tuple[str, str, str]]:
     defaults = FinetuneConfig().model_dump(mode="json")
-    different = {name: value for name, value in settings.items() if value != defaults.get(name)}
-    return [(name, json.dumps(defaults.get(name)), json.dumps(value, ensure_ascii=False)) for name, value in different.items()]
-
-
-def _machine(histories: dict[str, History]) -> list[tuple[str, str]]:
-    start = next((one.start for history in histories.values() for one in reversed(history.attempts) if one.start), {})
-    return [*([("devices", start["device"])] if "device" in start else []), *start.get("versions", {}).items()]
+    return changed({name: defaults.get(name) for name in settings}, settings)
 
 
 def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, list[tuple[int, float]]]] | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tpulm.convert.curve import Point, short, thin, ticks
 from tpulm.pages import Axis
-from tpulm.train.metrics import Attempt, Record, read_attempts
+from tpulm.train.metrics import Attempt, Record, read_attempts, union
 from tpulm.workfolder import read_result
 
 Scale = Callable[[int], float]  # from a step to what is drawn to the right
@@ -35,10 +35,7 @@ class History:
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
-        found = {(record.kind, record.step): record for attempt in self.attempts for record in attempt.records}
-        if self.at_end is not None:
-            found[self.at_end.kind, self.at_end.step] = self.at_end
-        return tuple(found[key] for key in sorted(found))
+        return tuple(union([*self.attempts, *([] if self.at_end is None else [Attempt(0, {}, (self.at_end,))])]))
 
     @property
     def last_step(self) -> int:
@@ -57,6 +54,12 @@ class History:
         """The step it went on from."""
         first = attempt.records[0].step if attempt.records else 0
         return int(attempt.start.get("first_step", first))
+
+    @property
+    def machine(self) -> list[tuple[str, str]]:
+        """(what, value) of the newest attempt that says it: devices and versions."""
+        start = next((attempt.start for attempt in reversed(self.attempts) if "versions" in attempt.start), None)
+        return [] if start is None else [("devices", start["device"]), *start["versions"].items()]
 
     def time_of(self, attempt: Attempt) -> float | None:
         """When it began to train, in seconds since 1970."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -12,20 +11,20 @@ from tpulm import pages, storage, tokenization
 from tpulm.cloud import status as cloud
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
-from tpulm.config import RunConfig, changes, list_recipes, load, phases_of
+from tpulm.config import RunConfig, list_recipes, load, phases_of
 from tpulm.convert.curve import Point
 from tpulm.convert.model_card import CardFacts, data_rows, score_rows
 from tpulm.progress import SILENT, Progress
-from tpulm.readable import dollars, duration
+from tpulm.readable import dollars, duration, utc
 from tpulm.report import finetuning
-from tpulm.report.facts import gather
+from tpulm.report.facts import changed, gather
 from tpulm.report.history import Chart, History, chart
 from tpulm.train.health import judge, loss_formula, verdict
 from tpulm.workfolder import open_run, read_result
 
 PAGE = PurePath("report/index.html")
 _SECONDS_BETWEEN = 20.0  # two pages that a training writes
-_CALLED = ("name", "description", "language", "recipe")  # what a run is called, not what it does
+_UNSHOWN = ("name", "description", "language", "recipe", "corpus.sources")  # what a run is called, and paths of texts
 Rows = list[tuple[str, ...]]
 
 
@@ -60,7 +59,8 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
     config, history, now = open_run(workdir), History.read(workdir), time.time() if now is None else now
     facts = _facts(config, workdir, history)
     job = found[0] if (found := Control(workdir).read()) else None
-    cost = None if job is None else cloud.cost_of(_status(workdir, history), workdir, now=now)
+    speed = cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
+    cost = None if job is None else cloud.cost_of(cloud.read_status(workdir, None, speed), workdir, now=now)
     headline, tone = _headline(config, workdir, history, facts)
     return pages.render(
         "report.html",
@@ -69,8 +69,8 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
         headline=headline,
         tone=tone,
         under_way=storage.holder(workdir) is not None,
-        written=_utc(now),
-        summary=_summary(config, history, facts, cost),
+        written=utc(now),
+        summary=_summary(config, history, facts, speed, cost),
         charts=_charts(config, history, job),
         scores=score_rows(facts) if facts else [],
         scored=[],
@@ -81,7 +81,7 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
         vms=_vm_rows(cost),
         changed=changed_settings(config),
         recipe=config.recipe,
-        machine=machine_rows(history, workdir),
+        machine=_machine_rows(history, workdir),
         confusion=None,
         mistakes=(),
     )
@@ -91,18 +91,12 @@ def _facts(config: RunConfig, workdir: PurePath, history: History) -> CardFacts 
     if not storage.exists(workdir / "tokenizer" / "manifest.json"):
         return None
     made = tokenization.load(workdir / "tokenizer")
-    return gather(config, workdir, step=_step(workdir, history), tokenizer=made)
+    return gather(config, workdir, history, step=_step(workdir, history), tokenizer=made)
 
 
 def _step(workdir: PurePath, history: History) -> int:
     trained = read_result(workdir, "train")
     return history.last_step if trained is None else trained["steps"]
-
-
-def _status(workdir: PurePath, history: History) -> cloud.RunStatus:
-    return cloud.read_status(
-        workdir, None, cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
-    )
 
 
 # -- the parts of the page ----------------------------------------------------------------------------------------------
@@ -129,10 +123,12 @@ def _headline(config: RunConfig, workdir: PurePath, history: History, facts: Car
     return f"{state} {health[:1].upper()}{health[1:]}".rstrip(), tone
 
 
-def _summary(config: RunConfig, history: History, facts: CardFacts | None, cost: cloud.Cost | None) -> Rows:
+def _summary(
+    config: RunConfig, history: History, facts: CardFacts | None, speed: cloud.Speed | None, cost: cloud.Cost | None
+) -> Rows:
     """What one wants to know first: (name, value)."""
     step, steps = history.last_step, config.train.steps
-    hours, speed = history.hours(step), cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
+    hours = history.hours(step)
     rows: Rows = [("Steps", f"{step:,} of {steps:,} ({step / steps:.0%})")]
     if hours == hours and step:
         rows.append(("Time since it began", duration(3600 * hours)))
@@ -226,7 +222,7 @@ def _attempt_rows(history: History) -> Rows:
         rows.append(
             (
                 str(attempt.number),
-                "" if began is None else _utc(began),
+                "" if began is None else utc(began),
                 f"{history.beginning_of(attempt):,}",
                 f"{last:,}",
                 hours,
@@ -254,24 +250,10 @@ def _vm_rows(cost: cloud.Cost | None) -> Rows:
 def changed_settings(config: RunConfig) -> Rows:
     """(setting, of the recipe, here); without a recipe of this version, what differs from the defaults."""
     base = load(config.recipe) if config.recipe in list_recipes() else RunConfig()
-    found = changes(base.model_dump(mode="json"), config.model_dump(mode="json"))
-    return [
-        (change.name, *(json.dumps(value, ensure_ascii=False) for value in (change.before, change.now)))
-        for change in found
-        if change.name not in _CALLED and not change.name.startswith("corpus.sources")
-    ]
+    return [*changed(base.model_dump(mode="json"), config.model_dump(mode="json"), without=_UNSHOWN)]
 
 
-def machine_rows(history: History, workdir: PurePath) -> Rows:
+def _machine_rows(history: History, workdir: PurePath) -> Rows:
     """Of the newest attempt."""
-    start = next((attempt.start for attempt in reversed(history.attempts) if attempt.start), {})
-    trained = read_result(workdir, "train") or {}
-    return [
-        *([("devices", start["device"])] if "device" in start else []),
-        *([("computed in", trained["compute_dtype"])] if "compute_dtype" in trained else []),
-        *start.get("versions", {}).items(),
-    ]
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+    dtype = (read_result(workdir, "train") or {}).get("compute_dtype")
+    return [*history.machine, *([("computed in", dtype)] if dtype else [])]

@@ -172,7 +172,7 @@ def train(
             in_flight.append(loss)
             if len(in_flight) > _IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
-                log.started({**_start_values(), "per_step": meter.per_step(config.batch_size)})
+                log.started(lambda: {**_start_values(), "per_step": meter.per_step(config.batch_size)})
             meter.count(int(batch["weights"].sum()) if "weights" in batch else config.batch_size)
             progress.advance(1)
 

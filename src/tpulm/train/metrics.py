@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -112,23 +112,23 @@ class MetricsLog:
         self.__exit__(None, None, None)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        record = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
+        record, sent = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}, _sent(kind, values)
         with storage.explain("write", self._path):
             self._stream.write(json.dumps(record).encode() + b"\n")
             self._stream.flush()
-            for name, value in _sent(kind, values).items():
+            for name, value in sent.items():
                 self._board.add(name, value, step)
         if self._trackers is not None:
-            self._trackers.log(step, _sent(kind, values))
+            self._trackers.log(step, sent)
 
-    def started(self, values: Mapping[str, Any]) -> None:
-        """After the first step: when it was, and what `values` say. In a file of its own; later calls do nothing."""
+    def started(self, values: Callable[[], Mapping[str, Any]]) -> None:
+        """After the first step: when it was, and what `values` give. In a file of its own; later calls do nothing."""
         if self._started:
             return
         self._started = True
         path = self._path.with_suffix(START)
         with storage.explain("write", path):
-            path.write_text(json.dumps({"time": round(time.time(), 3), "first_step": self._first_step, **values}))
+            path.write_text(json.dumps({"time": round(time.time(), 3), "first_step": self._first_step, **values()}))
 
     def sync(self) -> None:
         """Make all that was written durable: called before a checkpoint, so that no step is ever past its metrics."""
@@ -152,7 +152,7 @@ class NoMetrics:
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         pass
 
-    def started(self, values: Mapping[str, Any]) -> None:
+    def started(self, values: Callable[[], Mapping[str, Any]]) -> None:
         pass
 
     def sync(self) -> None:
@@ -189,7 +189,12 @@ def read_attempts(workdir: str | PurePath) -> list[Attempt]:
 
 def read_metrics(workdir: str | PurePath) -> list[Record]:
     """All records of all attempts, each (kind, step) once, the latest attempt's, by kind and step."""
-    found = {(record.kind, record.step): record for attempt in read_attempts(workdir) for record in attempt.records}
+    return union(read_attempts(workdir))
+
+
+def union(attempts: Iterable[Attempt]) -> list[Record]:
+    """The records of all these attempts as one log: each (kind, step) once, the latest attempt's, by kind and step."""
+    found = {(record.kind, record.step): record for attempt in attempts for record in attempt.records}
     return [found[key] for key in sorted(found)]
 
 
