@@ -143,6 +143,7 @@ def killed_and_resumed(folder: Path, name: str, environment: dict[str, str]) -> 
             command, env={**os.environ, **environment}, capture_output=True, text=True, cwd=folder, timeout=300
         )
         assert done.returncode == expected, done.stderr[-3000:]
+        assert "Warning" not in done.stderr, done.stderr[-3000:]
     values = {}
     for record in read_metrics(folder / "w"):
         values |= {(record.step, f"{record.kind}/{name}"): value for name, value in record.values.items() if name != "time"}
@@ -206,3 +207,43 @@ def test_wandb_offline_holds_the_metrics_after_a_kill(tmp_path: Path) -> None:
                 held |= {(row["_step"], name): value for name, value in row.items() if not name.startswith("_")}
     assert len(identities) == 1
     assert exact(held) == exact(expected)
+
+
+MLFLOW_HOLDS = """
+import json
+from mlflow import MlflowClient
+client = MlflowClient()
+[run] = client.search_runs([client.get_experiment_by_name("tpulm").experiment_id])
+metrics = [one for key in run.data.metrics for one in client.get_metric_history(run.info.run_id, key)]
+held = [(one.step, one.key, one.value) for one in metrics]
+print(json.dumps({"status": run.info.status, "steps": run.data.params["train.steps"], "held": held}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["folder", "database"])
+def test_mlflow_holds_the_metrics_after_a_kill(tmp_path: Path, store: str) -> None:
+    """As mlflow's own client reads them, in a process of its own: its imports warn of what its dependencies will drop."""
+    pytest.importorskip("mlflow", reason="pip install mlflow")
+    place = {"folder": (tmp_path / "mlruns").as_uri(), "database": f"sqlite:///{tmp_path / 'mlflow.db'}"}[store]
+    environment = {"MLFLOW_TRACKING_URI": place, "MLFLOW_ALLOW_FILE_STORE": "true"}
+    expected = killed_and_resumed(tmp_path, "mlflow", environment)
+    command = [sys.executable, "-c", MLFLOW_HOLDS]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert (found["status"], found["steps"]) == ("FINISHED", "12")
+    held = {(step, name): value for step, name, value in found["held"]}
+    assert exact(held) == exact(expected)
+    again = [(step, name, value) for step, name, value in found["held"] if (step, name) in exact(held)]
+    assert all(held[step, name] == value for step, name, value in again)  # a step that was sent twice, too
+
+
+def test_an_address_that_mlflow_refuses_is_named_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a plain folder without MLFLOW_ALLOW_FILE_STORE=true (mlflow 3.17), and anything of no scheme it knows."""
+    pytest.importorskip("mlflow", reason="pip install mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://place")
+    with pytest.raises(ConfigError, match="mlflow refuses its MLFLOW_TRACKING_URI: .*nonsense://place"):
+        trackers.check_trackers(TrackConfig(to=("mlflow",)))

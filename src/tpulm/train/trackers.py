@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ class _Trackio:
 
 
 class _Mlflow:
-    """The server or folder of MLFLOW_TRACKING_URI."""
+    """The server or database of MLFLOW_TRACKING_URI; without it where mlflow itself chooses, such as ./mlflow.db."""
 
     def __init__(self, tracking: Tracking, identity: str):
         from mlflow import MlflowClient
@@ -125,11 +126,18 @@ class _Mlflow:
 
     @staticmethod
     def check() -> None:
-        pass
+        from mlflow import MlflowClient, MlflowException
+
+        try:
+            MlflowClient()  # makes the tables of a database; asks nothing of a server
+        except MlflowException as error:
+            raise ConfigError(f"mlflow refuses its MLFLOW_TRACKING_URI: {error.message}") from error
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._client.log_metric(self._id, name, value, step=step)
+        from mlflow.entities import Metric
+
+        now = round(1000 * time.time())
+        self._client.log_batch(self._id, [Metric(name, value, now, step) for name, value in values.items()])
 
     def close(self) -> None:
         self._client.set_terminated(self._id)
