@@ -12,8 +12,9 @@ from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
 from tpulm.finetuning.summary import card_text
 from tpulm.finetuning.tasks import doubts_about_model, doubts_about_texts
-from tpulm.labelled.rows import encode_rows
+from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
+from tpulm.train.tuning import Labelled
 
 LABELS = np.array([0] * 4 + [1] * 6)
 NAMES = ("neg", "pos")
@@ -23,10 +24,14 @@ def logits(answers: list[int]) -> np.ndarray:
     return np.eye(2, dtype=np.float32)[answers]
 
 
+def labelled(labels: np.ndarray) -> Labelled:
+    return Labelled(Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64)), labels)
+
+
 def doubts(answers: list[int], *, metric: str | None = None, before: float = -1.0) -> list[str]:
     config = FinetuneConfig.model_validate({"metric": metric})
     return doubts_about_model(
-        logits(answers), LABELS, training_labels=LABELS, before=before, config=config, names=NAMES
+        logits(answers), labelled(LABELS), training=labelled(LABELS), before=before, config=config, names=NAMES
     )  # fmt: skip
 
 
@@ -60,7 +65,7 @@ def test_no_better_than_a_constant_or_than_before():
 def test_regression(said: list[float], expected: list[str]):
     labels, config = np.array([1.0, 2.0, 3.0, 4.0], np.float32), FinetuneConfig(task="regression", metric="mean_squared_error")
     outputs = np.array(said, np.float32)[:, None]
-    found = doubts_about_model(outputs, labels, training_labels=labels, before=9.0, config=config, names=())
+    found = doubts_about_model(outputs, labelled(labels), training=labelled(labels), before=9.0, config=config, names=())
     assert len(found) == len(expected)
     assert all(part in doubt for part, doubt in zip(expected, found, strict=True))
 

@@ -78,11 +78,12 @@ class WordTagging(Task):
             row[1 : 1 + len(tags)] = [classes.names.index(tag) for tag in tags]  # a word is a token in this vocabulary
         return Labelled(encode_rows(tokenization, examples.texts, None, max_length=max_length), labels)
 
-    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
+        labels = data.labels
         right = outputs.argmax(axis=-1) == labels
         return {"token_accuracy": float(right[labels != NONE].mean()), "exact": float((right | (labels == NONE)).all(1).mean())}
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[list[str]]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[list[str]]:
         assert classes is not None
         found = outputs.argmax(axis=-1)
         return [[classes.names[one] for one in row[1 : length - 1]] for row, length in zip(found, rows.lengths, strict=True)]

@@ -67,11 +67,11 @@ class Classifier:
         if config is None and found is not None:
             settings.setdefault("task", task_of(self.model))
         config = finetune_settings(config, settings)
-        self.task = find_task(config)
-        if not self.task.has_classes and labels is not None:
-            raise ConfigError(f"a {config.task} has no labels: leave them out")
         of_model = self.model.config
         self.config = config.for_architecture(of_model.architecture, of_model.max_positions, self.model.max_length)
+        self.task = find_task(self.config)
+        if not self.task.has_classes and labels is not None:
+            raise ConfigError(f"a {config.task} has no labels: leave them out")
         self.labels: LabelSet | None = None
         self.fitted: Fitted | None = None
         self._params: SequenceClassifier | None = None  # numpy
@@ -127,7 +127,7 @@ class Classifier:
         outputs = self._of()
 
         def score(params: Any) -> dict[str, float]:
-            return self.task.scores(outputs.of(params, dev.rows), dev.labels, self.answers.names)
+            return self.task.scores(outputs.of(params, dev.rows), dev, self.answers.names)
 
         tuning, config = self.tuning_of(data).beginning(seed, self.first_params(seed)), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
@@ -180,32 +180,33 @@ class Classifier:
     def params(self, params: Any) -> None:
         self._params, self._placed = jax.device_get(params), None
 
-    def predict(self, texts: Any, pairs: Sequence[str] | None = None) -> list[Any]:
+    def predict(self, texts: Any, pairs: Sequence[Any] | None = None) -> list[Any]:
         """The label of each text, as in the training examples, of a regression the number, of tags [[begin, end, type], …].
 
         `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; the second texts may be `pairs` too.
         Raises DataError for a single string, and for texts that are blank or no strings.
         """
-        rows = self._unlabelled(texts, pairs)
-        return self.task.predictions(self._outputs_of(rows), rows, self._classes())
+        examples = self._unlabelled(texts, pairs)
+        rows = self._rows(examples)
+        return self.task.predictions(self._outputs_of(rows), rows, examples, self._classes())
 
     def predict_proba(self, texts: Any, pairs: Sequence[str] | None = None) -> np.ndarray:
         """float64 [N, C]: the probability of each label, in the order of `labels.names`. Texts as in `predict`."""
         if not self.task.has_classes:
             raise ConfigError(f"a {self.config.task} has no probabilities; use predict")
-        return np.exp(log_probabilities(self._outputs_of(self._unlabelled(texts, pairs))))
+        return np.exp(log_probabilities(self._outputs_of(self._rows(self._unlabelled(texts, pairs)))))
 
     def evaluate(self, examples: Any, *, params: Any = None) -> dict[str, float]:
         """The task's scores: accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: to be
         scored instead of its own."""
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
-        return self.task.scores(self._outputs_of(data.rows, params), data.labels, self.answers.names)
+        return self.task.scores(self._outputs_of(data.rows, params), data, self.answers.names)
 
     def scores_before(self, data: Labelled, seed: int) -> dict[str, float]:
         """Of the parameters that training with this seed begins with."""
         outputs = self._of()
         found = outputs.of(outputs.place(self.first_params(seed)), data.rows)
-        return self.task.scores(found, data.labels, self.answers.names)
+        return self.task.scores(found, data, self.answers.names)
 
     def outputs(self, data: Labelled) -> np.ndarray:
         """float32 [N, C]: logits, or of a regression the number; of other tasks as their objective has them."""
@@ -226,7 +227,7 @@ class Classifier:
     def _examples(self, data: Any) -> Examples:
         if isinstance(data, str | PurePath):
             return self.task.read(data, Columns())
-        return examples_of(data, label_fault=self.task.label_fault)
+        return examples_of(data, fault=self.task.fault)
 
     def _classes(self, learn_from: Examples | None = None) -> LabelSet | None:
         """The known labels, or those of `learn_from` where none are known yet; None of a task without classes."""
@@ -257,12 +258,15 @@ class Classifier:
             )
         return self._outputs
 
-    def _unlabelled(self, texts: Any, pairs: Sequence[str] | None) -> Rows:
+    def _unlabelled(self, texts: Any, pairs: Sequence[Any] | None) -> Examples:
         if isinstance(texts, str):
             raise DataError(f"the texts are one string, {show(texts)}; give a list of texts: [{show(texts)}]")
         if pairs is None and isinstance(texts, Sized) and not isinstance(texts, Mapping) and not len(texts):
-            return self._of().rows([])
-        examples = examples_of(texts if pairs is None else {"text": texts, "pair": pairs}, labelled=False)
+            return Examples([], None, None, [])
+        given = texts if pairs is None else {"text": texts, "pair": pairs}
+        return examples_of(given, labelled=False, fault=self.task.fault)
+
+    def _rows(self, examples: Examples) -> Rows:
         assert self.config.max_length is not None
         return self.task.rows(self.model.tokenization, examples, max_length=self.config.max_length)
 

@@ -26,7 +26,7 @@ from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
-from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_texts, find_task
+from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_texts
 from tpulm.labelled import Columns, Examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
@@ -105,7 +105,7 @@ class _Finetuning:
         keep_compiled()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
         self._config = self._classifier.config
-        self._task = find_task(self._config)
+        self._task = self._classifier.task
         self._report = Reporter(self._output, progress)
 
     def run(self) -> FinetuneSummary:
@@ -199,12 +199,12 @@ class _Finetuning:
         assert fitted is not None
         outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
         names = self._classifier.answers.names
-        scores = {name: self._task.scores(found, data.rows[name].labels, names) for name, found in outputs.items()}
+        scores = {name: self._task.scores(found, data.rows[name], names) for name, found in outputs.items()}
         last = "test" if "test" in outputs else "dev"
         doubts = doubts_about_model(
             outputs["dev"],
-            data.rows["dev"].labels,
-            training_labels=data.rows["train"].labels,
+            data.rows["dev"],
+            training=data.rows["train"],
             before=self._classifier.scores_before(data.rows["dev"], seed)[config.chosen_by],
             config=config,
             names=names,
@@ -215,7 +215,7 @@ class _Finetuning:
             epochs=len(fitted.history),
             dev=scores["dev"],
             test=scores.get("test"),
-            confusion=self._task.confusion(outputs[last], data.rows[last].labels),
+            confusion=self._task.confusion(outputs[last], data.rows[last]),
             history=[dict(epoch) for epoch in fitted.history],
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
             doubts=doubts,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tpulm.config import FinetuneConfig
 from tpulm.config.finetune import METRICS
 from tpulm.corpus.documents import Reason
 from tpulm.corpus.sources import suffixes
@@ -64,7 +63,7 @@ class EntityTagging(Task):
             _check(spans, scheme, examples, number)
             own, labels[number, max_length:] = scheme.encode(spans, rows.spans[rows.starts[number] : rows.starts[number + 1]])
             labels[number, : len(own)] = own
-        return Labelled(rows, labels)
+        return Labelled(rows, labels, examples)
 
     def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
         assert classes is not None
@@ -73,15 +72,18 @@ class EntityTagging(Task):
         why = "they were cut off, or begin or end inside of a token"
         return [f"{share:.2%} of the entities have no tokens of their own ({why}), and count as missed"] if share else []
 
-    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         """Of whole entities, and the loss in nats a token; `entity_unaligned` is the fraction of them that is out of reach."""
+        labels = data.labels
         found = entity_scores(TagScheme(names), labels, outputs.argmax(axis=-1))
         of_tokens = self._of_tokens(labels, names)
         inside = of_tokens != NO_CLASS
         chosen = log_probabilities(outputs[inside])[np.arange(inside.sum()), of_tokens[inside] % len(names)]
         return {**{f"entity_{name}": value for name, value in found._asdict().items()}, "loss": float(-chosen.mean())}
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[list[list[Any]]]:
+    def predictions(
+        self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
+    ) -> list[list[list[Any]]]:
         assert classes is not None and rows.spans is not None
         scheme, best = TagScheme(classes.names), outputs.argmax(axis=-1)
         places = zip(best, rows.starts[:-1], rows.starts[1:], strict=True)
@@ -90,7 +92,7 @@ class EntityTagging(Task):
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Texts in which anything is missed or wrong; the confidence is the mean probability of the tokens' classes."""
         true = [[list(span) for span in spans] for spans in _spans(examples)]
-        said = self.predictions(outputs, data.rows, LabelSet.given(names))
+        said = self.predictions(outputs, data.rows, examples, LabelSet.given(names))
         chosen, inside = log_probabilities(outputs).max(axis=-1), self._of_tokens(data.labels, names) != NO_CLASS
         confidence = (np.exp(chosen) * inside).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
         wrong = np.array([number for number in range(len(true)) if true[number] != said[number]], np.int64)
@@ -100,16 +102,8 @@ class EntityTagging(Task):
     def _of_tokens(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
         return labels[:, : -len(names)]
 
-    def doubts(
-        self,
-        outputs: np.ndarray,
-        labels: np.ndarray,
-        *,
-        training_labels: np.ndarray,
-        config: FinetuneConfig,
-        names: tuple[str, ...],
-    ) -> list[str]:
-        said = outputs.argmax(axis=-1)[self._of_tokens(labels, names) != NO_CLASS]
+    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+        said = outputs.argmax(axis=-1)[self._of_tokens(data.labels, names) != NO_CLASS]
         return [] if np.any(said != names.index(OUTSIDE)) else ["it finds no entity on dev"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +16,17 @@ from tpulm.convert.heads import Head
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.documents import Reason
 from tpulm.errors import DataError
-from tpulm.labelled import Columns, Examples, LabelSet, class_scores, label_fault, numbers, read_examples, regression_scores
+from tpulm.labelled import (
+    Columns,
+    Examples,
+    LabelSet,
+    class_scores,
+    example_fault,
+    label_fault,
+    numbers,
+    read_examples,
+    regression_scores,
+)
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
@@ -25,6 +36,7 @@ from tpulm.train.tuning import Labelled
 _NEARLY_ALL = 0.99  # of the answers, when they count as one
 _HARDLY_ANY = 0.05  # of the labels' deviation, when a regression's answers count as one
 _MANY_CUT = 0.1  # of the texts
+_GIVEN = vars(Columns())  # where nothing is
 
 
 class Mistake(NamedTuple):
@@ -41,20 +53,37 @@ class Mistake(NamedTuple):
 class Task(ABC):
     """What a task must say; all but `scores` and `predictions` has defaults for one label for a text, or a pair of texts.
 
-    `outputs` are float32 [N, *output_shape] of the objective, `labels` what `encode` gave, `names` the classes (of a task
-    without classes none).
+    `outputs` are float32 [N, *output_shape] of the objective for the N rows of `data`, what `encode` gave; `names` the classes
+    (of a task without classes none).
     """
+
+    config: FinetuneConfig  # of the fine-tuning; `find_task` sets it
 
     kind = "A model"  # begins a sentence of the model card
     mistakes_are = ("Most confident mistakes", "confidence")  # a title, and what `Mistake.confidence` is
     has_classes = True  # whether outputs are classes with names
+    columns = Columns()  # of its files, where no others are given
     objective: type[Classification] = Classification  # the head and the loss
     head: Head = "classification"  # of the model saved
     pipeline = "text-classification"  # of transformers
 
     def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
         """The examples of a file; `reading` has `format` and `on_error` of `read_examples`."""
-        return read_examples(path, columns, label_fault=self.label_fault, **reading)
+        return read_examples(path, self.columns_of(columns), fault=self.fault, adapt=self.adapt, **reading)
+
+    def columns_of(self, given: Columns) -> Columns:
+        """The columns given, and where they are not, those that the task's files have."""
+        return Columns(
+            **{**vars(self.columns), **{name: value for name, value in vars(given).items() if value != _GIVEN[name]}}
+        )
+
+    def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
+        """A row of a file with the columns of `columns`, for files that have them otherwise."""
+        return values
+
+    def fault(self, values: Mapping[str, Any]) -> tuple[Reason, str] | None:
+        """Why an example cannot be used: its "text" and, as far as there are any, its "pair" and "label"."""
+        return example_fault(values, self.label_fault)
 
     def label_fault(self, label: Any) -> tuple[Reason, str] | None:
         """Why a value of the data is no label; rows with such values are refused, or left out."""
@@ -80,21 +109,21 @@ class Task(ABC):
     ) -> Labelled:
         """Rows of token ids with their labels. A task with labels per token overrides this, since they depend on the tokens."""
         rows = self.rows(tokenization, examples, max_length=max_length)
-        return Labelled(rows, self.labels(examples, classes, learn=learn))
+        return Labelled(rows, self.labels(examples, classes, learn=learn), examples)
 
     @abstractmethod
-    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         """Every metric that the task was registered with, and others."""
 
     @abstractmethod
-    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
         """An answer for each text, as the training examples have their labels."""
 
     def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
         """What is to be known of the labels of a part, in words."""
         return []
 
-    def confusion(self, outputs: np.ndarray, labels: np.ndarray) -> list[list[int]] | None:
+    def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]] | None:
         """Examples by true and predicted class."""
         return None
 
@@ -102,15 +131,7 @@ class Task(ABC):
         """What the model gets wrong, the most confident first."""
         return []
 
-    def doubts(
-        self,
-        outputs: np.ndarray,
-        labels: np.ndarray,
-        *,
-        training_labels: np.ndarray,
-        config: FinetuneConfig,
-        names: tuple[str, ...],
-    ) -> list[str]:
+    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         """What its outputs on dev say against a model, in words."""
         return []
 
@@ -133,8 +154,9 @@ class TextClassification(Task):
             )
         return labels
 
-    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         """The loss is in nats."""
+        labels = data.labels
         scores = class_scores(labels, outputs.argmax(axis=1), outputs.shape[1])
         chosen = log_probabilities(outputs)[np.arange(len(labels)), labels]
         return {
@@ -144,12 +166,12 @@ class TextClassification(Task):
             "loss": float(-chosen.mean()),
         }
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
         assert classes is not None
         return [classes.values[index] for index in outputs.argmax(axis=1)]
 
-    def confusion(self, outputs: np.ndarray, labels: np.ndarray) -> list[list[int]]:
-        return class_scores(labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
+    def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]]:
+        return class_scores(data.labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         labels, predicted = data.labels, outputs.argmax(axis=1)
@@ -158,27 +180,19 @@ class TextClassification(Task):
         said = [names[label] for label in labels], [names[label] for label in predicted]
         return ordered_mistakes(examples, wrong, *said, confidence)
 
-    def doubts(
-        self,
-        outputs: np.ndarray,
-        labels: np.ndarray,
-        *,
-        training_labels: np.ndarray,
-        config: FinetuneConfig,
-        names: tuple[str, ...],
-    ) -> list[str]:
+    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+        labels, name = data.labels, self.config.chosen_by
         if len(np.unique(labels)) < 2:
             return []
-        found, scores = list[str](), self.scores(outputs, labels, names)
-        name, counts = config.chosen_by, np.bincount(outputs.argmax(axis=1))
-        only, commonest = int(counts.argmax()), int(np.bincount(training_labels).argmax())
+        found, scores, counts = list[str](), self.scores(outputs, data, names), np.bincount(outputs.argmax(axis=1))
+        only, commonest = int(counts.argmax()), int(np.bincount(training.labels).argmax())
         if counts[only] >= _NEARLY_ALL * len(labels):
             found.append(
                 f"it answers {names[only]} to {counts[only] / len(labels):.0%} of dev, where {np.mean(labels == only):.0%} are "
                 f"labelled so (macro F1 {scores['macro_f1']:.3f})"
             )
         of_constant = getattr(class_scores(labels, np.full_like(labels, commonest), outputs.shape[1]), name)
-        if not config.is_better(scores[name], of_constant):
+        if not self.config.is_better(scores[name], of_constant):
             found.append(
                 f"its {_shown(name, scores[name])} is no better than that of always answering {names[commonest]} "
                 f"({of_constant:.4f})"
@@ -199,11 +213,11 @@ class TextRegression(Task):
             )
         return labels
 
-    def scores(self, outputs: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
-        found = regression_scores(labels, outputs[:, 0])._asdict()
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
+        found = regression_scores(data.labels, outputs[:, 0])._asdict()
         return {name: found[name] for name in METRICS["regression"]}
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, classes: LabelSet | None) -> list[Any]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
         return outputs[:, 0].tolist()
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
@@ -211,22 +225,15 @@ class TextRegression(Task):
         distance = np.abs(outputs[:, 0] - data.labels)
         return ordered_mistakes(examples, np.arange(len(distance)), data.labels.tolist(), outputs[:, 0].tolist(), distance)
 
-    def doubts(
-        self,
-        outputs: np.ndarray,
-        labels: np.ndarray,
-        *,
-        training_labels: np.ndarray,
-        config: FinetuneConfig,
-        names: tuple[str, ...],
-    ) -> list[str]:
-        found, spread, constant = list[str](), float(labels.std()), float(training_labels.mean())
+    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+        labels = data.labels
+        found, spread, constant = list[str](), float(labels.std()), float(training.labels.mean())
         if outputs.std() <= _HARDLY_ANY * spread:
             found.append(
                 f"it answers {outputs.mean():.3g} to everything: its answers deviate by {outputs.std():.2g}, the labels by "
                 f"{spread:.2g}"
             )
-        error = self.scores(outputs, labels, names)["mean_squared_error"]
+        error = self.scores(outputs, data, names)["mean_squared_error"]
         of_constant = float(np.mean((labels - constant) ** 2))
         if error >= of_constant:
             found.append(
@@ -252,7 +259,10 @@ def register_task(name: str, task: Task, *, metrics: Mapping[str, Literal["highe
 
 
 def find_task(config: FinetuneConfig) -> Task:
-    return _REGISTRY[config.task]
+    """The task of a fine-tuning, with its settings."""
+    task = copy(_REGISTRY[config.task])
+    task.config = config
+    return task
 
 
 def task_of(model: LoadedModel) -> str:
@@ -264,17 +274,17 @@ def task_of(model: LoadedModel) -> str:
 
 def doubts_about_model(
     outputs: np.ndarray,
-    labels: np.ndarray,
+    data: Labelled,
     *,
-    training_labels: np.ndarray,
+    training: Labelled,
     before: float,
     config: FinetuneConfig,
     names: tuple[str, ...],
 ) -> list[str]:
     """What its outputs on dev say against a model; `before` is the score that it was chosen by, before the first step."""
     task, name = find_task(config), config.chosen_by
-    found = task.doubts(outputs, labels, training_labels=training_labels, config=config, names=names)
-    value = task.scores(outputs, labels, names)[name]
+    found = task.doubts(outputs, data, training=training, names=names)
+    value = task.scores(outputs, data, names)[name]
     if not config.is_better(value, before):
         found.append(f"training did not help: its {_shown(name, value)} is no better than before the first step ({before:.4f})")
     return found

@@ -1,6 +1,6 @@
 """Labelled text: reading examples, their classes, a dev split, rows of token ids, and scores. Never imports JAX."""
 
-from tpulm.labelled.examples import Columns, Examples, examples_of, label_fault, read_examples, read_texts
+from tpulm.labelled.examples import Columns, Examples, example_fault, examples_of, label_fault, read_examples, read_texts
 from tpulm.labelled.labels import LabelSet, label_name, numbers
 from tpulm.labelled.records import read_records
 from tpulm.labelled.scores import class_scores, regression_scores, summarize
@@ -12,6 +12,7 @@ __all__ = [
     "LabelSet",
     "Split",
     "class_scores",
+    "example_fault",
     "examples_of",
     "hold_out",
     "label_fault",

@@ -26,7 +26,7 @@ class Examples:
     """Lists of equal length. Nothing in them is missing, and no text is blank."""
 
     texts: list[str]
-    pairs: list[str] | None  # the second text of each; None: examples are single texts
+    pairs: list[Any] | None  # the second text of each, or what the task takes; None: examples are single texts
     labels: list[Any] | None  # stripped strings, int, float or bool, or what the task takes; None: read without labels
     places: list[str]  # "reviews.tsv.gz, line 7", for messages
     skipped: Counter[str] = field(default_factory=Counter)  # rows left out, by reason
@@ -82,7 +82,23 @@ def label_fault(label: Any) -> tuple[Reason, str] | None:
     return find_fault(label) if isinstance(label, str) else None
 
 
-LabelFault = Callable[[Any], "tuple[Reason, str] | None"]
+Fault = tuple[Reason, str] | None
+
+
+def example_fault(values: Mapping[str, Any], label_fault: Callable[[Any], Fault] = label_fault) -> Fault:
+    """Why an example cannot be used: `values` are its "text" and, as far as there are any, its "pair" and "label"."""
+    fault = text_fault(values["text"], "text")
+    if fault is None and "pair" in values:
+        fault = text_fault(values["pair"], "second text")
+    return label_fault(values["label"]) if fault is None and "label" in values else fault
+
+
+Check = Callable[[Mapping[str, Any]], Fault]
+Adapt = Callable[[dict[str, Any]], dict[str, Any]]  # a file's row with the columns that are read
+
+
+def _as_it_is(values: dict[str, Any]) -> dict[str, Any]:
+    return values
 
 
 def text_fault(text: Any, role: str) -> tuple[Reason, str] | None:
@@ -109,7 +125,8 @@ def read_examples(
     labelled: bool = True,
     on_error: OnError = "stop",
     format: RowFormat | Literal["auto"] = "auto",
-    label_fault: LabelFault = label_fault,
+    fault: Check = example_fault,
+    adapt: Adapt = _as_it_is,
 ) -> Examples:
     """The examples of a file, a folder or a glob, in order.
 
@@ -118,7 +135,7 @@ def read_examples(
     file does not have is an error either way, and so is a file of which nothing is left.
     """
     faults = new_faults(on_error)
-    return _gather(_read_cells(path, columns, format, faults, labelled=labelled), faults, label_fault, os.fspath(path))
+    return _gather(_read_cells(path, columns, format, faults, adapt, labelled=labelled), faults, fault, os.fspath(path))
 
 
 class TextRow(NamedTuple):
@@ -126,7 +143,7 @@ class TextRow(NamedTuple):
 
     record: Record
     text: str
-    pair: str | None
+    pair: Any  # None: a single text
 
 
 def read_texts(
@@ -136,16 +153,17 @@ def read_texts(
     on_error: OnError = "stop",
     format: RowFormat | Literal["auto"] = "auto",
     skipped: Counter[str],
+    fault: Check = example_fault,
+    adapt: Adapt = _as_it_is,
 ) -> Iterator[TextRow]:
     """The rows of a file one at a time, in their order. Raises, or counts in `skipped`, as `read_examples`."""
     faults = new_faults(on_error)
     faults.skipped = skipped
-    for record, found in _read_cells(path, columns, format, faults, labelled=False):
-        fault = next((fault for role in found if (fault := text_fault(found[role], role)) is not None), None)
-        if fault is None:
+    for record, found in _read_cells(path, columns, format, faults, adapt, labelled=False):
+        if (wrong := fault(found)) is None:
             yield TextRow(record, found["text"], found.get("pair"))
         else:
-            faults.add(*fault, record.place)
+            faults.add(*wrong, record.place)
 
 
 def examples_of(
@@ -154,7 +172,7 @@ def examples_of(
     labelled: bool = True,
     columns: Columns | None = None,
     on_error: OnError = "stop",
-    label_fault: LabelFault = label_fault,
+    fault: Check = example_fault,
 ) -> Examples:
     """Examples of whatever `data` is: examples already, or
 
@@ -165,7 +183,7 @@ def examples_of(
     if isinstance(data, Examples):
         return data
     if isinstance(data, (str, os.PathLike)):
-        return read_examples(data, columns or Columns(), labelled=labelled, on_error=on_error, label_fault=label_fault)
+        return read_examples(data, columns or Columns(), labelled=labelled, on_error=on_error, fault=fault)
     if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns")):  # a pandas DataFrame is no Mapping
         rows = _rows_of_columns(data, columns, labelled=labelled)
     elif columns is not None:
@@ -175,21 +193,18 @@ def examples_of(
     else:
         rows = _rows_of_tuples(list(data), labelled=labelled)
     records = ((Record(row, f"example {index}"), row) for index, row in enumerate(rows))
-    return _gather(records, new_faults(on_error), label_fault, "the examples")
+    return _gather(records, new_faults(on_error), fault, "the examples")
 
 
-def _gather(rows: Iterable[tuple[Record, dict[str, Any]]], faults: Faults, label_fault: LabelFault, name: str) -> Examples:
+def _gather(rows: Iterable[tuple[Record, dict[str, Any]]], faults: Faults, check: Check, name: str) -> Examples:
     """Examples of values by role, all of the same roles. Raises DataError where none is left; `name` says of what."""
     kept: dict[str, list[Any]] = {"text": []}
     places: list[str] = []
     for record, row in rows:
         found = {role: value.item() if isinstance(value, np.generic) else value for role, value in row.items()}
-        fault = text_fault(found["text"], "text")
-        if fault is None and "pair" in found:
-            fault = text_fault(found["pair"], "second text")
-        if fault is None and "label" in found:
-            fault = label_fault(found["label"])
-            found["label"] = found["label"].strip() if isinstance(found["label"], str) else found["label"]
+        fault = check(found)
+        if isinstance(found.get("label"), str):
+            found["label"] = found["label"].strip()
         if fault is not None:
             faults.add(*fault, record.place)
             continue
@@ -243,13 +258,20 @@ def _rows_of_tuples(data: Sequence[Any], *, labelled: bool) -> Iterable[dict[str
 
 
 def _read_cells(
-    path: str | os.PathLike[str], columns: Columns, format: RowFormat | Literal["auto"], faults: Faults, *, labelled: bool
+    path: str | os.PathLike[str],
+    columns: Columns,
+    format: RowFormat | Literal["auto"],
+    faults: Faults,
+    adapt: Adapt,
+    *,
+    labelled: bool,
 ) -> Iterator[tuple[Record, dict[str, Any]]]:
     """Each record with its values in the named columns, by role."""
     names = columns.needed(labelled=labelled)
     for file in find_record_files(path, format):
         checked = file.format == "jsonl"  # whose records may differ
         for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, header=columns.header):
+            record = record._replace(values=adapt(record.values))
             if not checked:
                 _check_columns(record, file, names, header=columns.header)
                 checked = True

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from tpulm.config import FinetuneConfig, ModelConfig
+from tpulm.labelled import Examples
 from tpulm.labelled.rows import Batch, Rows, epoch_batches, fixed_lengths, ordered_batches
 from tpulm.nn.params import is_spec
 from tpulm.objectives.classification import Classification
@@ -24,10 +25,14 @@ from tpulm.train.program import Compiled, execution_on
 
 
 class Labelled(NamedTuple):
-    """Rows and what they are labelled with: class numbers (int32 [N]), numbers (float32 [N]), or as the task encodes them."""
+    """Rows and what they are labelled with: class numbers (int32 [N]), numbers (float32 [N]), or as the task encodes them.
+
+    `examples` are what the rows were made of, for tasks whose scores are of texts.
+    """
 
     rows: Rows
     labels: np.ndarray
+    examples: Examples | None = None
 
 
 class Tuning(Compiled):
