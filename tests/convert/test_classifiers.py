@@ -17,9 +17,8 @@ from tpulm.nn.params import named_leaves
 
 
 @pytest.mark.parametrize("model_type", ["bert", "electra", "eurobert", "modernbert"])
-@pytest.mark.parametrize("names", [("neg", "pos"), ("a", "b", "c"), ()])
-def test_answers_come_back(model_type: str, names: tuple[str, ...]) -> None:
-    answers = Answers(names)
+@pytest.mark.parametrize("answers", [Answers(("neg", "pos")), Answers(("a", "b", "c"), several=True), Answers(())])
+def test_answers_come_back(model_type: str, answers: Answers) -> None:
     assert (
         answers_from_json({"model_type": model_type, **answers_to_json(answers, model_type)}, origin="config.json") == answers
     )
@@ -41,7 +40,7 @@ def test_configurations_of_others(values: dict[str, Any], expected: tuple[str, .
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"problem_type": "multi_label_classification"}, "one label or one number"),
+        ({"problem_type": "ranking"}, "one label, several labels or one number"),
         ({"id2label": {"0": "a", "2": "b"}}, r"number its labels 0, 1, 2, …, not \[0, 2\]"),
         ({"id2label": ["a", "b"]}, "must map numbers to names"),
         ({"model_type": "eurobert", "id2label": {"0": "a", "1": "b"}}, "classifier_pooling must be 'bos'"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.finetuning import FinetuneSummary
     from tpulm.labelled import Columns
-    from tpulm.predict.classify import ClassifierForUse
+    from tpulm.predict.classify import Classified, ClassifierForUse
 
 _SHOWN_MISTAKES = 8
 _TEXTS_AT_ONCE = 4_096
@@ -73,12 +73,19 @@ def finetune(
     text_column: TextColumn = "text",
     label_column: Annotated[str, _column("The column of the label.")] = "label",
     pair_column: PairColumn = None,
+    label_separator: Annotated[
+        str | None, _column("Of --task multilabel: what separates the labels of a text, such as ';'.", "TEXT")
+    ] = None,
     dev_column: ColumnsOfFile = None,
     test_column: ColumnsOfFile = None,
     no_header: NoHeader = False,
     task: Annotated[
         str | None,
-        typer.Option(metavar="TASK", help="classification (the default), regression, or tag: the entities in each text."),
+        typer.Option(
+            metavar="TASK",
+            help="classification (the default), regression, multilabel (any number of labels a text), or tag: the entities "
+            "in each text.",
+        ),
     ] = None,
     regression: Annotated[bool, typer.Option("--regression", help="Labels are numbers to be predicted, not classes.")] = False,
     epochs: Annotated[int | None, _training("At most so many; 3 by default.")] = None,
@@ -124,12 +131,14 @@ def finetune(
     }
     if regression and task is not None:
         raise ConfigError(f"--regression is short for --task regression, and --task is {task}; give one of them")
+    if label_separator is not None and task != "multilabel":
+        raise ConfigError("--label-separator is for --task multilabel, whose texts have several labels")
     settings = [*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     config = load_finetune([*settings, *tracked(track)])
     from tpulm.finetuning import finetune as run
     from tpulm.labelled import Columns
 
-    columns = Columns(text_column, label_column, pair_column, header=not no_header)
+    columns = Columns(text_column, label_column, pair_column, header=not no_header, label_separator=label_separator)
     others = {"dev": (dev, dev_column), "test": (test, test_column)}
     of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
     with drawn_progress() as progress:
@@ -284,7 +293,7 @@ def classify(
         answers = classifier(texts)
         print_table(
             "",
-            [(one.label or "", f"{one.score:.4f}", text) for text, one in zip(texts, answers, strict=True)],
+            [(*_answer(one), text) for text, one in zip(texts, answers, strict=True)],
             header=("label", "score", "text"),
         )
         if as_json:
@@ -296,6 +305,17 @@ def classify(
     _classify_file(
         classifier, input, output, Columns(text=text_column, pair=pair_column, header=not no_header), format, on_error
     )
+
+
+def _scores(answer: Classified) -> list[float]:
+    """The probabilities of the labels, where a text may have several."""
+    return [(answer.probabilities or {})[label] for label in answer.labels or ()]
+
+
+def _answer(answer: Classified) -> tuple[str, str]:
+    if answer.labels is None:
+        return answer.label or "", f"{answer.score:.4f}"
+    return ", ".join(answer.labels) or "(none)", ", ".join(f"{score:.4f}" for score in _scores(answer))
 
 
 def _tag(
@@ -388,6 +408,8 @@ def _classify_file(
                     raise ConfigError(f"{input} has a column '{clash}' already, where the answer would go; rename it")
                 score = round(answer.score, 6)
                 found = {"predicted": score} if answer.label is None else {"predicted": answer.label, "score": score}
+                if answer.labels is not None:
+                    found = {"predicted": list(answer.labels), "score": [round(one, 6) for one in _scores(answer)]}
                 writer.write({**row.record.values, **found}, row.record.place)
             counted += len(chunk)
             progress.advance(len(chunk))

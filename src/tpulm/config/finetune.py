@@ -27,6 +27,7 @@ METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
     "classification": {"accuracy": "highest", "macro_f1": "highest", "matthews": "highest"},
     "tag": {"entity_f1": "highest"},
     "regression": {"pearson": "highest", "spearman": "highest", "mean_squared_error": "lowest"},
+    "multilabel": {"micro_f1": "highest", "macro_f1": "highest", "subset_accuracy": "highest"},
 }
 TASKS: Final = Names(*METRICS)
 METRIC_NAMES: Final = Names(*(name for metrics in METRICS.values() for name in metrics))

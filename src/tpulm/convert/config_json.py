@@ -371,6 +371,7 @@ class Answers(NamedTuple):
     """The names of the classes in the order of the outputs; none of a regression, whose one output is the number itself."""
 
     names: tuple[str, ...]
+    several: bool = False  # a text has any number of the labels, each with a probability of its own
 
     @property
     def is_regression(self) -> bool:
@@ -389,8 +390,9 @@ class Answers(NamedTuple):
 def answers_to_json(answers: Answers, model_type: str, head: Head = "classification") -> dict[str, Any]:
     """The keys that config.json of a classifier has in addition to the encoder's."""
     names = answers.names or ("LABEL_0",)
+    problem = "multi_label_classification" if answers.several else "single_label_classification"
     values: dict[str, Any] = {
-        "problem_type": "regression" if answers.is_regression else "single_label_classification",
+        "problem_type": "regression" if answers.is_regression else problem,
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
     }
@@ -404,9 +406,10 @@ def answers_to_json(answers: Answers, model_type: str, head: Head = "classificat
 def answers_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "classification") -> Answers:
     """Raises DataError for labels that do not name 0 to C - 1, and for an unsupported task or pooling."""
     problem = values.get("problem_type")
-    if problem not in (None, "regression", "single_label_classification"):
+    several = problem == "multi_label_classification"
+    if not several and problem not in (None, "regression", "single_label_classification"):
         raise DataError(
-            f"problem_type {brief(problem)} is not supported; a text has one label or one number here",
+            f"problem_type {brief(problem)} is not supported; a text has one label, several labels or one number here",
             location=origin,
         )
     pooling = {"eurobert": ("bos", "late"), "modernbert": ("cls", "cls")}.get(values.get("model_type", ""))
@@ -421,8 +424,8 @@ def answers_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "c
         raise DataError(f"id2label must map numbers to names, not {brief(named)}", location=origin) from error
     if sorted(by_number) != list(range(len(by_number))) or not by_number:
         raise DataError(f"id2label must number its labels 0, 1, 2, …, not {brief(sorted(by_number))}", location=origin)
-    if len(by_number) == 1 or problem == "regression":
+    if (len(by_number) == 1 and not several) or problem == "regression":
         if len(by_number) > 1:
             raise DataError(f"a regression has one output, not {len(by_number)}", location=origin)
         return Answers(())
-    return Answers(tuple(by_number[number] for number in range(len(by_number))))
+    return Answers(tuple(by_number[number] for number in range(len(by_number))), several)

@@ -1,6 +1,7 @@
 """Fine-tuning a pretrained encoder on labelled texts: tasks under their names, `Classifier` in memory, `finetune` on files."""
 
 from tpulm.finetuning.classifier import Classifier
+from tpulm.finetuning.multilabel import LabelSets
 from tpulm.finetuning.run import finetune, read_mistakes
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
 from tpulm.finetuning.tagging import EntityTagging
@@ -10,6 +11,7 @@ __all__ = [
     "Classifier",
     "EntityTagging",
     "FinetuneSummary",
+    "LabelSets",
     "Mistake",
     "SeedResult",
     "Task",

@@ -20,7 +20,7 @@ from tpulm.finetuning.tasks import find_task, task_of
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
-from tpulm.predict.classify import Outputs, log_probabilities
+from tpulm.predict.classify import Outputs
 from tpulm.progress import SILENT, Progress
 from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train import loop
@@ -194,7 +194,7 @@ class Classifier:
         """float64 [N, C]: the probability of each label, in the order of `labels.names`. Texts as in `predict`."""
         if not self.task.has_classes:
             raise ConfigError(f"a {self.config.task} has no probabilities; use predict")
-        return np.exp(log_probabilities(self._outputs_of(self._rows(self._unlabelled(texts, pairs)))))
+        return self.task.probabilities(self._outputs_of(self._rows(self._unlabelled(texts, pairs))))
 
     def evaluate(self, examples: Any, *, params: Any = None) -> dict[str, float]:
         """The task's scores: accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: to be
@@ -249,7 +249,7 @@ class Classifier:
     def answers(self) -> Answers:
         """What the outputs mean. Raises ConfigError while the labels are not known."""
         classes = self._classes()
-        return Answers(() if classes is None else classes.names)
+        return self.task.answers(classes)
 
     def _of(self) -> Outputs:
         if self._outputs is None:

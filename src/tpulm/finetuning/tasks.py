@@ -12,6 +12,7 @@ import numpy as np
 
 from tpulm.config import FinetuneConfig
 from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
+from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.documents import Reason
@@ -33,7 +34,7 @@ from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import UNKNOWN_WARNING, SpecialTokens, Tokenization
 from tpulm.train.tuning import Labelled
 
-_NEARLY_ALL = 0.99  # of the answers, when they count as one
+NEARLY_ALL = 0.99  # of the answers, when they count as one
 _HARDLY_ANY = 0.05  # of the labels' deviation, when a regression's answers count as one
 _MANY_CUT = 0.1  # of the texts
 _GIVEN = vars(Columns())  # where nothing is
@@ -119,6 +120,14 @@ class Task(ABC):
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
         """An answer for each text, as the training examples have their labels."""
 
+    def answers(self, classes: LabelSet | None) -> Answers:
+        """What the outputs mean, as config.json says it."""
+        return Answers(() if classes is None else classes.names)
+
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        """float64 [N, C], of a task with classes."""
+        return np.exp(log_probabilities(outputs))
+
     def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
         """What is to be known of the labels of a part, in words."""
         return []
@@ -186,7 +195,7 @@ class TextClassification(Task):
             return []
         found, scores, counts = list[str](), self.scores(outputs, data, names), np.bincount(outputs.argmax(axis=1))
         only, commonest = int(counts.argmax()), int(np.bincount(training.labels).argmax())
-        if counts[only] >= _NEARLY_ALL * len(labels):
+        if counts[only] >= NEARLY_ALL * len(labels):
             found.append(
                 f"it answers {names[only]} to {counts[only] / len(labels):.0%} of dev, where {np.mean(labels == only):.0%} are "
                 f"labelled so (macro F1 {scores['macro_f1']:.3f})"
@@ -194,7 +203,7 @@ class TextClassification(Task):
         of_constant = getattr(class_scores(labels, np.full_like(labels, commonest), outputs.shape[1]), name)
         if not self.config.is_better(scores[name], of_constant):
             found.append(
-                f"its {_shown(name, scores[name])} is no better than that of always answering {names[commonest]} "
+                f"its {shown_score(name, scores[name])} is no better than that of always answering {names[commonest]} "
                 f"({of_constant:.4f})"
             )
         return found
@@ -269,6 +278,8 @@ def task_of(model: LoadedModel) -> str:
     """What a fine-tuned model was made for."""
     if model.head == "tokens":
         return "tag"
+    if model.answers is not None and model.answers.several:
+        return "multilabel"
     return "regression" if model.answers is not None and model.answers.is_regression else "classification"
 
 
@@ -286,7 +297,9 @@ def doubts_about_model(
     found = task.doubts(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
     if not config.is_better(value, before):
-        found.append(f"training did not help: its {_shown(name, value)} is no better than before the first step ({before:.4f})")
+        found.append(
+            f"training did not help: its {shown_score(name, value)} is no better than before the first step ({before:.4f})"
+        )
     return found
 
 
@@ -307,7 +320,7 @@ def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, speci
     return found
 
 
-def _shown(metric: str, value: float) -> str:
+def shown_score(metric: str, value: float) -> str:
     return f"{metric.replace('_', ' ')} on dev, {value:.4f},"
 
 

@@ -53,6 +53,7 @@ class Columns:
     label: str = "label"
     pair: str | None = None  # the second text, where examples are pairs: a hypothesis, an answer
     header: bool = True  # whether the first row of a tsv or csv names the columns
+    label_separator: str | None = None  # what stands between the labels of a text, where it has several in one string
 
     def __post_init__(self) -> None:
         role_of: dict[str, str] = {}

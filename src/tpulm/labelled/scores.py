@@ -21,6 +21,14 @@ class ClassScores(NamedTuple):
     confusion: np.ndarray  # int64 [C, C]; rows are labels, columns predictions
 
 
+class LabelSetScores(NamedTuple):
+    """Of N examples, each with any number of C labels."""
+
+    micro_f1: float  # of all decisions together
+    macro_f1: float  # mean over the labels
+    subset_accuracy: float  # of whole sets of labels
+
+
 class RegressionScores(NamedTuple):
     """Of N examples. A correlation is 0 where labels or predictions do not vary: there it is not defined."""
 
@@ -53,6 +61,18 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, num_classes: int) -> C
         macro_f1=float((2 * right[occurs] / (is_class + said_class)[occurs]).mean()),
         matthews=_matthews(right.sum(), is_class, said_class),
         confusion=confusion,
+    )
+
+
+def label_set_scores(gold: np.ndarray, predicted: np.ndarray) -> LabelSetScores:
+    """Scores of bool [N, C]: scikit-learn's f1_score(average="micro" and "macro", zero_division=0) and accuracy_score."""
+    if not len(gold):
+        raise DataError("there are no examples to score.")
+    right, either = (gold & predicted).sum(axis=0), gold.sum(axis=0) + predicted.sum(axis=0)
+    return LabelSetScores(
+        micro_f1=float(2 * right.sum() / max(either.sum(), 1)),
+        macro_f1=float((2 * right / np.maximum(either, 1)).mean()),
+        subset_accuracy=float((gold == predicted).all(axis=1).mean()),
     )
 
 

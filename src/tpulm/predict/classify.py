@@ -63,12 +63,18 @@ def log_probabilities(outputs: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
+def logistic(outputs: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), in float64."""
+    return np.exp(-np.logaddexp(0.0, -outputs.astype(np.float64)))
+
+
 class Classified(NamedTuple):
     """The likeliest label with its probability, and those of all; of a regression the number alone."""
 
     label: str | None
     score: float  # probability of the label, or the number
     probabilities: dict[str, float] | None  # by label, in the order of the model's outputs
+    labels: tuple[str, ...] | None = None  # where a text may have several: those with a probability above one half
 
 
 class ClassifierForUse:
@@ -83,7 +89,7 @@ class ClassifierForUse:
         settings = FinetuneConfig(
             task="regression" if model.answers.is_regression else "classification", max_length=self.max_length
         ).for_architecture(model.config.architecture, model.config.max_positions)
-        self._names = model.answers.names
+        self._names, self._several = model.answers.names, model.answers.several
         self._outputs = Outputs(model, settings, num_classes=model.answers.num_classes)
         self._params = self._outputs.place(model.params)
         self.cut = 0  # texts so far that were longer, and were cut
@@ -103,9 +109,10 @@ class ClassifierForUse:
     def _answer(self, outputs: np.ndarray) -> Classified:
         if not self._names:
             return Classified(None, float(outputs[0]), None)
-        shares = np.exp(log_probabilities(outputs[None]))[0]
+        shares = logistic(outputs) if self._several else np.exp(log_probabilities(outputs[None]))[0]
         best = int(outputs.argmax())
-        return Classified(self._names[best], float(shares[best]), dict(zip(self._names, shares.tolist(), strict=True)))
+        labels = tuple(self._names[index] for index in np.flatnonzero(outputs > 0)) if self._several else None
+        return Classified(self._names[best], float(shares[best]), dict(zip(self._names, shares.tolist(), strict=True)), labels)
 
 
 def classify(

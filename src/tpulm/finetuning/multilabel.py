@@ -1,0 +1,149 @@
+"""Any number of the labels for a text: topics, tags, emotions."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from tpulm.config.finetune import METRICS
+from tpulm.convert.config_json import Answers
+from tpulm.corpus.documents import Reason
+from tpulm.corpus.readers.jsonl import show
+from tpulm.errors import ConfigError, DataError
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
+from tpulm.labelled import Columns, Examples, LabelSet, label_fault, label_set_scores, read_examples
+from tpulm.labelled.labels import labels_of
+from tpulm.labelled.rows import Rows
+from tpulm.objectives.multilabel import MultiLabelClassification
+from tpulm.predict.classify import logistic
+from tpulm.train.tuning import Labelled
+
+_MOST_SHOWN = 20  # labels in a note
+
+
+class LabelSets(Task):
+    """Labels are lists, perhaps empty; so are answers: the labels with a probability above one half."""
+
+    kind = "A classifier with any number of labels a text"
+    objective = MultiLabelClassification
+
+    def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
+        columns = self.columns_of(columns)
+        between = columns.label_separator
+        if between is None:
+            return super().read(path, columns, **reading)
+        if not between:
+            raise ConfigError("the labels' separator is empty; name what stands between them: --label-separator ';'")
+
+        def adapt(values: dict[str, Any]) -> dict[str, Any]:
+            label = values.get(columns.label)
+            if not isinstance(label, str):
+                return values
+            return {**values, columns.label: label.split(between) if label.strip() else []}
+
+        return read_examples(path, columns, fault=self.fault, adapt=adapt, **reading)
+
+    def label_fault(self, label: Any) -> tuple[Reason, str] | None:
+        if not isinstance(label, list | tuple):
+            return "no_label", (
+                f'the label is {show(label)}; a list is expected, such as ["a", "b"] or []. Where it is one string say what '
+                "separates the labels: --label-separator ';' (Columns(label_separator=';') in Python)."
+            )
+        fault = next((fault for one in label if (fault := label_fault(one)) is not None), None)
+        return None if fault is None else (fault[0], f"of its labels {show(label)}: {fault[1]}")
+
+    def learn(self, examples: Examples) -> LabelSet:
+        flat = _flat(examples)
+        if not len(flat):
+            raise DataError(f"none of the {len(examples):,} examples has a label; to learn labels takes some of at least two")
+        return LabelSet.of(flat)
+
+    def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray:
+        """The rarest label of each example; -1 where it has none."""
+        sets = self.labels(examples, classes, learn=False) > 0
+        counts = np.where(sets, sets.sum(axis=0), len(sets) + 1)
+        return np.where(sets.any(axis=1), counts.argmin(axis=1), -1)
+
+    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+        """float32 [N, C] of 0 and 1."""
+        assert classes is not None
+        found = np.zeros((len(examples), len(classes)), np.float32)
+        rows = np.repeat(np.arange(len(examples)), [len(labels) for labels in labels_of(examples)])
+        found[rows, classes.encode(_flat(examples))] = 1.0
+        if learn and (found == found[0]).all():
+            said = _said(found[0] > 0, classes.names) or "no label"
+            raise DataError(f"all {len(examples):,} examples have the same labels, {said}; there is nothing to tell apart")
+        return found
+
+    def answers(self, classes: LabelSet | None) -> Answers:
+        return super().answers(classes)._replace(several=True)
+
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        return logistic(outputs)
+
+    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+        assert classes is not None
+        counts, empty = data.labels.sum(axis=0).astype(int), int((~data.labels.any(axis=1)).sum())
+        order = np.argsort(-counts, kind="stable")
+        listed = ", ".join(f"{classes.names[index]} {counts[index]:,}" for index in order[:_MOST_SHOWN])
+        more = f" and {len(order) - _MOST_SHOWN} rarer ones" if len(order) > _MOST_SHOWN else ""
+        return [f"labels: {listed}{more}" + (f"; {empty:,} texts have none" if empty else "")]
+
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
+        """The loss is in nats a label."""
+        wide = outputs.astype(np.float64)
+        entropy = np.logaddexp(0.0, wide) - wide * data.labels
+        return {**label_set_scores(data.labels > 0, outputs > 0)._asdict(), "loss": float(entropy.mean())}
+
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[list[Any]]:
+        assert classes is not None
+        return [[classes.values[index] for index in np.flatnonzero(row > 0)] for row in outputs]
+
+    def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+        """Texts with any label wrong; the confidence is the probability of the surest wrong decision."""
+        true, said = data.labels > 0, outputs > 0
+        sure = np.where(true != said, np.maximum(logistic(outputs), logistic(-outputs)), 0.0).max(axis=1)
+        wrong = np.flatnonzero((true != said).any(axis=1))
+        return ordered_mistakes(examples, wrong, [_said(row, names) for row in true], [_said(row, names) for row in said], sure)
+
+    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+        true, said, name = data.labels > 0, outputs > 0, self.config.chosen_by
+        found, (sets, counts) = list[str](), np.unique(said, axis=0, return_counts=True)
+        only = sets[counts.argmax()]
+        if counts.max() >= NEARLY_ALL * len(said) and len(np.unique(true, axis=0)) > 1:
+            share = np.mean((true == only).all(axis=1))
+            found.append(
+                f"it answers {_said(only, names) or 'no label'} to {counts.max() / len(said):.0%} of dev, where {share:.0%} "
+                "are labelled so"
+            )
+        kinds, counts = np.unique(training.labels > 0, axis=0, return_counts=True)
+        commonest = kinds[counts.argmax()]
+        value = getattr(label_set_scores(true, said), name)
+        of_constant = getattr(label_set_scores(true, np.broadcast_to(commonest, true.shape)), name)
+        if not self.config.is_better(value, of_constant):
+            found.append(
+                f"its {shown_score(name, value)} is no better than that of always answering "
+                f"{_said(commonest, names) or 'no label'} ({of_constant:.4f})"
+            )
+        return found
+
+
+def _flat(examples: Examples) -> Examples:
+    """Each label of each text as an example of its own."""
+    labels = labels_of(examples)
+    where = [number for number, some in enumerate(labels) for _ in some]
+    return Examples(
+        [examples.texts[number] for number in where],
+        None,
+        [one for some in labels for one in some],
+        [examples.places[number] for number in where],
+    )
+
+
+def _said(labels: np.ndarray, names: tuple[str, ...]) -> str:
+    return ", ".join(names[index] for index in np.flatnonzero(labels))
+
+
+register_task("multilabel", LabelSets(), metrics=METRICS["multilabel"])
