@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -151,21 +151,26 @@ def working_in(
 
     With several hosts all of them come here, and the first one holds the folder for all.
     """
-    with interrupt.handled():
-        path = storage.as_path(workdir)
-        if member is None:
-            with _held(storage.check_writable(path), stage, ALONE, progress, config):
-                yield WorkFolder(path, ALONE)
-            return
+    path = storage.as_path(workdir)
+    with interrupt.handled(), joined(path, member, run=canonical_json(config), stage=stage, progress=progress) as hosts:
+        if hosts.is_first:
+            storage.check_writable(path)
+        with held(path, stage, hosts, progress, begin=lambda: begin(config, path, progress)):
+            yield WorkFolder(path, hosts)
 
-        def record(error: PeerLost | Stopped) -> None:
-            record_failure(path, error, stage=stage, host=member.index)
 
-        with join(member, run=f"{path} {canonical_json(config)}", record=record, progress=progress) as hosts:
-            if hosts.is_first:
-                storage.check_writable(path)
-            with _held(path, stage, hosts, progress, config):
-                yield WorkFolder(path, hosts)
+@contextlib.contextmanager
+def joined(
+    folder: PurePath, member: Membership | None, *, run: str, stage: str | None, progress: Progress = SILENT
+) -> Iterator[Hosts]:
+    """All hosts that do `run` in one folder; one that must end because another is lost leaves a record there."""
+
+    def record(error: PeerLost | Stopped) -> None:
+        if storage.is_folder(folder):  # where nothing was begun, nothing is left
+            record_failure(folder, error, stage=stage, host=None if member is None else member.index)
+
+    with join(member, run=f"{folder} {run}", record=record, progress=progress) as hosts:
+        yield hosts
 
 
 @contextlib.contextmanager
@@ -176,7 +181,7 @@ def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
         found = _made(folder)
         if found:
             raise WorkFolderMismatch(f"{folder} holds {', '.join(found)}, and no imported dataset; import into an empty folder")
-    with interrupt.handled(), _held(folder, "import", ALONE, SILENT):
+    with interrupt.handled(), held(folder, "import"):
         yield folder
 
 
@@ -226,13 +231,18 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
 
 
 @contextlib.contextmanager
-def _held(
-    folder: PurePath, stage: str | None, hosts: Hosts, progress: Progress, config: RunConfig | None = None
+def held(
+    folder: PurePath,
+    stage: str | None,
+    hosts: Hosts = ALONE,
+    progress: Progress = SILENT,
+    *,
+    begin: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """The folder to itself, as that of `config`; a failure inside is recorded."""
+    """The folder to itself, the first host holding it for all; `begin` is what that one does first. A failure is recorded."""
     with storage.held(folder, note=progress.note) if hosts.is_first else contextlib.nullcontext():
-        if config is not None and hosts.is_first:
-            begin(config, folder, progress)
+        if hosts.is_first:
+            begin()
         hosts.barrier("work folder")
         try:
             yield

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tpulm.cli.options import AsJson, Track, tracked
+from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Track, tracked
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.cli.use import load
 from tpulm.errors import ConfigError, suggest
@@ -103,6 +103,9 @@ def finetune(
     ] = None,
     format: Format = "auto",
     on_error: OnError = "stop",
+    coordinator: Coordinator = None,
+    num_hosts: NumHosts = None,
+    host_index: HostIndex = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a text classifier from a pretrained encoder and labelled texts; --regression for numbers, --pair-column for pairs.
@@ -137,7 +140,9 @@ def finetune(
     config = load_finetune([*settings, *tracked(track)])
     from tpulm.finetuning import finetune as run
     from tpulm.labelled import Columns
+    from tpulm.runtime import hosts
 
+    member = hosts.membership(coordinator, num_hosts, host_index)
     columns = Columns(text_column, label_column, pair_column, header=not no_header, label_separator=label_separator)
     others = {"dev": (dev, dev_column), "test": (test, test_column)}
     of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
@@ -152,8 +157,11 @@ def finetune(
             config=config,
             format=format,
             on_error=on_error,
+            member=member,
             progress=progress,
         )
+    if member is not None and member.index > 0:  # the first host says it
+        return
     _show(summary)
     if as_json:
         print_json(summary.values())

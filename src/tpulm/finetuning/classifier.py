@@ -22,6 +22,7 @@ from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.predict.classify import Outputs
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train import loop
 from tpulm.train.loop import History, Selection, Step, steps_of
@@ -121,8 +122,9 @@ class Classifier:
         title: str = "Fine-tuning",
         evaluated: Callable[[], None] = lambda: None,
         tracking: Tracking | None = None,
+        hosts: Hosts = ALONE,
     ) -> Classifier:
-        """`fit` of what `encode` gave; `evaluated` is called after each epoch."""
+        """`fit` of what `encode` gave; `evaluated` is called after each epoch. Several hosts all call it, with the same."""
         seed = self.config.seed if seed is None else seed
         outputs = self._of()
 
@@ -134,7 +136,7 @@ class Classifier:
         result = loop.train(
             tuning,
             tuning.settings,
-            tuning.batches(data),
+            tuning.batches(data, hosts),
             score,
             folder,
             meter=Meter(unit="texts"),
@@ -144,10 +146,11 @@ class Classifier:
             selection=selection,
             evaluated=evaluated,
             tracking=tracking,
+            hosts=hosts,
         )
         best, ended_early = selection.best(result.history), result.steps < tuning.settings.steps
         self.fitted = Fitted(result.history, best, ended_early, result.rate.per_second or None)
-        self.params = jax.device_get(result.best)
+        self.params = tuning.gathered(result.best)
         return self
 
     def steps(self, train: Any) -> Iterator[Step]:

@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -34,14 +34,17 @@ from tpulm.progress import SILENT, Progress
 from tpulm.report import Reporter
 from tpulm.report.finetuning import INPUTS, MISTAKES, SUMMARY, WORK
 from tpulm.runtime import interrupt
-from tpulm.runtime.failures import record_failure
+from tpulm.runtime.hosts import Hosts, Membership
 from tpulm.runtime.memory import keep_between_steps
+from tpulm.train.distributed import initialize
 from tpulm.train.program import keep_compiled
 from tpulm.train.trackers import Tracking, check_trackers
 from tpulm.train.tuning import Labelled
+from tpulm.workfolder import held, joined
 
 # How the work is carried out, not what it is: these may differ between attempts.
 _OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
+_STAGE = "finetune"
 _UNTRAINED = "nothing was trained yet"
 
 
@@ -56,6 +59,7 @@ def finetune(
     config: FinetuneConfig | None = None,
     format: RowFormat | Literal["auto"] = "auto",
     on_error: OnError = "stop",
+    member: Membership | None = None,
     progress: Progress = SILENT,
     **settings: Any,
 ) -> FinetuneSummary:
@@ -64,13 +68,22 @@ def finetune(
 
     Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`. `columns` are those of all files, or by
     file: {"train": …, "dev": …, "test": …}, where a file that is not named has those of train.
+
+    With several hosts each of them calls this, and says by `member` which it is (`tpulm.runtime.hosts.membership`).
     """
     paths = {"train": train, "dev": dev, "test": test}
     if isinstance(columns, Mapping) and (unknown := [name for name in columns if name not in paths]):
         raise ConfigError(f"columns are of {', '.join(map(repr, paths))}, and not of {', '.join(map(repr, unknown))}")
     by_file = columns if isinstance(columns, Mapping) else {"train": columns or Columns()}
     reading: dict[str, Any] = {"format": format, "on_error": on_error}
-    return _Finetuning(model, paths, output, reading, by_file, finetune_settings(config, settings), progress).run()
+    config = finetune_settings(config, settings)
+    run = repr((str(model), [str(path) for path in paths.values()], by_file, reading, config))  # the same on all hosts
+    with (
+        interrupt.handled() if member is not None else nullcontext(),  # one host alone saves nothing before it trains
+        joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=progress) as hosts,
+    ):
+        initialize(hosts)
+        return _Finetuning(model, paths, output, reading, by_file, config, hosts, progress).run()
 
 
 @dataclasses.dataclass
@@ -92,15 +105,18 @@ class _Finetuning:
         reading: dict[str, Any],
         columns: Mapping[str, Columns],
         config: FinetuneConfig,
+        hosts: Hosts,
         progress: Progress,
     ):
+        self._hosts = hosts
         self._model, self._paths, self._reading, self._progress = str(model), paths, reading, progress
         self._columns = columns
         self._output = storage.as_path(output)
         self._work = self._output / WORK
-        self._check_output()
-        check_trackers(config.track)
-        storage.check_writable(self._output)
+        if hosts.is_first:
+            self._check_output()
+            check_trackers(config.track)
+            storage.check_writable(self._output)
         keep_between_steps()
         keep_compiled()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
@@ -115,10 +131,11 @@ class _Finetuning:
             inputs = _describe_inputs(
                 self._classifier.model, {name: data.examples.get(name) for name in self._paths}, self._config, names
             )
-            _check_inputs(self._work, inputs, output=self._output)
+            _check_inputs(self._work, inputs, output=self._output, hosts=self._hosts)
             seeds = self._seeds()
             done = {seed: found for seed in seeds if (found := self._result(seed)) is not None}
             complete = len(done) == len(seeds) and self._summarized() == seeds
+            self._hosts.barrier("what is done")
             for seed in seeds:
                 if seed not in done:
                     done[seed] = self._train(seed, data, inputs, done)
@@ -138,9 +155,10 @@ class _Finetuning:
                 doubts=tuple(data.doubts),
                 nothing_to_do=complete,
             )
-            if not complete:
+            if not complete and self._hosts.is_first:
                 self._publish(summary)
                 self._report(last=True)
+            self._hosts.barrier("end")
             return summary
 
     # -- reading --------------------------------------------------------------------------------------------------------
@@ -194,6 +212,7 @@ class _Finetuning:
             title=f"Fine-tuning{number}",
             evaluated=self._report,
             tracking=Tracking(config.track, f"{self._output.name}-seed-{seed}", flattened(config), self._progress),
+            hosts=self._hosts,
         )
         fitted = self._classifier.fitted
         assert fitted is not None
@@ -220,14 +239,21 @@ class _Finetuning:
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
             doubts=doubts,
         )
-        if self._best({**done, seed: result}) == seed:
+        self._hosts.barrier(f"scores of seed {seed}")  # nobody is in its checkpoints any more
+        if self._hosts.is_first:
+            self._keep(result, data, outputs["dev"], best=self._best({**done, seed: result}) == seed)
+        return result
+
+    def _keep(self, result: SeedResult, data: _Data, outputs: np.ndarray, *, best: bool) -> None:
+        """The result, and with that of the best seed so far its model and its mistakes."""
+        folder, names = self._work / f"seed-{result.seed}", self._classifier.answers.names
+        if best:
             self._classifier.save_pretrained(self._work / "best")
-            wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"], outputs["dev"], names)
+            wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"], outputs, names)
             lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
             storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))
         storage.write_json(folder / "result.json", dataclasses.asdict(result))
         storage.remove(folder / "checkpoints")
-        return result
 
     def _seeds(self) -> list[int]:
         """Those asked for, and others after them that were trained here before: they count, too."""
@@ -273,13 +299,10 @@ class _Finetuning:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        storage.make_folder(self._work)
-        with interrupt.handled(), storage.held(self._work, note=self._progress.note):
-            try:
-                yield
-            except (Exception, KeyboardInterrupt) as error:
-                record_failure(self._work, error, stage="finetune")
-                raise
+        if self._hosts.is_first:
+            storage.make_folder(self._work)
+        with interrupt.handled(), held(self._work, _STAGE, self._hosts, self._progress):
+            yield
 
     def _publish(self, summary: FinetuneSummary) -> None:
         """The best model's files into the output, config.json after the weights, the summary last."""
@@ -312,10 +335,15 @@ def _describe_inputs(
     }
 
 
-def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath) -> None:
+def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath, hosts: Hosts) -> None:
     """Record the inputs beside the results. Raises WorkFolderMismatch, naming what differs, where others have left a checkpoint
-    or a result; anything less than that is removed."""
+    or a result; anything less than that is removed. Of several hosts the first does this, and the others compare."""
     path = folder / INPUTS
+    if not hosts.is_first:
+        hosts.barrier("inputs")
+        if found := changes(storage.read_json(path), inputs):
+            raise WorkFolderMismatch(f"host {hosts.index} reads other inputs than the first (there -> here):\n{listed(found)}")
+        return
     seeds = [item for item in storage.list_folder(folder) if item.name.startswith("seed-")]
     found = changes(storage.read_json(path), inputs) if storage.exists(path) else []
     if found and any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in seeds):
@@ -326,6 +354,7 @@ def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath)
     for one in seeds if found else []:
         storage.remove(one)
     storage.write_json(path, inputs)
+    hosts.barrier("inputs")
 
 
 def _weights(model: LoadedModel) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 # pyright: reportUnknownMemberType=false
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 from collections.abc import Generator
@@ -39,6 +40,7 @@ _python_api.PyOS_setsig.argtypes = [ctypes.c_int, ctypes.c_void_p]
 _jax_handler: int | None = None
 _abort_handler: object = None
 _libc = ctypes.CDLL(None)
+_questions = itertools.count(1)
 
 
 def initialize(hosts: Hosts) -> None:
@@ -92,14 +94,17 @@ def stopping_together(hosts: Hosts) -> Generator[None]:
         _python_api.PyOS_setsig(signal.SIGTERM, ours)
 
 
-def stop_requested(hosts: Hosts, step: int) -> bool:
-    """Whether to save after this step and stop; the same step on all hosts. To be asked at every step."""
+def stop_requested(hosts: Hosts) -> bool:
+    """Whether to save after this step and stop; the same step on all hosts. To be asked at every step.
+
+    JAX waits for one number, above all that were asked about so far: steps begin again with the next seed, so questions count.
+    """
     if not hosts.are_several:
         return interrupt.requested()
     if interrupt.requested() and not interrupt.is_passed_on():  # Ctrl-C, say
         interrupt.pass_on()
         os.kill(os.getpid(), signal.SIGTERM)
-    return multihost_utils.reached_preemption_sync_point(step)
+    return multihost_utils.reached_preemption_sync_point(next(_questions))
 
 
 def agreed(hosts: Hosts, value: bool) -> bool:

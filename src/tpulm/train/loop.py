@@ -162,6 +162,7 @@ def train(
         while step < last_step:
             watchdog.report("train", step)
             cursor, batch = next(batches)
+            rows = len(stream.row_indices(cursor)) if "weights" in batch else config.batch_size  # without those that fill it up
             if in_flight:
                 meter.pause()
             update = program.step_at(batch["tokens"].shape[1])  # which may have to be compiled
@@ -173,10 +174,10 @@ def train(
             if len(in_flight) > _IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
                 log.started(lambda: {**_start_values(), "per_step": meter.per_step(config.batch_size)})
-            meter.count(int(batch["weights"].sum()) if "weights" in batch else config.batch_size)
+            meter.count(rows)
             progress.advance(1)
 
-            last, stopping = step == last_step, stop_requested(hosts, step)
+            last, stopping = step == last_step, stop_requested(hosts)
             scores_due = (_every(step, evaluate_every) or step == tenth) and (selection is not None or not last)
             log_due = _every(step, config.log_every_steps) or last or (scores_due and selection is not None)
             save_due = last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)

@@ -19,8 +19,9 @@ from tpulm.labelled import Examples
 from tpulm.labelled.rows import Batch, Rows, epoch_batches, fixed_lengths, ordered_batches
 from tpulm.nn.params import is_spec
 from tpulm.objectives.classification import Classification
+from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, replicated
+from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, place, replicated
 from tpulm.train.program import Compiled, execution_on
 
 
@@ -88,19 +89,21 @@ class Tuning(Compiled):
         made._seed, made._first_params = seed, params
         return made
 
-    def batches(self, data: Labelled) -> Epochs:
-        return Epochs(data, self.config, self._seed, batch_size=self.layout.batch_size, pad=self._pad)
+    def batches(self, data: Labelled, hosts: Hosts = ALONE) -> Epochs:
+        return Epochs(data, self.config, self._seed, batch_size=self.layout.batch_size, pad=self._pad, hosts=hosts)
 
 
 class Epochs:
-    """Batches of labelled rows, epoch after epoch.
+    """Batches of labelled rows, epoch after epoch; of each this host's slice, the h-th of H equal ones.
 
     Every epoch visits every row once, in an order that is a function of (seed, epoch); the last batch of an epoch is filled up
     to `batch_size` with rows that weigh nothing.
     """
 
-    def __init__(self, data: Labelled, config: FinetuneConfig, seed: int, *, batch_size: int, pad: int):
+    def __init__(self, data: Labelled, config: FinetuneConfig, seed: int, *, batch_size: int, pad: int, hosts: Hosts = ALONE):
         assert config.max_length is not None
+        self._share = batch_size // hosts.count
+        self._first = hosts.index * self._share
         self._data, self._config, self._seed, self._size, self._pad = data, config, seed, batch_size, pad
         self._lengths = fixed_lengths(config.max_length)
         self._epoch, self._batches = -1, list[Batch]()
@@ -127,11 +130,11 @@ class Epochs:
         return self._batches[number]
 
     def _columns(self, batch: Batch) -> dict[str, np.ndarray]:
-        size, real = self._size, len(batch.indices)
+        size, indices = self._share, batch.indices[self._first : self._first + self._share]
         labels = np.zeros((size, *self._data.labels.shape[1:]), self._data.labels.dtype)
-        labels[:real] = self._data.labels[batch.indices]
-        weights = (np.arange(size) < real).astype(np.float32)
-        tokens = self._data.rows.padded(batch.indices, rows=size, length=batch.length, pad=self._pad)
+        labels[: len(indices)] = self._data.labels[indices]
+        weights = (np.arange(size) < len(indices)).astype(np.float32)
+        tokens = self._data.rows.padded(indices, rows=size, length=batch.length, pad=self._pad)
         return {"tokens": tokens, "labels": labels, "weights": weights}
 
 
@@ -175,7 +178,7 @@ _IN_FLIGHT = 4  # batches the host may be ahead of the devices
 
 
 class Forward:
-    """Logits [N, C] of rows, in their order, batch by batch on all devices of the mesh."""
+    """Logits [N, C] of rows, in their order, batch by batch on all devices of the mesh; the same on every host."""
 
     def __init__(self, objective: Classification, mesh: Mesh, lengths: Sequence[int]):
         shards = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -201,7 +204,7 @@ class Forward:
 
         for batch in ordered_batches(rows.lengths, self._lengths, batch_size=self._batch_size):
             tokens = rows.padded(batch.indices, rows=self._batch_size, length=batch.length, pad=self._objective.special.pad)
-            placed = jax.make_array_from_process_local_data(batch_sharding(self._mesh), tokens)
+            placed = place(tokens, batch_sharding(self._mesh))
             waiting.append((batch.indices, self._at(batch.length)(params, placed)))
             if len(waiting) > _IN_FLIGHT:
                 collect()

@@ -1,0 +1,171 @@
+"""Fine-tuning on one device, on eight, and on two hosts of four (processes of this machine) gives one result."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from encoders import reviews, write_tsv
+from ports import free_port_pair
+from tpulm.config import FinetuneConfig
+from tpulm.convert.huggingface import load_model
+from tpulm.labelled.rows import Rows
+from tpulm.nn.params import named_leaves
+from tpulm.runtime.hosts import Hosts
+from tpulm.train.tuning import Epochs, Labelled
+
+SETTINGS = ["--epochs=4", "--batch-size=16", "--learning-rate=5e-3", "--max-length=16", "--seeds=2", "--set=log_every_steps=1"]
+DEV, TEST = 61, 37  # examples: no multiples of anything
+
+
+def test_the_slices_of_all_hosts_make_the_batch() -> None:
+    lengths = np.arange(3, 24)
+    rows = Rows(np.arange(lengths.sum(), dtype=np.int32), np.concatenate([[0], np.cumsum(lengths)]), lengths)
+    data = Labelled(rows, np.arange(21, dtype=np.int32))
+    config = FinetuneConfig(batch_size=8, max_length=24)
+
+    def batches(hosts: Hosts) -> list[dict[str, np.ndarray]]:
+        epochs = Epochs(data, config, 0, batch_size=8, pad=0, hosts=hosts)
+        return [batch for (_, batch), _ in zip(epochs.iterate(0), range(3), strict=False)]
+
+    whole, parts = batches(Hosts()), [batches(Hosts(index, 4)) for index in range(4)]
+    for number, batch in enumerate(whole):
+        for name, column in batch.items():
+            assert np.array_equal(np.concatenate([part[number][name] for part in parts]), column)
+    labels = np.concatenate([batch["labels"][batch["weights"] > 0] for batch in whole])
+    assert sorted(labels) == list(range(21))
+
+
+class Attempt(NamedTuple):
+    output: Path
+    hosts: list[subprocess.Popen[str]]
+
+    def end(self, *codes: int) -> list[str]:
+        """What each host said. Raises AssertionError where they end otherwise."""
+        said = [host.communicate(timeout=300)[0] for host in self.hosts]
+        assert tuple(host.returncode for host in self.hosts) == codes, "\n".join(said)
+        return said
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.output / "finetune.json").read_text())
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        return named_leaves(load_model(self.output).params)
+
+    def results(self) -> list[dict[str, Any]]:
+        """Of each seed, without how fast it was."""
+        paths = [self.output / "finetuning" / f"seed-{seed}" / "result.json" for seed in (0, 1)]
+        return [json.loads(path.read_text()) | {"rows_per_second": None} for path in paths]
+
+
+Start = Callable[..., Attempt]
+
+
+@pytest.fixture(scope="module")
+def start(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """A function (name, devices of each host, hosts) that begins a fine-tuning, or goes on with it."""
+    folder = tmp_path_factory.mktemp("several-hosts")
+    noisy = [(text, "pos" if number % 10 == 0 else label) for number, (text, label) in enumerate(reviews(150))]
+    files = {"train": noisy, "dev": noisy[:20] + reviews(DEV - 20, seed=2), "test": reviews(TEST, seed=3)}
+    paths = {name: write_tsv(folder / f"{name}.tsv", examples) for name, examples in files.items()}
+    given = [part for name, path in paths.items() for part in (f"--{name}", str(path))]
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(name: str, devices: int, hosts: int = 1) -> Attempt:
+        output, coordinator = folder / name, f"127.0.0.1:{free_port_pair()}"
+        command = [sys.executable, "-m", "tpulm", "finetune", str(encoder), *given, "--text-column=document", *SETTINGS]
+        command += ["--output", str(output)]
+        flags = re.sub(r"device_count=\d+", f"device_count={devices}", os.environ["XLA_FLAGS"])
+        several = ["--coordinator", coordinator, "--num-hosts", str(hosts)] if hosts > 1 else []
+        attempt = Attempt(output, [])
+        for index in range(hosts):
+            of_host = [*several, "--host-index", str(index)] if several else []
+            attempt.hosts.append(
+                subprocess.Popen(
+                    command + of_host,
+                    env=os.environ | {"XLA_FLAGS": flags},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+        begun.extend(attempt.hosts)
+        return attempt
+
+    yield start
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def two_hosts(start: Start) -> Attempt:
+    attempt = start("two-hosts", 4, 2)
+    said = attempt.end(0, 0)
+    assert "Scores" in said[0] and "Scores" not in said[1]
+    return attempt
+
+
+@pytest.mark.slow
+def test_one_device_eight_and_two_hosts_give_one_result(start: Start, two_hosts: Attempt) -> None:
+    alone, eight = start("one-device", 1), start("eight-devices", 8)
+    alone.end(0), eight.end(0)
+    reference, first = alone.results(), alone.weights
+    assert 0.7 < reference[0]["dev"]["accuracy"] < 1.0
+    assert alone.summary["examples"] == {"train": 150, "dev": DEV, "test": TEST}
+    assert np.sum(alone.summary["confusion"]) == TEST
+    for other in (eight, two_hosts):
+        for one, expected in zip(other.results(), reference, strict=True):
+            assert one["best_epoch"] == expected["best_epoch"] and one["confusion"] == expected["confusion"]
+            assert one["dev"] == pytest.approx(expected["dev"], rel=1e-4)
+            for epoch, before in zip(one["history"], expected["history"], strict=True):
+                assert epoch == pytest.approx(before, rel=1e-4)
+        for name, value in other.weights.items():
+            np.testing.assert_allclose(value, first[name], rtol=0, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_hosts_that_are_stopped_in_the_second_seed_and_killed_end_as_if_nothing_had_happened(
+    start: Start, two_hosts: Attempt
+) -> None:
+    """The stop comes to the second host, in the second seed: steps begin to count again with each."""
+    name, metrics = "disturbed", "finetuning/seed-{}/metrics"
+    stopped = start(name, 4, 2)
+    wait_for(lambda: list((stopped.output / metrics.format(1)).glob("*.jsonl")), stopped)
+    stopped.hosts[1].send_signal(signal.SIGTERM)
+    assert all("after saving step" in said for said in stopped.end(75, 75))
+
+    killed = start(name, 4, 2)
+    wait_for(lambda: len(list((stopped.output / metrics.format(1)).glob("*.jsonl"))) > 1, killed)
+    for host in killed.hosts:
+        host.kill()
+    killed.end(-9, -9)
+
+    ended = start(name, 4, 2)
+    ended.end(0, 0)
+    assert ended.results() == two_hosts.results()
+    assert all(np.array_equal(value, two_hosts.weights[leaf]) for leaf, value in ended.weights.items())
+    assert not list(ended.output.glob("finetuning/seed-*/checkpoints"))
+    again = start(name, 4, 2)
+    assert "nothing left to do" in again.end(0, 0)[0]
+
+
+def wait_for(condition: Callable[[], Any], attempt: Attempt) -> None:
+    until = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < until and all(host.poll() is None for host in attempt.hosts)
+        time.sleep(0.02)
