@@ -14,9 +14,8 @@ from jax.sharding import NamedSharding
 
 from tpulm import accelerators
 from tpulm.config import HardwareConfig
-from tpulm.nn import attention as attention_module
 from tpulm.nn import flash
-from tpulm.nn.attention import CAUSAL, EVERYTHING, attention, flash_agrees
+from tpulm.nn.attention import CAUSAL, EVERYTHING, attention, has_kernels, kernels_agree
 from tpulm.nn.dropout import DropoutWords, row_seeds, site_seeds, token_seeds, words_at
 from tpulm.plan.analysis import devices_of, examine
 from tpulm.train.mesh import batch_sharding, make_mesh
@@ -60,16 +59,16 @@ def test_values_and_gradients_are_those_of_plain_attention(
 
 def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.devices()[0]
-    assert flash_agrees(device)
-    monkeypatch.setattr(attention_module, "flash_attention", lambda *x, **settings: 1.2 * x[0])
-    assert not flash_agrees(device)
+    assert kernels_agree(device, "tpu")
+    monkeypatch.setattr(flash, "flash_attention", lambda *x, **settings: 1.2 * x[0])
+    assert not kernels_agree(device, "tpu")
 
 
 @pytest.mark.parametrize(
     ("platform", "kind", "runs"), [("tpu", "TPU v3", False), ("tpu", "TPU v6 lite", True), ("cpu", "cpu", False)]
 )
 def test_devices_that_have_it(platform: str, kind: str, runs: bool) -> None:
-    assert flash.runs_on(SimpleNamespace(platform=platform, device_kind=kind)) is runs
+    assert has_kernels(SimpleNamespace(platform=platform, device_kind=kind)) is runs
 
 
 def test_lengths_that_it_is_for() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +13,9 @@ import pytest
 import toy
 
 from tpulm.config import HardwareConfig
+from tpulm.nn.params import shapes
 from tpulm.train.checkpoint import checksums
-from tpulm.train.program import execution_on
+from tpulm.train.program import execution_on, needed_bytes
 from tpulm.train.step import row_keys
 
 STEPS = 20
@@ -96,3 +99,65 @@ def test_layers_are_written_out_where_that_pays(platform: str, steps: int, hardw
     """By the run's steps in all, so that a resumed run computes as it began."""
     device = SimpleNamespace(platform=platform, device_kind="TPU v3", process_index=0, id=0)
     assert execution_on([device], HardwareConfig(**hardware), "auto", steps=steps).unroll is unrolled
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "remat"), [("cpu", "float32", "none"), ("gpu", "bfloat16", "none"), ("tpu", "bfloat16", "dots")]
+)
+def test_types_and_what_is_kept_follow_the_platform(platform: str, dtype: str, remat: str) -> None:
+    device = SimpleNamespace(platform=platform, device_kind="TPU v3", compute_capability="7.5", process_index=0, id=0)
+    found = execution_on([device], HardwareConfig(), "auto")
+    assert (found.dtype, found.remat, found.kernels) == (dtype, remat, None)
+    assert execution_on([device], HardwareConfig(remat="full"), "auto").remat == "full"
+
+
+@dataclass(frozen=True)
+class Client:
+    runtime_type: str = "compile_only_runtime"  # not attached, so that nothing is checked on it
+
+
+@dataclass(frozen=True)
+class Device:
+    id: int
+    client: Client = Client()
+    platform: str = "gpu"
+    compute_capability: str = "9.0"
+    process_index: int = 0
+
+
+@pytest.mark.parametrize(("attached", "kernels"), [({}, True), ({"flash_attention": False}, False), ({"tensor": 2}, False)])
+def test_gpus_have_kernels_for_bfloat16(attached: dict[str, Any], kernels: bool) -> None:
+    devices = [Device(number) for number in range(2)]
+    hardware = HardwareConfig(**attached)
+    assert (execution_on(devices, hardware, "auto").kernels is not None) is kernels
+    assert execution_on(devices, hardware, "float32").kernels is None
+
+
+def test_less_is_kept_until_a_step_fits() -> None:
+    def made(memory_bytes: int | None) -> tuple[str, int]:
+        program = toy.program(toy.config())
+        program.memory_bytes = memory_bytes
+        _ = program.step
+        return program.objective.execution.remat, needed_bytes(program.lowered_step.compile())  # type: ignore[attr-defined]
+
+    remat, needed = made(None)
+    assert remat == made(needed)[0] == "none"
+    assert made(1)[0] == "full"
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_products_are_of_bfloat16_and_summed_in_float32(kind: str, platform: str) -> None:
+    """Forward and backward, as lowered for each platform: the vocabulary head's, too. A row of ones sums a bias' gradient."""
+    objective = toy.program(toy.config(kind, train={"compute_dtype": "bfloat16"})).objective
+
+    def loss(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        inputs = objective.prepare(batch, row_keys(0, jax.numpy.zeros((2,), "uint32"), toy.BATCH))
+        key = jax.random.key(0, impl="rbg")
+        return objective.loss(params, inputs, objective.totals(inputs), dropout_key=key).loss
+
+    batch = {"tokens": jax.ShapeDtypeStruct((toy.BATCH, toy.LENGTH), "uint16")}
+    lowered = jax.jit(jax.grad(loss)).trace(shapes(objective.spec), batch).lower(lowering_platforms=(platform,))
+    products = re.findall(r"dot_general.*: \(tensor<(.*)>, tensor<(.*)>\) -> tensor<(.*)>", lowered.as_text())
+    kinds = {tuple(one.rpartition("x")[2] for one in product) for product in products if not product[0].startswith("1x")}
+    assert kinds == {("bf16", "bf16", "f32")}
+    assert sum(f"x{toy.VOCAB_SIZE // 128 * 128 + 128}x" in "x".join(product) for product in products) >= 3, "the head's"

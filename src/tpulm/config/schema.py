@@ -483,10 +483,10 @@ class HardwareConfig(Settings):
     tensor: Positive = 1  # … that splits the layers' inner dimensions
     microbatch_size: Positive | None = None  # rows a device computes at once; None: all of its share
     # kept of a layer for its backward pass: everything, the results of products only, or its input; the rest is computed again
-    remat: Literal["auto", "none", "dots", "full"] = "auto"  # auto: "dots" on a TPU, else "none"
+    remat: Literal["auto", "none", "dots", "full"] = "auto"  # auto: "dots" on a TPU, else "none"; less on a full GPU
     # layers as straight code, which is faster, or as a loop, which compiles several times as fast
     unroll: bool | Literal["auto"] = "auto"  # auto: as straight code on a CPU, and on a TPU from 50,000 steps on
-    flash_attention: bool = True  # attention of rows of 512 and more by our own kernel, on TPUs from v4 on
+    flash_attention: bool = True  # attention by our own kernels: of rows of 512 and more on TPUs from v4 on, of 128 on GPUs
 
 
 class TrackConfig(Settings):

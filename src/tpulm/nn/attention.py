@@ -7,7 +7,7 @@ from __future__ import annotations
 # pyright: reportUnknownVariableType=false
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from tpulm.nn.dropout import DropoutWords, dropout
-from tpulm.nn.flash import SHORTEST, flash_attention, is_faster
+from tpulm.nn import flash, flash_gpu
+from tpulm.nn.dropout import DropoutWords, dropout, row_seeds, site_seeds, token_seeds, words_at
 from tpulm.nn.layers import PRODUCT, affine, multiply
 from tpulm.nn.params import Initializer, param, parameters, zeros
 
@@ -126,20 +126,21 @@ def attend(
     reach: Reach = EVERYTHING,
     keep_weights: bool = True,
     rope: Rotation | None = None,
-    flash: NamedSharding | None = None,
+    kernels: NamedSharding | None = None,
 ) -> Float[Array, "R D"]:
     """Self-attention of each token to those of its own segment within `reach`, padding (segment -1) to padding alone.
 
     `words` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `rope`: rotary
-    positions. `flash`: how rows lie on devices that have the kernels of nn/flash.py, which long rows are given to.
+    positions. `kernels`: how rows lie on devices that have kernels (flash.py, flash_gpu.py), which long rows are given to.
     """
     with jax.named_scope("project"):
         query, key, value = project(params, x, segments.shape, dtype=dtype, rope=rope)
     with jax.named_scope("mix"):
         arguments = query, key, value, segments
         dropped: dict[str, Any] = {"words": words, "dropout_rate": dropout_rate}
-        if flash is not None and reach in (EVERYTHING, CAUSAL) and is_faster(segments.shape[1], query.shape[3]):
-            mixed = flash_attention(*arguments, **dropped, causal=reach == CAUSAL, rows=flash)
+        platform = "" if kernels is None else cast("Any", kernels.mesh.devices).flat[0].platform
+        if kernels is not None and _kernel_is_faster(platform, reach, segments.shape[1], query.shape[3]):
+            mixed = _by_kernel(platform, *arguments, **dropped, reach=reach, rows=kernels)
         else:
             mixed = attention(*arguments, **dropped, reach=reach, keep_weights=keep_weights)
     with jax.named_scope("merge"):
@@ -358,27 +359,47 @@ def attend_to_cache(
     return Attended(merge(params.output, mixed, dtype=dtype), keys, values)
 
 
-def flash_agrees(device: Any) -> bool:
-    """Whether the kernel of nn/flash.py, run on this device (interpreted, if that is no TPU), gives the plain formula's values
-    and gradients, the rounding of bfloat16 apart."""
-    length, tolerance = SHORTEST, 0.05
+def has_kernels(device: Any) -> bool:
+    return flash.runs_on(device) or flash_gpu.runs_on(device)
+
+
+def _kernel_is_faster(platform: str, reach: Reach, length: int, head_size: int) -> bool:
+    if platform == "gpu":
+        return flash_gpu.is_faster(length, head_size)
+    return reach in (EVERYTHING, CAUSAL) and flash.is_faster(length, head_size)
+
+
+def _by_kernel(platform: str, *arguments: Array, reach: Reach, **settings: Any) -> Array:
+    if platform == "gpu":
+        return flash_gpu.flash_attention(*arguments, before=reach.before, after=reach.after, **settings)
+    return flash.flash_attention(*arguments, causal=reach == CAUSAL, **settings)
+
+
+_CHECKED = {"tpu": (EVERYTHING,), "gpu": (EVERYTHING, Reach(64, 64))}  # of each kernel, what it computes otherwise
+
+
+def kernels_agree(device: Any, platform: Literal["tpu", "gpu"]) -> bool:
+    """Whether the kernels for that platform, run on this device (interpreted, if it is another), give the plain formula's
+    values and gradients, the rounding of bfloat16 apart; attention to everything with dropout masks."""
+    length, tolerance = flash.SHORTEST, 0.05
     with jax.default_device(device):
         query, key, value, g = jax.random.normal(jax.random.key(0), (4, 1, 2, length, 64), jnp.bfloat16)
         segments = (jnp.arange(length, dtype=jnp.int32) // (length // 3))[None]
+        tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(1), 1)), length)
+        words = words_at(site_seeds(jax.random.key(2), ()), tokens, (1, 1, length, 1))
         rows = NamedSharding(Mesh(np.array([device]), "data"), PartitionSpec("data"))
+        interpreted = {"rows": rows, "interpret": device.platform != platform}
 
-        settings: dict[str, Any] = {"words": None, "dropout_rate": 0.0}
-        of_kernel: dict[str, Any] = {**settings, "causal": False, "rows": rows, "interpret": device.platform != "tpu"}
+        def both(function: Callable[..., Array], **settings: Any) -> list[Array]:
+            found = list[Array]()
+            for reach in _CHECKED[platform]:
+                dropped = {"words": words, "dropout_rate": 0.1} if reach == EVERYTHING else {"words": None, "dropout_rate": 0.0}
+                mixed, pull = jax.vjp(
+                    partial(function, segments=segments, reach=reach, **dropped, **settings), query, key, value
+                )
+                found += [mixed, *pull(g)]
+            return found
 
-        def kernel(query: Array, key: Array, value: Array) -> Array:
-            return flash_attention(query, key, value, segments, **of_kernel)
-
-        def plain(query: Array, key: Array, value: Array) -> Array:
-            return attention(query, key, value, segments, **settings)
-
-        def both(function: Callable[..., Array]) -> tuple[Array, ...]:
-            mixed, pull = jax.vjp(function, query, key, value)
-            return mixed, *pull(g)
-
-        pairs = zip(jax.jit(partial(both, kernel))(), jax.jit(partial(both, plain))(), strict=True)
+        of_kernels = jax.jit(partial(both, partial(_by_kernel, platform), **interpreted))()
+        pairs = zip(of_kernels, jax.jit(partial(both, attention))(), strict=True)
         return all(bool(jnp.max(jnp.abs(a - b)) <= tolerance * jnp.max(jnp.abs(b))) for a, b in pairs)

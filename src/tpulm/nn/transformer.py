@@ -30,7 +30,7 @@ class Execution(NamedTuple):
     unroll: bool  # layers as straight code, or as a loop
     # activations [R, D] over several devices; None: as the compiler likes, which for parameters that are split is not by rows
     rows: NamedSharding | None = None
-    flash: NamedSharding | None = None  # rows over devices that have the kernels of nn/flash.py
+    kernels: NamedSharding | None = None  # rows over devices that have kernels for attention
 
     def laid(self, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
         """Activations between layers, each token whole on one device."""
@@ -140,7 +140,7 @@ def apply_layer(
             reach=place.reach,
             keep_weights=execution.remat == "none",
             rope=None if rope is None else rope.local if place.is_local else rope.everywhere,
-            flash=execution.flash,
+            kernels=execution.kernels,
         )
         x = x + dropout(branch, rate=config.dropout, words=words.attention)
         x = x if pre else norm(params.attention_norm, x)

@@ -27,8 +27,7 @@ from jax.stages import Lowered
 from tpulm import accelerators, objectives, storage
 from tpulm.config import HardwareConfig, OptimizerConfig, RunConfig
 from tpulm.errors import ConfigError, StorageError
-from tpulm.nn import flash
-from tpulm.nn.attention import flash_agrees
+from tpulm.nn.attention import has_kernels, kernels_agree
 from tpulm.nn.params import count
 from tpulm.nn.transformer import Execution
 from tpulm.objectives import Objective
@@ -150,7 +149,8 @@ Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], Ste
 class Compiled:
     """What pretraining and fine-tuning share. Raises ConfigError where the batch or the model does not divide over the devices.
 
-    `sequence_length` is that of the longest rows.
+    `sequence_length` is that of the longest rows. `memory_bytes`: of a device, where it decides what is kept for the backward
+    pass ("auto", on a GPU).
     """
 
     def __init__(
@@ -170,7 +170,11 @@ class Compiled:
         self.mesh = make_mesh(hardware, devices)
         check_hosts(self.mesh)
         self.layout = layout_batch(batch_size, self.mesh, hardware.microbatch_size)
-        self.objective, self._token_dtype = objective, token_dtype
+        self.objective: Objective = objective
+        self._token_dtype = token_dtype
+        self.memory_bytes: int | None = None
+        if hardware.remat == "auto" and (device := self.mesh.local_devices[0]).platform == "gpu":
+            self.memory_bytes = (device.memory_stats() or {}).get("bytes_limit")
         self._seed, self._first_params = seed, None
         self._compiled: dict[int, Step] = {}  # by the length of rows
         self.num_parameters = count(objective.spec)
@@ -199,9 +203,20 @@ class Compiled:
     def step_at(self, length: int) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
         """(state, batch, cursor) -> StepOutput for rows of this length, compiled when first asked for; the state is donated."""
         if length not in self._compiled:
-            self._compiled[length] = self.lower_step(length).compile()
+            self._compiled[length] = self._compile_step(length)
         step, seed = self._compiled[length], self.scalar(self._seed)
         return lambda state, batch, cursor: step(state, batch, cursor, seed)
+
+    def _compile_step(self, length: int) -> Step:
+        """Where a device's memory decides, less and less is kept for the backward pass until the step fits."""
+        compiled = self.lower_step(length).compile()
+        for remat in ("dots", "full"):
+            if self.memory_bytes is None or needed_bytes(compiled) <= self.memory_bytes:
+                break
+            objective: Any = self.objective
+            self.objective = replace(objective, execution=objective.execution._replace(remat=remat))
+            compiled = self.lower_step(length).compile()
+        return compiled
 
     def lower_step(self, length: int) -> Lowered:
         """What XLA is given. The seed is an argument, so that runs which differ in it alone share a program."""
@@ -259,6 +274,15 @@ class Compiled:
         return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in batch.items()}
 
 
+def needed_bytes(program: jax.stages.Compiled) -> int:
+    """Of a device's memory, while the program runs; 0 where that is not known."""
+    sizes: Any = program.memory_analysis()
+    if sizes is None:
+        return 0
+    made = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + made
+
+
 UNROLLED_FROM_STEPS = 50_000  # of a run on a TPU: 5 ms less a step then repay four minutes more of compiling
 
 
@@ -271,7 +295,7 @@ def execution_on(
 ) -> Execution:
     """What is "auto" in the settings, decided for these devices and a run of so many steps: bfloat16 where there are fast units
     for it, straight code on a CPU and, in a long run, on a TPU, which run it faster, and on a TPU only products kept, since its
-    memory is slow beside its units (docs/experiments.md).
+    memory is slow beside its units (docs/experiments.md). A GPU keeps everything, unless that does not fit (`Compiled`).
     """
     platform = devices[0].platform
     dtype = ("float32" if platform == "cpu" else "bfloat16") if compute_dtype == "auto" else compute_dtype
@@ -279,23 +303,23 @@ def execution_on(
     faster = platform == "cpu" or (platform == "tpu" and steps >= UNROLLED_FROM_STEPS)
     unroll = faster if hardware.unroll == "auto" else hardware.unroll
     split = hardware.fsdp * hardware.tensor > 1
-    kernels = hardware.flash_attention and flash.runs_on(devices[0]) and dtype == "bfloat16" and hardware.tensor == 1
+    kernels = hardware.flash_attention and has_kernels(devices[0]) and dtype == "bfloat16" and hardware.tensor == 1
     if kernels and devices[0].client.runtime_type != _FOR_A_PLAN:
-        _check_kernels()
+        _check_kernels(platform)
     rows = batch_sharding(make_mesh(hardware, devices)) if split or kernels else None
-    return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, flash=rows if kernels else None)
+    return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, kernels=rows if kernels else None)
 
 
 _FOR_A_PLAN = "compile_only_runtime"  # what JAX calls the client of devices that are not attached
 
 
 @cache
-def _check_kernels() -> None:
+def _check_kernels(platform: Literal["tpu", "gpu"]) -> None:
     """The kernels were compared with the plain formula in interpretation, and compiled; here once on the device itself, before
     days are spent on them. Raises ConfigError."""
-    if not flash_agrees(jax.local_devices()[0]):
+    if not kernels_agree(jax.local_devices()[0], platform):
         raise ConfigError(
-            "the attention kernel does not give the plain formula's numbers on this TPU: please report it, and go on with "
+            "the attention kernels do not give the plain formula's numbers on this device: please report it, and go on with "
             "--set hardware.flash_attention=false"
         )
 

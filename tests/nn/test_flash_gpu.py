@@ -1,0 +1,89 @@
+"""The kernels for GPUs give what the plain attention gives, and are lowered for one; where JAX's plugin is, compiled for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+
+from tpulm.config import HardwareConfig
+from tpulm.nn import flash_gpu
+from tpulm.nn.attention import CAUSAL, EVERYTHING, Reach, attention, has_kernels, kernels_agree
+from tpulm.nn.dropout import DropoutWords, row_seeds, site_seeds, token_seeds, words_at
+from tpulm.train.mesh import batch_sharding, make_mesh
+
+B, H, L, K = 2, 2, 384, 16
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+
+
+def on_devices(count: int) -> NamedSharding:
+    return batch_sharding(make_mesh(HardwareConfig(), jax.devices()[:count]))
+
+
+@pytest.mark.parametrize(
+    ("reach", "rate", "devices"), [(EVERYTHING, 0.1, 2), (CAUSAL, 0.1, 1), (CAUSAL, 0.0, 1), (Reach(64, 64), 0.0, 1)]
+)
+def test_values_and_gradients_are_those_of_plain_attention(reach: Reach, rate: float, devices: int) -> None:
+    """Rows of several blocks, with segments and padding, over devices."""
+    place = jnp.arange(L, dtype=jnp.int32)[None]
+    segments = jnp.where(place < jnp.asarray([[250], [L]]), place // 100, -1)
+    query, key, value, g = (jax.random.normal(jax.random.key(seed), (B, H, L, K), jnp.float32) for seed in range(4))
+    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
+    words = words_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
+    settings: dict[str, Any] = {"words": words if rate else None, "dropout_rate": rate}
+    of_kernel = {**settings, "before": reach.before, "after": reach.after, "rows": on_devices(devices), "interpret": True}
+
+    def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        return flash_gpu.flash_attention(query, key, value, segments, **of_kernel)
+
+    def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        return attention(query, key, value, segments, **settings, reach=reach)
+
+    expected, expected_pull = jax.vjp(plain, query, key, value)
+    found, pull = jax.vjp(kernel, query, key, value)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    for ours, theirs in zip(pull(g), expected_pull(g), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=5e-6)
+
+
+def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = jax.devices()[0]
+    assert kernels_agree(device, "gpu")
+    masks = flash_gpu.mix
+    monkeypatch.setattr(flash_gpu, "mix", lambda x, between: masks(x, between + jnp.uint32(1)))
+    assert not kernels_agree(device, "gpu"), "other dropout masks are seen"
+
+
+@pytest.mark.parametrize(
+    ("capability", "has"), [("7.5", False), ("8.0", True), ("9.0", True), ("10.0", True), ("gfx942", False)]
+)
+def test_devices_that_have_it(capability: str, has: bool) -> None:
+    assert has_kernels(SimpleNamespace(platform="gpu", device_kind="any", compute_capability=capability)) is has
+
+
+def test_rows_that_it_is_for() -> None:
+    assert [length for length in (64, 128, 192, 512, 4096) if flash_gpu.is_faster(length, 64)] == [128, 512, 4096]
+    assert [size for size in (8, 32, 64, 96, 128, 256) if flash_gpu.is_faster(512, size)] == [32, 64, 128]
+
+
+@pytest.mark.parametrize("reach", [EVERYTHING, Reach(64, 64)])
+def test_it_is_lowered_for_a_gpu(reach: Reach) -> None:
+    """Without one: types and shapes that Triton's language has not are refused here."""
+    array = jax.ShapeDtypeStruct((B, H, 512, 64), jnp.bfloat16)
+    seeds: Any = jax.ShapeDtypeStruct((B, 1, 512, 1), jnp.uint32)
+
+    def gradients(g: jax.Array, arrays: list[jax.Array], segments: jax.Array, words: DropoutWords) -> Any:
+        settings: dict[str, Any] = {"words": words, "dropout_rate": 0.1, "before": reach.before, "after": reach.after}
+
+        def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+            return flash_gpu.flash_attention(query, key, value, segments, **settings, rows=on_devices(1))
+
+        return jax.vjp(kernel, *arrays)[1](g)
+
+    traced = jax.jit(gradients).trace(array, [array] * 3, jax.ShapeDtypeStruct((B, 512), jnp.int32), DropoutWords(seeds, seeds))
+    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("custom_call @__gpu$xla.gpu.triton") == 3
