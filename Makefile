@@ -25,7 +25,7 @@ help:
 	@echo "make bench       the benchmarks, one after another (torch is installed to compare with)"
 	@echo "make docs        the documentation, into ./site"
 	@echo "make quickstart  the whole path from text to model, in ./quickstart"
-	@echo "make lock        requirements.lock anew from pyproject.toml"
+	@echo "make lock        resolve pyproject.toml's dependencies into requirements.lock"
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -71,7 +71,7 @@ bench: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
 quickstart: $(READY)
