@@ -218,9 +218,10 @@ def test_what_is_in_another_language_goes():
     kept, skipped, cleaner = cleaned(documents, "ko")
     assert kept == [KOREAN, *UNTOLD, KOREAN * 40] and skipped == {"other_language": 2}
     english, japanese = cleaner.samples.removed()["other_language"]
+    assert cleaner.languages == {"ko": 2, "en": 1, "ja": 1, "uncertain": len(UNTOLD)}
     assert english.startswith("en ") and english.endswith(ENGLISH) and japanese.startswith("ja ")
     assert cleaned(documents, "ko", "en", "ja")[0] == documents
-    assert cleaned(documents)[0] == documents
+    assert cleaned(documents)[0] == documents and not cleaned(documents)[2].languages
 
 
 def test_only_the_beginning_of_a_long_document_counts(monkeypatch: pytest.MonkeyPatch):

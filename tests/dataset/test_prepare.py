@@ -28,7 +28,7 @@ from tpulm.dataset import (
     summarize,
     verify,
 )
-from tpulm.dataset.manifest import Encoding
+from tpulm.dataset.manifest import Encoding, rounded_up
 from tpulm.errors import DataError, StorageError, WorkFolderMismatch
 from tpulm.runtime.workers import run_tasks
 from tpulm.tokenization import encode
@@ -140,6 +140,28 @@ def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
     assert manifest.train.padding_fraction == manifest.train.counts.padding / (manifest.train.counts.rows * 32)
     assert manifest.train.tokens_per_character == pytest.approx(manifest.train.counts.tokens / manifest.train.counts.characters)
     assert manifest.corpus["documents"] == len(packed.documents)
+
+
+def test_lengths_of_documents_are_told_nearly(packed: Scattered) -> None:
+    """Beside NumPy's quantiles of all of them: the same, or up to an eighth more, as the lengths were counted."""
+    manifest = complete(packed.workdir)
+    counts, unique = manifest.train.counts + manifest.holdout.counts, list(dict.fromkeys(packed.documents))
+    encoded = tokenization.load(packed.workdir / "tokenizer").encode(unique)
+    for told, lengths in (
+        (counts.length_quantiles(counts.character_lengths), list(map(len, unique))),
+        (counts.length_quantiles(counts.token_lengths), encoded.lengths),
+    ):
+        shares, bounds = zip(*told, strict=True)
+        exact = np.quantile(lengths, shares, method="inverted_cdf")
+        assert shares == (0.1, 0.5, 0.9, 1.0) and (exact <= bounds).all() and (bounds < 1.125 * exact).all()
+    earlier = counts.model_copy(update={"documents": counts.documents + 1})  # with a part that an earlier tpulm made
+    assert earlier.length_quantiles(earlier.token_lengths) == ()
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 31, 33, 129, 10**9 + 1])
+def test_a_length_is_rounded_up_to_four_binary_digits(length: int) -> None:
+    [bound] = rounded_up(np.array([length]))
+    assert length <= bound <= 1.125 * length and len(f"{bound:b}".rstrip("0")) <= 4
 
 
 def test_segments_hold_the_corpus_and_say_which_are_random(segments: Scattered) -> None:

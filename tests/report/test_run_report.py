@@ -76,7 +76,7 @@ def test_the_page_states_what_the_run_has(workdir: Path) -> None:
     scores = json.loads((workdir / "results" / "evaluation.json").read_text())
     samples = json.loads((workdir / "results" / "samples.json").read_text())
     assert "Done after 12 steps." in page.text
-    for value in (f"{scores['loss']:.4f}", f"{100 * scores['accuracy']:.2f} %", "<b>bold</b>", samples["masked"][0]["truth"]):
+    for value in (f"{scores['loss']:.4f}", f"{scores['accuracy']:.2%}", "<b>bold</b>", samples["masked"][0]["truth"]):
         assert value in page.text, value
     assert samples["step"] == 12 and all(len(one["answers"]) == 3 and "[MASK]" in one["text"] for one in samples["masked"])
     assert "attempt 2" in page.text  # marked in the charts

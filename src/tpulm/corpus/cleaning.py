@@ -61,6 +61,7 @@ class Cleaner:
         self.replaced: Counter[str] = Counter()  # of all batches, by kind
         self.removed_matches: Counter[str] = Counter()  # the same, by pattern
         self.removed_characters: Counter[str] = Counter()
+        self.languages: Counter[str] = Counter()  # of documents long enough to stay, where other languages do not
         self.samples = Samples()  # of what is left out, and of what is replaced
         self._remove = [re.compile(pattern) for pattern in config.remove]
         self._repeats = {mark: re.compile(rf"([^\d{mark}])\1{{{repeats},}}") for mark in "\n\0"} if repeats else {}
@@ -133,11 +134,13 @@ class Cleaner:
         reason: Reason = "other_language"
         documents, wanted = text.split(separator), np.ones(len(kept), bool)
         for index in np.flatnonzero(kept).tolist():
-            other = languages.other(documents[index])
-            if other is not None:
+            found = languages.recognized(documents[index])
+            certain = found.probability >= _CERTAIN
+            self.languages[found.language if certain else _UNCERTAIN] += 1
+            if certain and found.language not in self._config.languages:
                 wanted[index] = False
                 skipped[reason] += 1
-                self.samples.add(reason, [f"{other.language} {other.probability:.2f}: {documents[index]}"])
+                self.samples.add(reason, [f"{found.language} {found.probability:.2f}: {documents[index]}"])
         return wanted
 
 
@@ -223,6 +226,7 @@ def _with_context(text: str, found: re.Match[str]) -> str:
 
 _CHARACTERS: Final = 1_000  # of a document are looked at: enough to tell, and 97 languages are compared
 _CERTAIN: Final = 0.5  # of the probability
+_UNCERTAIN: Final = "uncertain"
 
 
 class Recognized(NamedTuple):
@@ -238,7 +242,6 @@ class LanguageFilter:
     """
 
     def __init__(self, languages: Sequence[str]):
-        self._wanted = frozenset(languages)
         _package()
         self._identifier = _load()
         known = self._identifier.labels
@@ -249,10 +252,8 @@ class LanguageFilter:
                     f"recognized.{suggest(language, known)} They go by codes of ISO 639, such as 'en', 'ko', 'ja'."
                 )
 
-    def other(self, document: str) -> Recognized | None:
-        """What it is, if it is none of those that are wanted."""
-        found = Recognized(*self._identifier.classify(document[:_CHARACTERS]))
-        return found if found.language not in self._wanted and found.probability >= _CERTAIN else None
+    def recognized(self, document: str) -> Recognized:
+        return Recognized(*self._identifier.classify(document[:_CHARACTERS]))
 
 
 def languages_version() -> str:

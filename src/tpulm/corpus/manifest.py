@@ -55,6 +55,7 @@ class Counts(Record):
     replaced: dict[str, int] = {}
     removed_matches: dict[str, int] = {}
     removed_characters: dict[str, int] = {}
+    languages: dict[str, int] = {}  # of documents as recognized, those left out included; empty where nobody asked
 
     def __add__(self, other: Counts) -> Counts:
         def total(one: Any, two: Any) -> Any:
@@ -145,7 +146,7 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
             for record in inputs
         ],
         "settings": config.model_dump(mode="json", exclude={"sources"}),
-        "counts": counts.model_dump(mode="json"),
+        "counts": counts.model_dump(mode="json", exclude={"languages"}),  # which decide nothing that `skipped` does not say
     }
     return hash_json(value)
 

@@ -425,6 +425,7 @@ class _PieceWriter:
                 replaced=dict(self._cleaner.replaced),
                 removed_matches=dict(self._cleaner.removed_matches),
                 removed_characters=dict(self._cleaner.removed_characters),
+                languages=dict(self._cleaner.languages),
             ),
             runs=tuple(self._spill.runs),
             smallest_draw=self._draws[0],

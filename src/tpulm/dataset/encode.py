@@ -19,7 +19,7 @@ from tokenizers import Encoding
 
 from tpulm.corpus import split_sentences
 from tpulm.dataset.layouts import Tokens
-from tpulm.dataset.manifest import Counts
+from tpulm.dataset.manifest import Counts, rounded_up
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import NOTHING, Encoded, joined, slices
 from tpulm.tokenization.pipelines import without_surrogates
@@ -69,15 +69,18 @@ def encode_documents(
     all_ids = np.concatenate(ids)
     ends = np.cumsum(np.concatenate(lengths))
     document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
+    characters = np.fromiter(map(len, documents), np.int64, len(documents))
     tokens = Tokens(all_ids, _rising(ends), _rising(document_ends), None if words is None else np.concatenate(word_start))
     counted = Counts(
         documents=len(documents),
         one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if sentences else 0,
         empty_documents=len(documents) - tokens.document_ends.size,
         bytes=num_bytes,
-        characters=sum(map(len, documents)),
+        characters=int(characters.sum()),
         tokens=all_ids.size,
         unknown_tokens=int(np.count_nonzero(all_ids == tokenization.special.unknown)),
+        character_lengths=rounded_up(characters),
+        token_lengths=rounded_up(np.diff(document_ends, prepend=0)),
     )
     return EncodedDocuments(tokens, counted)
 

@@ -26,6 +26,7 @@ from tpulm.special_tokens import SpecialTokens
 FORMAT_VERSION = 1
 SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
 WORD_START = "word_start"
+_SHARES = (0.1, 0.5, 0.9, 1.0)  # of the documents, whose lengths are told
 
 
 class Record(BaseModel):
@@ -52,9 +53,31 @@ class Counts(Record):
     rows: int = 0
     random_next_rows: int = 0
     padding: int = 0  # slots of the rows
+    character_lengths: dict[int, int] = {}  # of documents, by `rounded_up`; empty where an earlier tpulm counted
+    token_lengths: dict[int, int] = {}
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields})
+        def total(one: Any, two: Any) -> Any:
+            if isinstance(one, int):
+                return one + two
+            return {length: one.get(length, 0) + two.get(length, 0) for length in sorted({*one, *two})}
+
+        return Counts(**{name: total(value, getattr(other, name)) for name, value in self})
+
+    def length_quantiles(self, lengths: dict[int, int]) -> tuple[tuple[float, int], ...]:
+        """(share of the documents, the length they have at most), of one of the two above; () where not all were counted."""
+        if not self.documents or sum(lengths.values()) != self.documents:
+            return ()
+        bounds = sorted(lengths)
+        upto = np.cumsum([lengths[bound] for bound in bounds])
+        return tuple((share, bounds[int(np.searchsorted(upto, share * self.documents))]) for share in _SHARES)
+
+
+def rounded_up(lengths: np.ndarray) -> dict[int, int]:
+    """How many of these lengths (int64 [N]) there are, by the next number of four binary digits and zeros, up to 1/8 more."""
+    zeros = np.maximum(np.frexp(lengths)[1] - 4, 0)
+    bounds, counts = np.unique(-(-lengths >> zeros) << zeros, return_counts=True)
+    return dict(zip(bounds.tolist(), counts.tolist(), strict=True))
 
 
 class ObjectRecord(Record):

@@ -55,6 +55,7 @@ def _corpus(workdir: PurePath) -> CorpusFacts | None:
         training_documents=made.train.counts.documents,
         holdout_documents=made.holdout.counts.documents,
         characters=made.corpus["characters"],
+        languages=made.corpus.get("languages", {}),
     )
 
 
@@ -69,13 +70,17 @@ def _dataset(workdir: PurePath) -> DatasetFacts | None:
     made = dataset.load_manifest(workdir)
     if made is None:
         return None
+    counts = made.train.counts
     return DatasetFacts(
-        rows=made.train.counts.rows,
-        tokens=made.train.counts.tokens,
+        rows=counts.rows,
+        tokens=counts.tokens,
         holdout_rows=made.holdout.counts.rows,
         padding_fraction=made.train.padding_fraction,
         unknown_fraction=made.train.unknown_fraction,
         tokens_per_character=made.train.tokens_per_character,
+        tokens_per_row=(counts.tokens + counts.copied_tokens) / max(1, counts.rows) if counts.tokens else None,
+        character_quantiles=counts.length_quantiles(counts.character_lengths),
+        token_quantiles=counts.length_quantiles(counts.token_lengths),
     )
 
 
