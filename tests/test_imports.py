@@ -46,9 +46,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "convert": BASE | TEXT | MODEL | {"train"},
     "plan": BASE | TEXT | MODEL | {"train"},
     "predict": BASE | TEXT | MODEL | {"train", "convert"},
+    "notebook": BASE | {"pages"},
     "report": BASE | TEXT | {"train", "convert", "pages", "cloud"},
-    "finetuning": BASE | TEXT | MODEL | {"train", "convert", "predict", "report"},
-    "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "finetuning", "report"},
+    "finetuning": BASE | TEXT | MODEL | {"train", "convert", "predict", "report", "notebook"},
+    "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "finetuning", "report", "notebook"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "cloud_emulator", "cloud"}
 MAY_IMPORT["tpulm"] = MAY_IMPORT["cli"] | {"cli"}  # tpulm/__init__.py: the library's face

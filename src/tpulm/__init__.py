@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from tpulm.predict.fill_mask import fill_mask
     from tpulm.predict.generate import generate
     from tpulm.progress import PrintedProgress
+    from tpulm.report import Report
     from tpulm.train.metrics import read_metrics
 
 __all__ = [
     "Classifier",
     "Columns",
     "PrintedProgress",
+    "Report",
     "Summary",
     "classify",
     "fill_mask",
@@ -57,6 +59,7 @@ _HOMES = {
     "Columns": ("tpulm.labelled", "Columns"),
     "read_examples": ("tpulm.labelled", "read_examples"),
     "PrintedProgress": ("tpulm.progress", "PrintedProgress"),
+    "Report": ("tpulm.report", "Report"),
     "read_metrics": ("tpulm.train.metrics", "read_metrics"),
     "Classifier": ("tpulm.finetuning.classifier", "Classifier"),
     "classify": ("tpulm.predict.classify", "classify"),

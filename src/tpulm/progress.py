@@ -75,7 +75,7 @@ class DocumentRate:
 
 
 class PrintedProgress:
-    """A line at each beginning and then now and then: for logs, scripts and notebooks."""
+    """A line at each beginning and then now and then: for logs and scripts."""
 
     def __init__(self, say: Callable[[str], Any] = print, *, every_seconds: float = 15.0):
         self._print, self._every_seconds = say, every_seconds
@@ -108,9 +108,14 @@ class PrintedProgress:
 
     def _say(self) -> None:
         self._said_at = time.monotonic()
+        self._print("  ".join(filter(None, [self._description, self._standing()])))
+
+    def _standing(self, *, over: bool = False) -> str:
+        """The amount, what is left or, when it is `over`, what it took, and the status."""
+        seconds = time.monotonic() - self._begun_at
         amount = format_amount(self._completed, self._total, self._unit)
-        pace = format_pace(self._completed, self._total, self._unit, self._said_at - self._begun_at)
-        self._print("  ".join(part for part in (self._description, amount, pace, self._status) if part))
+        pace = format_pace(self._completed, self._total, self._unit, seconds)
+        return "  ".join(filter(None, [amount, f"{format_clock(seconds)} elapsed" if over else pace, self._status]))
 
 
 def format_amount(completed: float, total: float | None, unit: str) -> str:

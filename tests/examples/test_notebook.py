@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from notebooks import execute, printed, shown
 from toy_runs import write_corpus
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "colab.ipynb"
-
-# In a process of its own: the client of the kernel leaves sockets and event loops to the garbage collector.
-EXECUTE = """
-import sys
-import nbformat
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-
-source, target, kernels = sys.argv[1:]
-manager = AsyncKernelManager(
-    kernel_name="tests", kernel_spec_manager=KernelSpecManager(kernel_dirs=[kernels]), ip="127.0.0.1"
-)
-notebook = nbformat.read(source, 4)
-try:
-    NotebookClient(notebook, km=manager, timeout=240).execute()
-finally:
-    nbformat.write(notebook, target)
-"""
 
 
 def _source(cell: dict[str, Any]) -> str:
@@ -40,14 +20,6 @@ def _source(cell: dict[str, Any]) -> str:
 
 def _cells() -> dict[str, dict[str, Any]]:
     return {cell["id"]: cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
-
-
-def _printed(cell: dict[str, Any]) -> str:
-    return "".join("".join(output["text"]) for output in cell["outputs"] if output["output_type"] == "stream")
-
-
-def _figures(cell: dict[str, Any]) -> int:
-    return sum("image/png" in output.get("data", {}) for output in cell["outputs"])
 
 
 def test_no_outputs_are_stored_and_every_cell_parses() -> None:
@@ -68,33 +40,6 @@ def _with_parameters(folder: Path, values: dict[str, Any]) -> Path:
     cell["source"] = "\n".join([_source(cell), *(f"{name} = {value!r}" for name, value in values.items())])
     (folder / "notebook.ipynb").write_text(json.dumps(notebook))
     return folder / "notebook.ipynb"
-
-
-def _execute(notebook: Path, environment: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Its cells with their outputs, none of which is an error."""
-    folder = notebook.parent
-    kernel = folder / "kernels" / "tests"
-    kernel.mkdir(parents=True, exist_ok=True)
-    start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (kernel / "kernel.json").write_text(json.dumps({"argv": start, "display_name": "tests", "language": "python"}))
-    own = {
-        name: str(folder / name.lower()) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "MPLCONFIGDIR")
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", EXECUTE, str(notebook), str(folder / "executed.ipynb"), str(folder / "kernels")],
-        cwd=folder,
-        env={**environment, **own},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    cells = json.loads((folder / "executed.ipynb").read_text(encoding="utf-8"))["cells"]
-    kinds = {output["output_type"] for cell in cells for output in cell.get("outputs", ())}
-    assert "error" not in kinds
-    assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
-    return {cell["id"]: cell for cell in cells}
 
 
 @pytest.fixture
@@ -128,23 +73,26 @@ def test_the_whole_notebook_and_again_after_a_recycled_runtime(
     toy: dict[str, Any], tmp_path: Path, user_environment: dict[str, str]
 ) -> None:
     notebook = _with_parameters(tmp_path, toy)
-    first = _execute(notebook, user_environment)
-    assert "1 CPU device" in _printed(first["device"])
-    assert "Change runtime type" in _printed(first["device"])
-    assert "w can be written to" in _printed(first["login"])
-    assert "corpus done, tokenizer done, dataset done, train done, evaluate done, export done" in _printed(first["pretrain"])
-    assert _printed(first["masks"]).count("%") == 5
-    assert "kept: epoch " in _printed(first["finetune"])
-    assert "random weights: 0." in _printed(first["scratch"])
-    assert _printed(first["predict"]).count("%") == 3
-    assert (_figures(first["curves"]), _figures(first["scores"])) == (1, 1)
+    first = execute(notebook, user_environment)
+    assert "1 CPU device" in printed(first["device"])
+    assert "Change runtime type" in printed(first["device"])
+    assert "w can be written to" in printed(first["login"])
+    [progress], [page] = shown(first["pretrain"], "text/html"), shown(first["report"], "text/html")
+    assert "<span>Training</span>" in progress and "6/6 steps" in progress and printed(first["pretrain"]).count("\n") == 6
+    assert page.startswith("<iframe srcdoc=") and "Done after 6 steps." in page
+    assert "corpus done, tokenizer done, dataset done, train done, evaluate done, export done" in printed(first["pretrain"])
+    assert printed(first["masks"]).count("%") == 5
+    assert "kept: epoch " in printed(first["finetune"])
+    assert "random weights: 0." in printed(first["scratch"])
+    assert printed(first["predict"]).count("%") == 3
+    assert [len(shown(first[name], "image/png")) for name in ("curves", "scores")] == [1, 1]
 
-    again = _execute(notebook, user_environment)
-    assert "train skipped, evaluate skipped, export skipped" in _printed(again["pretrain"])
-    assert "trained before, with the same inputs" in _printed(again["finetune"])
+    again = execute(notebook, user_environment)
+    assert "train skipped, evaluate skipped, export skipped" in printed(again["pretrain"])
+    assert "trained before, with the same inputs" in printed(again["finetune"])
     for name in ("masks", "scratch", "predict"):
-        assert _printed(again[name]) == _printed(first[name])
-    assert (_figures(again["curves"]), _figures(again["scores"])) == (1, 1)
+        assert printed(again[name]) == printed(first[name])
+    assert [len(shown(again[name], "image/png")) for name in ("curves", "scores")] == [1, 1]
 
 
 @pytest.mark.slow
@@ -154,9 +102,9 @@ def test_the_notebook_in_a_bucket_with_labelled_text_of_ones_own_on_eight_device
     files = {"TRAIN_FILE": str(labelled / "train.tsv"), "TEXT_COLUMN": "document", "LABEL_COLUMN": "animal"}
     notebook = _with_parameters(tmp_path, {**toy, **files, "WORKDIR": "gs://runs/notebook", "COMPARE_WITH_SCRATCH": False})
     environment = {**user_environment, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    cells = _execute(notebook, environment)
-    assert "8 CPU devices" in _printed(cells["device"])
-    assert "gcloud auth application-default login" in _printed(cells["login"])
-    assert "gs://runs/notebook can be written to" in _printed(cells["login"])
-    assert "the classifier: gs://runs/notebook/classifier" in _printed(cells["finetune"])
+    cells = execute(notebook, environment)
+    assert "8 CPU devices" in printed(cells["device"])
+    assert "gcloud auth application-default login" in printed(cells["login"])
+    assert "gs://runs/notebook can be written to" in printed(cells["login"])
+    assert "the classifier: gs://runs/notebook/classifier" in printed(cells["finetune"])
     assert not (tmp_path / "w").exists()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -30,21 +31,38 @@ def drawn(console: Console) -> Iterator[Progress]:
     if not console.is_terminal:
         yield PrintedProgress(lambda line: console.print(line, markup=False, soft_wrap=True))
         return
-    with Bars(_Line(console), console=console) as bars:
+    if in_notebook := "JPY_PARENT_PID" in os.environ:  # which Jupyter sets for kernels; they started this as "!tpulm"
+        file = cast("IO[str]", _Erasing(console.file, console.width))
+        console = Console(file=file, width=console.width, force_terminal=True, highlight=False)
+    with Bars(_Line(console, plain=in_notebook), console=console, refresh_per_second=0.5 if in_notebook else 10) as bars:
         drawing = _Bars(bars)
         yield drawing
         drawing.finish()
 
 
-class _Line(ProgressColumn):
-    """A task on one line, whatever the width: what there is no room for is left out."""
+class _Erasing:
+    """The output of a notebook's cell, which returns to the beginning of a line, but erases nothing: blanks do."""
 
-    def __init__(self, console: Console):
+    def __init__(self, file: Any, width: int):
+        self._file, self._blanks = file, f"{' ' * width}\r"
+
+    def write(self, text: str) -> int:
+        return self._file.write(text.replace("\x1b[2K", self._blanks))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class _Line(ProgressColumn):
+    """A task on one line, whatever the width: what there is no room for is left out. `plain`: without colours."""
+
+    def __init__(self, console: Console, *, plain: bool = False):
         super().__init__(Column(no_wrap=True))
-        self._console = console
+        self._console, self._plain = console, plain
 
     def render(self, task: Task) -> Text:
-        return task_line(task, self._console.width)
+        line = task_line(task, self._console.width)
+        return Text(line.plain) if self._plain else line
 
 
 def task_line(task: Task, width: int) -> Text:

@@ -317,7 +317,7 @@ def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
         return []
     return [
         ("documents read", f"{corpus.documents:,}"),
-        *((f"left out: {reason}", f"{count:,}") for reason, count in sorted(corpus.skipped.items()) if count),
+        *((f"left out: {reason.replace('_', ' ')}", f"{count:,}") for reason, count in sorted(corpus.skipped.items()) if count),
         *_row("exact duplicates left out", corpus.duplicates),
         *_row("documents trained on", corpus.training_documents),
         *_row("documents held out", corpus.holdout_documents),

@@ -20,6 +20,7 @@ from tpulm.finetuning.tasks import find_task, task_of
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Rows
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
+from tpulm.notebook import shown
 from tpulm.predict.classify import Outputs
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
@@ -95,14 +96,16 @@ class Classifier:
         *,
         seed: int | None = None,
         folder: PurePath | None = None,
-        progress: Progress = SILENT,
+        progress: Progress | None = None,
     ) -> Classifier:
         """Train on `train`; the parameters kept are those of the epoch with the best score on `dev`, by default a part of
-        `train` that is held out (`config.dev_fraction`). Every call begins with the pretrained weights."""
+        `train` that is held out (`config.dev_fraction`). Every call begins with the pretrained weights. In a notebook
+        `progress` is shown by default."""
         examples = self._examples(train)
         examples, held_out = self.split(examples) if dev is None else (examples, self._examples(dev))
         data, dev_data = self.encode(examples, learn=True), self.encode(held_out)
-        return self.fit_encoded(data, dev_data, seed=seed, folder=folder, progress=progress)
+        with shown(progress) as said:
+            return self.fit_encoded(data, dev_data, seed=seed, folder=folder, progress=said)
 
     def split(self, examples: Examples) -> tuple[Examples, Examples]:
         """What is trained on, and the part that is held out as dev where no other is given; the labels are those of both."""

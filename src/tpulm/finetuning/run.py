@@ -30,7 +30,8 @@ from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_tex
 from tpulm.labelled import Columns, Examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
-from tpulm.progress import SILENT, Progress
+from tpulm.notebook import shown
+from tpulm.progress import Progress
 from tpulm.report import Reporter
 from tpulm.report.finetuning import INPUTS, MISTAKES, SUMMARY, WORK
 from tpulm.runtime import interrupt
@@ -60,7 +61,7 @@ def finetune(
     format: RowFormat | Literal["auto"] = "auto",
     on_error: OnError = "stop",
     member: Membership | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
     **settings: Any,
 ) -> FinetuneSummary:
     """Train a classifier on labelled files and leave it in `output`; what is done already is skipped, what was interrupted goes
@@ -79,11 +80,12 @@ def finetune(
     config = finetune_settings(config, settings)
     run = repr((str(model), [str(path) for path in paths.values()], by_file, reading, config))  # the same on all hosts
     with (
+        shown(progress) as said,
         interrupt.handled() if member is not None else nullcontext(),  # one host alone saves nothing before it trains
-        joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=progress) as hosts,
+        joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=said) as hosts,
     ):
         initialize(hosts)
-        return _Finetuning(model, paths, output, reading, by_file, config, hosts, progress).run()
+        return _Finetuning(model, paths, output, reading, by_file, config, hosts, said).run()
 
 
 @dataclasses.dataclass

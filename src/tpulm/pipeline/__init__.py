@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
 from tpulm.errors import ConfigError, DataError
+from tpulm.notebook import shown
 from tpulm.pipeline.preparation import Prepared, prepare, prepared
 from tpulm.pipeline.programs import Programs
 from tpulm.progress import SILENT, Progress
@@ -69,14 +70,14 @@ class Summary:
 
 
 def run(
-    config: RunConfig, workdir: str | PurePath, *, member: Membership | None = None, progress: Progress = SILENT
+    config: RunConfig, workdir: str | PurePath, *, member: Membership | None = None, progress: Progress | None = None
 ) -> Summary:
-    """All stages, skipping what is done and continuing what was interrupted.
+    """All stages, skipping what is done and continuing what was interrupted. In a notebook `progress` is shown by default.
 
     With several hosts each of them calls this, and says by `member` which it is (`tpulm.runtime.hosts.membership`).
     """
-    with working_in(config, workdir, member=member, progress=progress) as folder:
-        return _run(config, folder.path, folder.hosts, progress)
+    with shown(progress) as said, working_in(config, workdir, member=member, progress=said) as folder:
+        return _run(config, folder.path, folder.hosts, said)
 
 
 def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress) -> Summary:

@@ -3,8 +3,23 @@
 W/report/index.html is rewritten at evaluations and at the end, and by `tpulm report`.
 """
 
+from pathlib import PurePath
+
+from tpulm import storage
+from tpulm.pages import framed
+from tpulm.report import comparison
 from tpulm.report.comparison import write_comparison
 from tpulm.report.finetuning import is_finetuning
-from tpulm.report.run import PAGE, Reporter, write
+from tpulm.report.run import PAGE, Reporter, page_of, write
 
-__all__ = ["PAGE", "Reporter", "is_finetuning", "write", "write_comparison"]
+__all__ = ["PAGE", "Report", "Reporter", "is_finetuning", "write", "write_comparison"]
+
+
+class Report:
+    """The page about a run or a fine-tuning, or about several runs side by side, as the last value of a notebook's cell."""
+
+    def __init__(self, *workdirs: str | PurePath):
+        self._workdirs = [storage.as_path(workdir) for workdir in workdirs]
+
+    def _repr_html_(self) -> str:
+        return framed(page_of(self._workdirs[0]) if len(self._workdirs) == 1 else comparison.render(self._workdirs))

@@ -39,7 +39,7 @@ def render(folder: PurePath) -> str:
         description="",
         headline=f"{'Done' if done else 'Under way'}. {health[:1].upper()}{health[1:]}".rstrip(". ") + ".",
         tone="" if not health else "good" if health == "all right" else "bad",
-        under_way=storage.holder(work) is not None,
+        under_way=not done and storage.holder(work) is not None,
         written=utc(time.time()),
         summary=_summary(summary, metric),
         charts=_charts(histories, metric),
@@ -48,7 +48,7 @@ def render(folder: PurePath) -> str:
         scored_at=None,
         samples={},
         data=[(f"{part} examples", f"{count:,}") for part, count in summary.get("examples", {}).items()]
-        + [(f"left out: {reason}", f"{count:,}") for reason, count in summary.get("skipped", {}).items()]
+        + [(f"left out: {reason.replace('_', ' ')}", f"{count:,}") for reason, count in summary.get("skipped", {}).items()]
         + ([("texts cut", f"{summary['cut']:,}")] if summary else []),
         attempts=[],
         vms=[],

@@ -155,7 +155,7 @@ def chart(
 
 def _axis(low: float, high: float, *, tight: bool = False, shares: bool = False) -> Axis:
     """Marks at round values; a tight axis ends at the highest value, any other at a mark."""
-    found = ticks(low, high, 4)
+    found = ticks(low, high, 5 if tight else 4)
     end = high if tight else found[-1]
     texts = [f"{100 * value:g}%" if shares else short(value) for value in found]
     return Axis(

@@ -49,9 +49,13 @@ class Reporter:
 def write(workdir: PurePath, page: PurePath | None = None) -> PurePath:
     """The page of a run or of a fine-tuning, W/report/index.html if not given; returns where it is."""
     page = page or workdir / PAGE
-    text = finetuning.render(workdir) if finetuning.is_finetuning(workdir) else render(workdir)
-    storage.write_atomic(page, text)
+    storage.write_atomic(page, page_of(workdir))
     return page
+
+
+def page_of(workdir: PurePath) -> str:
+    """HTML of a run or of a fine-tuning. Raises ConfigError where `workdir` is neither."""
+    return finetuning.render(workdir) if finetuning.is_finetuning(workdir) else render(workdir)
 
 
 def render(workdir: PurePath, *, now: float | None = None) -> str:
@@ -61,14 +65,14 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
     job = found[0] if (found := Control(workdir).read()) else None
     speed = cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
     cost = None if job is None else cloud.cost_of(cloud.read_status(workdir, None, speed), workdir, now=now)
-    headline, tone = _headline(config, workdir, history, facts)
+    headline, tone = _headline(config, workdir, history, done=(done := read_result(workdir, "export") is not None))
     return pages.render(
         "report.html",
         name=config.name,
         description=config.description,
         headline=headline,
         tone=tone,
-        under_way=storage.holder(workdir) is not None,
+        under_way=not done and storage.holder(workdir) is not None,
         written=utc(now),
         summary=_summary(config, history, facts, speed, cost),
         charts=_charts(config, history, job),
@@ -102,14 +106,14 @@ def _step(workdir: PurePath, history: History) -> int:
 # -- the parts of the page ----------------------------------------------------------------------------------------------
 
 
-def _headline(config: RunConfig, workdir: PurePath, history: History, facts: CardFacts | None) -> tuple[str, str]:
+def _headline(config: RunConfig, workdir: PurePath, history: History, *, done: bool) -> tuple[str, str]:
     """The verdict in a sentence, and its tone: "good", "bad" or "" where nothing is known yet."""
     step, steps = _step(workdir, history), config.train.steps
     health = ""
     if (newest := history.newest("evaluation")) is not None:
         health = newest.values.get("health") or verdict(judge(newest.step, newest.values), newest.step)
     tone = "" if not health else "good" if health.startswith("all right") else "bad"
-    if read_result(workdir, "export") is not None:
+    if done:
         state = f"Done after {step:,} steps."
     elif storage.holder(workdir) is not None:
         state = f"Under way: step {step:,} of {steps:,}."
