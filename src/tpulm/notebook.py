@@ -14,8 +14,9 @@ _SECONDS: Final = 0.25  # between two drawings
 
 @contextmanager
 def shown(progress: Progress | None) -> Iterator[Progress]:
-    """The one that is given; else bars in a notebook, and silence elsewhere."""
-    if progress is not None or not _is_notebook():
+    """The one that is given; else bars where this process is a notebook's kernel, and silence elsewhere."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if progress is not None or getattr(shell, "kernel", None) is None:
         yield SILENT if progress is None else progress
         return
     bars = NotebookProgress()
@@ -23,12 +24,6 @@ def shown(progress: Progress | None) -> Iterator[Progress]:
         yield bars
     finally:
         bars.finish()
-
-
-def _is_notebook() -> bool:
-    """Whether this process is a notebook's kernel."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return getattr(shell, "kernel", None) is not None
 
 
 class _Line(NamedTuple):
@@ -43,13 +38,13 @@ class NotebookProgress(PrintedProgress):
     def __init__(self) -> None:
         from IPython.display import DisplayHandle
 
-        super().__init__(lambda line: self._handle.update(self), every_seconds=_SECONDS)
         self._over: list[_Line] = []
-        self._handle = DisplayHandle()
-        self._handle.display(self)
+        self._output = DisplayHandle()
+        super().__init__(lambda line: self._output.update(self), every_seconds=_SECONDS)
+        self._output.display(self)
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        self._end()
+        self._over += self._under_way(over=True)
         super().start(description, total, unit)
 
     def note(self, message: str) -> None:
@@ -57,23 +52,13 @@ class NotebookProgress(PrintedProgress):
         self._say()
 
     def finish(self) -> None:
-        self._end()
-        self._say()
+        self.start("")
 
-    def _end(self) -> None:
-        if self._description:
-            share = self._completed / self._total if self._total else 1.0
-            self._over.append(_Line(self._description, share, self._standing(over=True)))
-            self._description = ""
-
-    def _lines(self) -> list[_Line]:
-        share = self._completed / self._total if self._total else None
-        return [*self._over, *([_Line(self._description, share, self._standing())] if self._description else [])]
-
-    def __repr__(self) -> str:
-        return "\n".join("  ".join(filter(None, [line.description, line.text])) for line in self._lines())
+    def _under_way(self, *, over: bool = False) -> list[_Line]:
+        share = self._completed / self._total if self._total else 1.0 if over else None
+        return [_Line(self._description, share, self._standing(over=over))] if self._description else []
 
     def _repr_html_(self) -> str:
         from tpulm.pages import render
 
-        return render("progress.html", lines=self._lines())
+        return render("progress.html", lines=[*self._over, *self._under_way()])

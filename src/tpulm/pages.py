@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from tpulm.readable import percent, size, visible
 
@@ -48,11 +47,6 @@ def environment() -> Environment:
     )
     made.filters |= {"percent": percent, "size": size}
     return made
-
-
-def framed(page: str) -> str:
-    """A page within another, such as a notebook."""
-    return Markup('<iframe srcdoc="{}" sandbox="" style="width: 100%; height: 640px; border: 0"></iframe>').format(page)
 
 
 def render(template: str, **values: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final, cast
+from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -31,38 +31,26 @@ def drawn(console: Console) -> Iterator[Progress]:
     if not console.is_terminal:
         yield PrintedProgress(lambda line: console.print(line, markup=False, soft_wrap=True))
         return
-    if in_notebook := "JPY_PARENT_PID" in os.environ:  # which Jupyter sets for kernels; they started this as "!tpulm"
-        file = cast("IO[str]", _Erasing(console.file, console.width))
-        console = Console(file=file, width=console.width, force_terminal=True, highlight=False)
-    with Bars(_Line(console, plain=in_notebook), console=console, refresh_per_second=0.5 if in_notebook else 10) as bars:
+    # Jupyter sets this for kernels, which start "!tpulm". Their output goes back to the beginning of a line and erases nothing,
+    # so that a line takes the place of another where it is as wide: padded, and without codes for colours.
+    if in_notebook := "JPY_PARENT_PID" in os.environ:
+        console = Console(file=console.file, width=console.width, force_terminal=True, color_system=None, highlight=False)
+    every_seconds = 2.0 if in_notebook else 0.1
+    with Bars(_Line(console), console=console, expand=in_notebook, refresh_per_second=1 / every_seconds) as bars:
         drawing = _Bars(bars)
         yield drawing
         drawing.finish()
 
 
-class _Erasing:
-    """The output of a notebook's cell, which returns to the beginning of a line, but erases nothing: blanks do."""
-
-    def __init__(self, file: Any, width: int):
-        self._file, self._blanks = file, f"{' ' * width}\r"
-
-    def write(self, text: str) -> int:
-        return self._file.write(text.replace("\x1b[2K", self._blanks))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
 class _Line(ProgressColumn):
-    """A task on one line, whatever the width: what there is no room for is left out. `plain`: without colours."""
+    """A task on one line, whatever the width: what there is no room for is left out."""
 
-    def __init__(self, console: Console, *, plain: bool = False):
+    def __init__(self, console: Console):
         super().__init__(Column(no_wrap=True))
-        self._console, self._plain = console, plain
+        self._console = console
 
     def render(self, task: Task) -> Text:
-        line = task_line(task, self._console.width)
-        return Text(line.plain) if self._plain else line
+        return task_line(task, self._console.width)
 
 
 def task_line(task: Task, width: int) -> Text:
@@ -132,14 +120,13 @@ class _Bars:
             self._bars.update(self._task, status=text)
 
     def note(self, message: str) -> None:
-        self._bars.console.print(f"[yellow]note:[/] {escape(message)}")
+        self._bars.console.print(f"[yellow]note:[/] {escape(message)}", justify="left")
 
     def finish(self) -> None:
         if self._task is None:
             return
         task = self._bars.tasks[0]
         task.finished_time = task.elapsed
-        console = self._bars.console
-        console.print(task_line(task, console.width), no_wrap=True)
         self._bars.remove_task(self._task)
-        self._task = None
+        self._task, console = None, self._bars.console
+        console.print(task_line(task, console.width), no_wrap=True, justify="left")

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, RootModel
 
@@ -29,6 +29,18 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
+class Sums(Record):
+    """Numbers, and tables of numbers, which are added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        def total(one: Any, two: Any) -> Any:
+            if isinstance(one, int):
+                return one + two
+            return {name: one.get(name, 0) + two.get(name, 0) for name in sorted({*one, *two})}
+
+        return type(self)(**{name: total(value, getattr(other, name)) for name, value in self})
+
+
 class InputRecord(Record):
     """One file as it was read."""
 
@@ -44,7 +56,7 @@ class InputRecord(Record):
     modified_ns: int  # not part of the corpus's identity
 
 
-class Counts(Record):
+class Counts(Sums):
     """Of documents kept, exact duplicates included; of those left out, by reason; of what was replaced in all, by kind; and of
     what was deleted, by pattern."""
 
@@ -56,14 +68,6 @@ class Counts(Record):
     removed_matches: dict[str, int] = {}
     removed_characters: dict[str, int] = {}
     languages: dict[str, int] = {}  # of documents as recognized, those left out included; empty where nobody asked
-
-    def __add__(self, other: Counts) -> Counts:
-        def total(one: Any, two: Any) -> Any:
-            if isinstance(one, int):
-                return one + two
-            return {name: one.get(name, 0) + two.get(name, 0) for name in sorted({*one, *two})}
-
-        return Counts(**{name: total(value, getattr(other, name)) for name, value in self})
 
 
 class PieceRecord(Record):

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tpulm import storage
 from tpulm.config.validation import recorded
+from tpulm.corpus.manifest import Sums
 from tpulm.errors import StorageError
 from tpulm.special_tokens import SpecialTokens
 
@@ -33,7 +34,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class Counts(Record):
+class Counts(Sums, Record):
     """Of a part or a split; of several versions (data.dupe_factor) of the first. Content tokens are those of the text, without
     [CLS], [SEP] and [PAD], each counted once.
     """
@@ -55,14 +56,6 @@ class Counts(Record):
     padding: int = 0  # slots of the rows
     character_lengths: dict[int, int] = {}  # of documents, by `rounded_up`; empty where an earlier tpulm counted
     token_lengths: dict[int, int] = {}
-
-    def __add__(self, other: Counts) -> Counts:
-        def total(one: Any, two: Any) -> Any:
-            if isinstance(one, int):
-                return one + two
-            return {length: one.get(length, 0) + two.get(length, 0) for length in sorted({*one, *two})}
-
-        return Counts(**{name: total(value, getattr(other, name)) for name, value in self})
 
     def length_quantiles(self, lengths: dict[int, int]) -> tuple[tuple[float, int], ...]:
         """(share of the documents, the length they have at most), of one of the two above; () where not all were counted."""

@@ -3,10 +3,10 @@
 W/report/index.html is rewritten at evaluations and at the end, and by `tpulm report`.
 """
 
+from html import escape
 from pathlib import PurePath
 
 from tpulm import storage
-from tpulm.pages import framed
 from tpulm.report import comparison
 from tpulm.report.comparison import write_comparison
 from tpulm.report.finetuning import is_finetuning
@@ -22,4 +22,5 @@ class Report:
         self._workdirs = [storage.as_path(workdir) for workdir in workdirs]
 
     def _repr_html_(self) -> str:
-        return framed(page_of(self._workdirs[0]) if len(self._workdirs) == 1 else comparison.render(self._workdirs))
+        page = page_of(self._workdirs[0]) if len(self._workdirs) == 1 else comparison.render(self._workdirs)
+        return f'<iframe srcdoc="{escape(page)}" sandbox="" style="width: 100%; height: 640px; border: 0"></iframe>'

@@ -11,6 +11,7 @@ from typing import Any
 from tpulm import dataset
 from tpulm.config import RunConfig, changes
 from tpulm.convert.model_card import CardFacts, CorpusFacts, DatasetFacts, Example, ImportFacts, Scores
+from tpulm.dataset import DatasetManifest
 from tpulm.report.history import History
 from tpulm.tokenization import Tokenization
 from tpulm.train.metrics import Record
@@ -22,6 +23,7 @@ _ON_THE_CARD = 3  # samples
 def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int, tokenizer: Tokenization) -> CardFacts:
     """From the manifests, the metrics and the results in `workdir`; what is not there stays unknown. Scores are the newest."""
     trained, samples = (read_result(workdir, name) for name in ("train", "samples"))
+    made, imported = dataset.load_manifest(workdir), is_imported(workdir)
     return CardFacts(
         name=config.name,
         config=config,
@@ -30,9 +32,9 @@ def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int,
         steps=step,
         description=config.description,
         language=config.language,
-        corpus=_corpus(workdir),
-        imported=_imported(workdir),
-        dataset=_dataset(workdir),
+        corpus=_corpus(made) if made and not imported else None,
+        imported=_imported(made) if made and imported else None,
+        dataset=_dataset(made) if made else None,
         training_curve=history.curve("train", "loss"),
         holdout_curve=history.curve("evaluation", "loss"),
         scores=_scores(history.newest("evaluation")),
@@ -43,10 +45,7 @@ def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int,
     )
 
 
-def _corpus(workdir: PurePath) -> CorpusFacts | None:
-    made = dataset.load_manifest(workdir)
-    if made is None or is_imported(workdir):
-        return None
+def _corpus(made: DatasetManifest) -> CorpusFacts:
     skipped: dict[str, int] = made.corpus["skipped"]
     return CorpusFacts(
         documents=made.corpus["documents"] + sum(skipped.values()),
@@ -59,17 +58,11 @@ def _corpus(workdir: PurePath) -> CorpusFacts | None:
     )
 
 
-def _imported(workdir: PurePath) -> ImportFacts | None:
-    made = dataset.load_manifest(workdir)
-    if made is None or not is_imported(workdir):
-        return None
+def _imported(made: DatasetManifest) -> ImportFacts:
     return ImportFacts(records=made.corpus["records"], duplicates=made.corpus["duplicates"], origin=made.corpus["imported"])
 
 
-def _dataset(workdir: PurePath) -> DatasetFacts | None:
-    made = dataset.load_manifest(workdir)
-    if made is None:
-        return None
+def _dataset(made: DatasetManifest) -> DatasetFacts:
     counts = made.train.counts
     return DatasetFacts(
         rows=counts.rows,

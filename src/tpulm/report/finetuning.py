@@ -30,8 +30,9 @@ def render(folder: PurePath) -> str:
         (path for path in storage.list_folder(work) if path.name.startswith("seed-")), key=lambda path: len(path.name)
     )
     histories = {path.name.replace("-", " "): History.read(path) for path in seeds}
-    metric = summary.get("chosen_by", "").removeprefix("dev_") or _metric_of(inputs)
+    metric = summary.get("chosen_by", "").removeprefix("dev_") or FinetuneConfig.model_validate(inputs["settings"]).chosen_by
     health = summary.get("health", "")
+    defaults = FinetuneConfig().model_dump(mode="json")
     names: list[str] = summary.get("labels", inputs["labels"])
     return pages.render(
         "report.html",
@@ -52,16 +53,12 @@ def render(folder: PurePath) -> str:
         + ([("texts cut", f"{summary['cut']:,}")] if summary else []),
         attempts=[],
         vms=[],
-        changed=_changed(inputs["settings"]),
+        changed=changed({name: defaults.get(name) for name in inputs["settings"]}, inputs["settings"]),
         recipe=None,
         machine=next((one.machine for one in histories.values() if one.machine), []),
         confusion=_confusion(summary, names),
         mistakes=_mistakes(folder),
     )
-
-
-def _metric_of(inputs: dict[str, Any]) -> str:
-    return FinetuneConfig.model_validate(inputs["settings"]).chosen_by
 
 
 def _summary(summary: dict[str, Any], metric: str) -> list[tuple[str, str]]:
@@ -100,17 +97,14 @@ def _charts(histories: dict[str, History], metric: str) -> list[Any]:
     return [one for one in [*drawn, draw("Loss on dev", "dev", "loss")] if one is not None]
 
 
-def _changed(settings: dict[str, Any]) -> list[tuple[str, str, str]]:
-    defaults = FinetuneConfig().model_dump(mode="json")
-    return changed({name: defaults.get(name) for name in settings}, settings)
-
-
-def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, list[tuple[int, float]]]] | None:
+def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, list[tuple[str, float]]]] | None:
     """By true class: for each answer how many, and their share of the class; None where there are too many classes to show."""
     counts = summary.get("confusion")
     if not counts or len(names) > _MOST_CLASSES:
         return None
-    return [(name, [(count, count / max(sum(row), 1)) for count in row]) for name, row in zip(names, counts, strict=True)]
+    return [
+        (name, [(f"{count:,}", count / max(sum(row), 1)) for count in row]) for name, row in zip(names, counts, strict=True)
+    ]
 
 
 def _mistakes(folder: PurePath) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
 
 from tpulm import pages, storage, tokenization
 from tpulm.cloud import status as cloud
@@ -79,7 +78,7 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
         scores=score_rows(facts) if facts else [],
         scored=[],
         scored_at=facts.scores.step if facts and facts.scores else None,
-        samples=_samples(workdir),
+        samples=read_result(workdir, "samples") or {},
         data=_data_rows(config, facts),
         attempts=_attempt_rows(history),
         vms=_vm_rows(cost),
@@ -198,10 +197,6 @@ def _marks(config: RunConfig, history: History, job: Job | None) -> list[tuple[i
         causes = [one.ending for one in ended if began is not None and one.ended_at <= began]
         marks.append((step, f"attempt {attempt.number}" + (f" ({causes[-1]})" if causes else "")))
     return marks
-
-
-def _samples(workdir: PurePath) -> dict[str, Any]:
-    return read_result(workdir, "samples") or {}
 
 
 def _data_rows(config: RunConfig, facts: CardFacts | None) -> Rows:

@@ -106,6 +106,10 @@ def page(comparison: Comparison) -> str:
         length_marks=[(length, f"{length:,}") for length in next(iter(measured.values())).lengths.share_over],
         lengths_axis=pages.log_axis(longest),
         shares_axis=pages.SHARES,
+        overlaps=[
+            (mine, [("100%", 1.0) if one == mine else (percent(row[one].share, 1), row[one].share) for one in measured])
+            for mine, row in comparison.overlaps.items()
+        ],
     )
 
 
