@@ -278,7 +278,7 @@ def _counts(workdir) -> dict[str, dict[str, float]]:
     found = {}
     for split in splits:
         summary = dataset.summarize(workdir, split)._asdict()
-        counts = summary.pop("counts").model_dump()
+        counts = summary.pop("counts").model_dump(exclude={"character_lengths", "token_lengths"})
         found[split] = {**counts, **summary}
     return found
 
