@@ -121,6 +121,27 @@ def test_a_quote_left_open_by_a_torn_file_is_no_more_than_that(write: Callable, 
         assert 100 < len(found) < 10_000 and skipped["broken_file"] == 1
 
 
+def test_one_json_array_is_as_good_as_lines(write: Callable):
+    content = "\ufeff [\n" + json.dumps({"text": "a"}) + ",\n" + json.dumps({"text": "b", "more": {"x": 1}}) + "]\n"
+    skipped = Counter[str]()
+    found = list(read_records(write("a.json.gz", content), skipped=skipped))
+    assert [record.values for record in found] == [{"text": "a"}, {"text": "b", "more": {"x": 1}}] and not skipped
+    assert [record.place.rpartition("/")[2] for record in found] == ["a.json.gz, item 0", "a.json.gz, item 1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"text": "a"}, 7]', r"a\.json, item 1: the item is 7, not an object"),
+        ('[{"text": "a"},', r"a\.json: it begins as a JSON array, and is none"),
+    ],
+)
+def test_an_array_of_something_else(write: Callable, content: str, message: str):
+    path = write("a.json", content)
+    with pytest.raises(DataError, match=message):
+        list(read_records(path, skipped=Counter()))
+
+
 def test_blank_lines_are_counted(write: Callable):
     for name, content in (("a.tsv", "text\tlabel\n\nx\t1\n\n"), ("a.jsonl", '\n{"text": "x", "label": "1"}\n \n')):
         assert values_and_skipped(write(name, content)) == ([["x", "1"]], {"empty": 2})

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ WORDING: Final = Wording(
     some_encoding="labelled text is UTF-8, so convert the file (iconv -f … -t UTF-8)",
 )
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
+_ARRAY: Final = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")  # of objects
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
 
 
@@ -47,7 +49,7 @@ class Record(NamedTuple):
     """One row. tsv and csv hold strings; jsonl and Parquet what they hold."""
 
     values: dict[str, Any]  # by column, in the file's order
-    place: str  # "reviews.tsv.gz, line 7"; rows of Parquet are counted from 0
+    place: str  # "reviews.tsv.gz, line 7"; rows of Parquet and items of a JSON array are counted from 0
 
 
 class RecordFile(NamedTuple):
@@ -113,7 +115,8 @@ def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], hea
         case "parquet":
             return _parquet_records(stream, faults)
         case "jsonl":
-            return _json_records(stream, faults)
+            peek = next(ByteStream(file.path, file.compression, new_faults(on_error, faults.name)).pieces(), b"")
+            return _array_records(stream, faults) if _ARRAY.match(peek) else _json_records(stream, faults)
         case "csv" | "tsv":
             return _table_records(stream, file.format, faults, header=header)
 
@@ -156,6 +159,21 @@ def _json_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
                 faults.add("undecodable", "bytes that do not decode.", f"line {number}")
             else:
                 yield Record(value, f"{faults.name}, line {number}")
+
+
+def _array_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+    """The file is one JSON array of objects, as KLUE's are."""
+    try:
+        values: list[Any] = json.loads(b"".join(stream.pieces()).decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"it is not UTF-8 ({error}); {WORDING.encoding.format('…')}", location=faults.name) from error
+    except ValueError as error:
+        raise DataError(f"it begins as a JSON array, and is none ({error})", location=faults.name) from error
+    for number, value in enumerate(values):
+        if isinstance(value, dict):
+            yield Record(value, f"{faults.name}, item {number}")
+        else:
+            faults.add("no_field", f'the item is {show(value)}, not an object such as {{"text": "…"}}.', f"item {number}")
 
 
 def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
