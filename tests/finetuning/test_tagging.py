@@ -15,7 +15,7 @@ import pytest
 import tpulm
 from encoders import build_encoder, reviews
 from tpulm.errors import ConfigError, DataError, Stopped
-from tpulm.labelled.entities import Span, TagScheme, entity_scores, read_columns, spans_of
+from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_scores, read_columns, spans_of
 from tpulm.progress import Silent
 from tpulm.runtime import interrupt
 
@@ -66,6 +66,43 @@ def test_scores_are_those_of_seqeval_on_random_tags() -> None:
         ]
         macro = seqeval.f1_score(true, said, average="macro", zero_division=0)
         np.testing.assert_allclose(found[:4], [*expected, macro], atol=1e-12)
+
+
+def test_scores_of_characters_are_klues_on_random_tags() -> None:
+    """Its two lines, seqeval's f1_score(average="macro", mode="strict", scheme=IOB2) and scikit-learn's f1_score(labels=all,
+    average="macro", zero_division=1), of tags that tokens of one to three characters give."""
+    seqeval, sklearn = pytest.importorskip("seqeval.metrics"), pytest.importorskip("sklearn.metrics")
+    iob2 = pytest.importorskip("seqeval.scheme").IOB2
+    rng, scheme = np.random.default_rng(0), TagScheme(NAMES)
+    for _ in range(300):
+        rows = [[row, rng.integers(1, 4, len(row))] for row in random_tags(rng, 4)]
+        texts, spans, true, said = list[str](), list[list[Span]](), list[list[str]](), list[list[str]]()
+        predicted, tokens = np.zeros((4, 9), np.int64), list[np.ndarray]()
+        for number, (tags, sizes) in enumerate(rows):
+            ends = np.cumsum(sizes)
+            tokens.append(np.stack([ends - sizes, ends], axis=1))
+            characters = rng.choice(["x", " "], ends[-1], p=[0.9, 0.1])
+            characters[ends - sizes] = "x"  # a token begins with a letter
+            texts.append("".join(characters))
+            spans.append([Span(int(ends[a] - sizes[a]), int(ends[b - 1]), kind) for a, b, kind in spans_of(tags)])
+            gold = ["O"] * len(characters)
+            for begin, end, kind in spans[-1]:
+                gold[begin:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - begin - 1)]
+            changed = [tag if rng.random() < 0.6 else NAMES[rng.integers(5)] for tag in tags]
+            predicted[number, : len(tags)] = [NAMES.index(tag) for tag in changed]
+            each = [
+                part
+                for tag, size in zip(changed, sizes, strict=True)
+                for part in [tag, *[tag.replace("B-", "I-")] * (size - 1)]
+            ]
+            for kept, whole in ((true, gold), (said, each)):
+                kept.append([tag for tag, one in zip(whole, characters, strict=True) if one != " "])
+        starts = np.concatenate([[0], np.cumsum([len(tags) for tags, _ in rows])])
+        found = character_scores(scheme, texts, spans, predicted, starts, np.concatenate(tokens))
+        strict = seqeval.f1_score(true, said, average="macro", mode="strict", scheme=iob2, zero_division=0)
+        flat = [[tag for row in tags for tag in row] for tags in (true, said)]
+        tags = sklearn.f1_score(*flat, labels=list(NAMES), average="macro", zero_division=1)
+        np.testing.assert_allclose(found, [strict, tags], atol=1e-12)
 
 
 def test_known_scores() -> None:

@@ -14,7 +14,17 @@ from tpulm.corpus.sources import suffixes
 from tpulm.errors import DataError, suggest
 from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes, register_task
 from tpulm.labelled import Columns, Examples, LabelSet
-from tpulm.labelled.entities import NO_CLASS, OUTSIDE, Span, TagScheme, as_span, entity_scores, read_columns, span_fault
+from tpulm.labelled.entities import (
+    NO_CLASS,
+    OUTSIDE,
+    Span,
+    TagScheme,
+    as_span,
+    character_scores,
+    entity_scores,
+    read_columns,
+    span_fault,
+)
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.tagging import TokenClassification
 from tpulm.predict.classify import log_probabilities
@@ -73,13 +83,17 @@ class EntityTagging(Task):
         return [f"{share:.2%} of the entities have no tokens of their own ({why}), and count as missed"] if share else []
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        """Of whole entities, and the loss in nats a token; `entity_unaligned` is the fraction of them that is out of reach."""
+        """Of whole entities, KLUE's two, and the loss in nats a token; `entity_unaligned` is the fraction out of reach."""
         labels = data.labels
-        found = entity_scores(TagScheme(names), labels, outputs.argmax(axis=-1))
+        scheme, best, rows = TagScheme(names), outputs.argmax(axis=-1), data.rows
+        assert rows.spans is not None and data.examples is not None
+        found = entity_scores(scheme, labels, best)
+        of_characters = character_scores(scheme, data.examples.texts, _spans(data.examples), best, rows.starts, rows.spans)
         of_tokens = self._of_tokens(labels, names)
         inside = of_tokens != NO_CLASS
         chosen = log_probabilities(outputs[inside])[np.arange(inside.sum()), of_tokens[inside] % len(names)]
-        return {**{f"entity_{name}": value for name, value in found._asdict().items()}, "loss": float(-chosen.mean())}
+        of_entities = {f"entity_{name}": value for name, value in found._asdict().items()}
+        return {**of_entities, **of_characters._asdict(), "loss": float(-chosen.mean())}
 
     def predictions(
         self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None

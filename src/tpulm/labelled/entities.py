@@ -198,6 +198,57 @@ class TagScheme:
         return np.stack([edges, ends, kinds[edges]], axis=1)[chosen]
 
 
+class CharacterScores(NamedTuple):
+    """Of characters, as KLUE scores its entities: each visible one has a tag."""
+
+    strict_macro_f1: float  # the mean of the types' F1; an entity begins with B- (seqeval: mode="strict", scheme=IOB2)
+    character_macro_f1: float  # the mean of the tags' F1, O among them; 1 of a tag that neither is there nor was said
+
+
+def character_scores(
+    scheme: TagScheme,
+    texts: Sequence[str],
+    labels: Sequence[Sequence[Span]],
+    predicted: np.ndarray,
+    starts: np.ndarray,
+    tokens: np.ndarray,
+) -> CharacterScores:
+    """`predicted` classes [N, L] of tokens, row i of which are tokens[starts[i]:starts[i + 1]], int64 [T, 2] characters each.
+
+    The characters of a token behind its first are inside of what it begins; those that no token is of (a text that was cut) are
+    outside. Source: KLUE-benchmark/KLUE-baseline, klue_baseline/metrics/functional.py and models/named_entity_recognition.py
+    @443c38b, where [CLS] and [SEP] count as two more characters.
+    """
+    outside, count = scheme.ids[OUTSIDE], len(scheme.names)
+    inside_of = np.array([scheme.ids.get(f"I-{name[2:]}", number) for number, name in enumerate(scheme.names)])
+    true, said, first = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    for number, (text, spans) in enumerate(zip(texts, labels, strict=True)):
+        visible = np.array([not one.isspace() for one in text], bool)
+        both = np.full((2, len(text)), outside)
+        for begin, end, kind in spans:
+            if f"B-{kind}" in scheme.ids:
+                both[0, begin:end], both[0, begin] = scheme.ids[f"I-{kind}"], scheme.ids[f"B-{kind}"]
+        for (begin, end), chosen in zip(tokens[starts[number] : starts[number + 1]], predicted[number], strict=False):
+            if end > begin:
+                both[1, begin:end], both[1, begin] = inside_of[chosen], chosen
+        kept = both[:, visible]
+        true.append(kept[0])
+        said.append(kept[1])
+        first.append(np.arange(kept.shape[1]) == 0)
+    gold, answers, begins = np.concatenate(true), np.concatenate(said), np.concatenate(first)
+    starters = np.array([name.startswith("B") for name in scheme.names])
+    chunks = [one[starters[classes[one[:, 0]]]] for classes in (gold, answers) for one in [scheme.chunks(classes, begins)]]
+    right = set(map(tuple, chunks[0].tolist())) & set(map(tuple, chunks[1].tolist()))
+    sizes = [np.bincount(one[:, 2], minlength=len(scheme.types)) for one in chunks]
+    hits = np.bincount([kind for _, _, kind in right], minlength=len(scheme.types))
+    some = sizes[0] + sizes[1] > 0
+    of_types = 2 * hits[some] / (sizes[0] + sizes[1])[some]
+    occurs = np.bincount(gold, minlength=count) + np.bincount(answers, minlength=count)
+    same = np.bincount(gold[gold == answers], minlength=count)
+    of_tags = np.where(occurs > 0, 2 * same / np.maximum(occurs, 1), 1.0)
+    return CharacterScores(float(of_types.mean()) if len(of_types) else 0.0, float(of_tags.mean()))
+
+
 class EntityScores(NamedTuple):
     f1: float  # of whole entities: right are those with both ends and the type right, as conlleval and seqeval count
     precision: float
