@@ -114,3 +114,12 @@ def test_real_reviews(real_data: Path):
     assert shares[0] == pytest.approx(shares[1], abs=0.005)
     texts = [set(examples.take(side).texts) for side in found]
     assert not texts[0] & texts[1]
+
+
+def test_copies_of_a_question_with_the_same_choices_stay_together():
+    choices = [["yes", "no"], ["no", "yes"]]
+    examples = Examples(
+        [f"question {number % 10}" for number in range(40)], [choices[n // 20] for n in range(40)], None, [""] * 40
+    )
+    found = set(hold_out(examples, None, fraction=0.25).held_out.tolist())
+    assert len(found) == 10 and all((number in found) == (number + 10 in found) for number in (*range(10), *range(20, 30)))

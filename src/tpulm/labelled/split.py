@@ -46,7 +46,8 @@ def hold_out(examples: Examples, classes: np.ndarray | None, *, fraction: float)
 
 
 def _key(examples: Examples, index: int) -> bytes:
-    parts = [examples.texts[index]] if examples.pairs is None else [examples.texts[index], examples.pairs[index]]
+    pair = [] if examples.pairs is None else examples.pairs[index]
+    parts = [examples.texts[index], *([pair] if isinstance(pair, str) else pair)]  # choices are several
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=_KEY_BYTES, person=_PURPOSE).digest()  # texts hold no NUL
 
 
