@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpulm.config import load as load_config
     from tpulm.config import load_finetune
     from tpulm.convert.huggingface import load_model
-    from tpulm.finetuning import Classifier, finetune
+    from tpulm.finetuning import Classifier, bench, finetune
     from tpulm.labelled import Columns, read_examples
     from tpulm.pipeline import Summary, run
     from tpulm.pipeline.own_loop import training_steps
@@ -36,6 +36,7 @@ __all__ = [
     "PrintedProgress",
     "Report",
     "Summary",
+    "bench",
     "classify",
     "fill_mask",
     "finetune",
@@ -62,6 +63,7 @@ _HOMES = {
     "Report": ("tpulm.report", "Report"),
     "read_metrics": ("tpulm.train.metrics", "read_metrics"),
     "Classifier": ("tpulm.finetuning.classifier", "Classifier"),
+    "bench": ("tpulm.finetuning.benchmark", "bench"),
     "classify": ("tpulm.predict.classify", "classify"),
     "finetune": ("tpulm.finetuning.run", "finetune"),
     "fill_mask": ("tpulm.predict.fill_mask", "fill_mask"),

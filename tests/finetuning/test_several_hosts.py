@@ -123,7 +123,8 @@ def two_hosts(start: Start) -> Attempt:
 @pytest.mark.slow
 def test_one_device_eight_and_two_hosts_give_one_result(start: Start, two_hosts: Attempt) -> None:
     alone, eight = start("one-device", 1), start("eight-devices", 8)
-    alone.end(0), eight.end(0)
+    alone.end(0)
+    eight.end(0)
     reference, first = alone.results(), alone.weights
     assert 0.7 < reference[0]["dev"]["accuracy"] < 1.0
     assert alone.summary["examples"] == {"train": 150, "dev": DEV, "test": TEST}

@@ -17,7 +17,7 @@ from typing import Final
 import typer
 
 from tpulm.accelerators import nvidia_driver, tpu_chips
-from tpulm.cli import cloud, dataset, finetune, plan, reference, report, run, tokenizer, use
+from tpulm.cli import bench, cloud, dataset, finetune, plan, reference, report, run, tokenizer, use
 from tpulm.cli.options import Commands
 from tpulm.cli.terminal import print_error
 from tpulm.errors import Stopped, TpulmError
@@ -48,6 +48,7 @@ for _command in (run.train, run.evaluate, run.export):
 app.add_typer(cloud.app, name="cloud", rich_help_panel="The cloud")
 app.command("import", rich_help_panel=_USE)(use.import_)
 app.command(rich_help_panel=_USE)(finetune.finetune)
+app.command(rich_help_panel=_USE)(bench.bench)
 app.command(rich_help_panel=_USE)(finetune.classify)
 app.command("fill-mask", rich_help_panel=_USE)(use.fill_mask)
 app.command(rich_help_panel=_USE)(use.generate)

@@ -49,7 +49,7 @@ def load(
     """
     reference = str(reference)
     values, stated = _values(reference, seen=())
-    for key, value in _parse_overrides(overrides).items():
+    for key, value in parse_overrides(overrides).items():
         _assign(values, key, value)
         _assign(stated, key, value)
     if start is None:
@@ -66,7 +66,7 @@ def load(
 def load_finetune(overrides: Mapping[str, Any] | Sequence[str] = ()) -> FinetuneConfig:
     """The settings of fine-tuning: the defaults, and "epochs=5" strings or a mapping over them. Raises ConfigError."""
     values: dict[str, Any] = {}
-    for key, value in _parse_overrides(overrides).items():
+    for key, value in parse_overrides(overrides).items():
         _assign(values, key, value)
     return validated(FinetuneConfig, values, "the settings of fine-tuning")
 
@@ -274,7 +274,8 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+def parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """By name, what `--set NAME=VALUE` gives."""
     if isinstance(overrides, Mapping):
         return dict(overrides)
     parsed: dict[str, Any] = {}

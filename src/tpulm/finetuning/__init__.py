@@ -1,5 +1,7 @@
-"""Fine-tuning a pretrained encoder on labelled texts: tasks under their names, `Classifier` in memory, `finetune` on files."""
+"""Fine-tuning a pretrained encoder on labelled texts: tasks under their names, `Classifier` in memory, `finetune` on files,
+`bench` on the tasks of a benchmark."""
 
+from tpulm.finetuning.benchmark import BenchReport, bench
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.multilabel import LabelSets
 from tpulm.finetuning.run import finetune, read_mistakes
@@ -8,6 +10,7 @@ from tpulm.finetuning.tagging import EntityTagging
 from tpulm.finetuning.tasks import Mistake, Task, register_task
 
 __all__ = [
+    "BenchReport",
     "Classifier",
     "EntityTagging",
     "FinetuneSummary",
@@ -15,6 +18,7 @@ __all__ = [
     "Mistake",
     "SeedResult",
     "Task",
+    "bench",
     "finetune",
     "read_mistakes",
     "register_task",

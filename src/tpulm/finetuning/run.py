@@ -51,11 +51,11 @@ _UNTRAINED = "nothing was trained yet"
 
 def finetune(
     model: str | PurePath,
-    train: str | PurePath,
+    train: str | PurePath | Examples,
     output: str | PurePath,
     *,
-    dev: str | PurePath | None = None,
-    test: str | PurePath | None = None,
+    dev: str | PurePath | Examples | None = None,
+    test: str | PurePath | Examples | None = None,
     columns: Columns | Mapping[str, Columns] | None = None,
     config: FinetuneConfig | None = None,
     format: RowFormat | Literal["auto"] = "auto",
@@ -64,8 +64,9 @@ def finetune(
     progress: Progress | None = None,
     **settings: Any,
 ) -> FinetuneSummary:
-    """Train a classifier on labelled files and leave it in `output`; what is done already is skipped, what was interrupted goes
-    on. The best epoch and the best seed are chosen on dev; test is scored once for each seed, after that.
+    """Train a classifier on labelled files, or on examples that were read, and leave it in `output`; what is done already is
+    skipped, what was interrupted goes on. The best epoch and the best seed are chosen on dev; test is scored once for each
+    seed, after that.
 
     Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`. `columns` are those of all files, or by
     file: {"train": …, "dev": …, "test": …}, where a file that is not named has those of train.
@@ -78,7 +79,8 @@ def finetune(
     by_file = columns if isinstance(columns, Mapping) else {"train": columns or Columns()}
     reading: dict[str, Any] = {"format": format, "on_error": on_error}
     config = finetune_settings(config, settings)
-    run = repr((str(model), [str(path) for path in paths.values()], by_file, reading, config))  # the same on all hosts
+    named = [_fingerprint(part) if isinstance(part, Examples) else str(part) for part in paths.values()]
+    run = repr((str(model), named, by_file, reading, config))  # the same on all hosts
     with (
         shown(progress) as said,
         interrupt.handled() if member is not None else nullcontext(),  # one host alone saves nothing before it trains
@@ -102,7 +104,7 @@ class _Finetuning:
     def __init__(
         self,
         model: str | PurePath,
-        paths: dict[str, str | PurePath | None],
+        paths: dict[str, str | PurePath | Examples | None],
         output: str | PurePath,
         reading: dict[str, Any],
         columns: Mapping[str, Columns],
@@ -170,7 +172,9 @@ class _Finetuning:
         examples: dict[str, Examples] = {}
         skipped: Counter[str] = Counter()
         for name, path in self._paths.items():
-            if path is not None:
+            if isinstance(path, Examples):
+                examples[name] = path
+            elif path is not None:
                 columns = self._columns.get(name) or self._columns.get("train") or Columns()
                 examples[name] = self._task.read(path, columns, **self._reading)
                 interrupt.check(_UNTRAINED)
@@ -320,6 +324,15 @@ def read_mistakes(output: str | PurePath) -> list[Mistake]:
     return [Mistake(**json.loads(line)) for line in text.splitlines()]
 
 
+def read_results(output: str | PurePath) -> tuple[SeedResult, ...]:
+    """Of the seeds of a fine-tuning that has ended, those of its summary; else none."""
+    folder = storage.as_path(output)
+    if not storage.exists(folder / SUMMARY):
+        return ()
+    seeds = storage.read_json(folder / SUMMARY)["seeds"]
+    return tuple(SeedResult(**storage.read_json(folder / WORK / f"seed-{seed}" / "result.json")) for seed in seeds)
+
+
 # -- what a fine-tuning is of, so that other inputs never continue it -----------------------------------------------------
 
 
@@ -329,7 +342,7 @@ def _describe_inputs(
     """JSON: the settings, and SHA-256 of the weights, the tokenizer and each part's examples."""
     examples = {name: None if part is None else _fingerprint(part) for name, part in parts.items()}
     return {
-        "model": _weights(model),
+        "model": model_fingerprint(model),
         "tokenizer": model.tokenization.fingerprint,
         **{f"{name} examples": value for name, value in examples.items()},
         "labels": list(labels),
@@ -359,7 +372,8 @@ def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath,
     hosts.barrier("inputs")
 
 
-def _weights(model: LoadedModel) -> str:
+def model_fingerprint(model: LoadedModel) -> str:
+    """SHA-256 of the weights."""
     digest = hashlib.sha256()
     for name, leaf in named_leaves(model.params).items():
         digest.update(f"{name} {leaf.shape}\n".encode())

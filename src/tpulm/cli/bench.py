@@ -1,0 +1,113 @@
+"""`tpulm bench`: a model on the tasks of KLUE, JGLUE or GLUE, beside published scores."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+
+from tpulm.cli.options import AsJson, WorkDir
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.errors import ConfigError
+from tpulm.storage import as_path
+
+if TYPE_CHECKING:
+    from tpulm.finetuning.benchmark import BenchReport
+
+
+def bench(
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="klue, jglue or glue.")],
+    folder: Annotated[
+        PurePath,
+        typer.Argument(
+            metavar="DIR", parser=as_path, help="Where its files lie, as its repository has them; compressed or not."
+        ),
+    ],
+    model: Annotated[
+        PurePath,
+        typer.Option("--model", "-m", metavar="M", parser=as_path, help="A work folder, an export, or a Hugging Face folder."),
+    ],
+    workdir: WorkDir,
+    tasks: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these, such as nli,sts. A name that is unknown lists all.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Fine-tune each task so many times.")] = 3,
+    learning_rates: Annotated[
+        str | None, typer.Option(metavar="A,B", help="To choose from, such as 5e-5,1e-4; by default those published.")
+    ] = None,
+    select: Annotated[
+        Literal["train", "dev"],
+        typer.Option(
+            help="What epochs and learning rates are chosen on: a part of train that is held out, or dev, which is what is "
+            "reported (as most published scores were)."
+        ),
+    ] = "train",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of fine-tuning in place of the published one: epochs=1."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune a model on each task of a benchmark, and print its scores beside published ones.
+
+    tpulm bench klue KLUE/klue_benchmark --model w/ko --workdir w/klue
+
+    tpulm bench jglue JGLUE/datasets --model w/ja --tasks jsts,jnli --seeds 5 --workdir w/jglue
+
+    tpulm bench glue glue_data --model answerdotai-ModernBERT-base --select dev --workdir w/glue
+
+    Nothing is downloaded: DIR is a clone of the benchmark's repository, or any folder with its files (ynat-v1.1_train.json,
+    jsts-v1.3/train-v1.3.json, CoLA/train.tsv, …). A task whose files are not there is listed as missing.
+
+    Stop it or kill it: the same command goes on where it was. A quick look: --seeds 1 --set epochs=1. The table is also
+    W/bench.md, with all numbers in W/bench.json, and W/TASK/lr-RATE is each task's model, with its report.
+    """
+    from tpulm.config import load_finetune
+
+    load_finetune(overrides or [])  # refuses unknown settings before anything is read
+    from tpulm.config.resolve import parse_overrides
+    from tpulm.finetuning.benchmark import TABLE
+    from tpulm.finetuning.benchmark import bench as run
+
+    with drawn_progress() as progress:
+        report = run(
+            suite,
+            folder,
+            model,
+            workdir,
+            tasks=_listed(tasks),
+            seeds=seeds,
+            learning_rates=[_rate(text) for text in _listed(learning_rates)],
+            select=select,
+            settings=parse_overrides(overrides or []),
+            progress=progress,
+        )
+    _show(report)
+    console.print(f"\nThe table is [bold]{workdir / TABLE}[/]", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(report.values())
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0.0 < rate < 1.0:
+        raise ConfigError(f"--learning-rates {text}: give numbers between 0 and 1, such as 5e-5,1e-4")
+    return rate
+
+
+def _show(report: BenchReport) -> None:
+    header = [re.sub(r"(?<=[-/])", "\n", name) for name in report.header()]  # narrow columns
+    print_table(f"{report.title}, in percent: {report.model}", report.rows(), header=["", *header[1:]])
+    console.print()
+    for line in report.remarks():
+        console.print(f"- {escape(line)}")

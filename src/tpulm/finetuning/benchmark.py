@@ -1,0 +1,332 @@
+"""A model on the tasks of a benchmark: fine-tune with several seeds and learning rates, choose, report beside published scores.
+
+W/TASK/lr-RATE/      a fine-tuning as `finetune` leaves it, with all seeds
+W/TASK/task.json     the files and settings it is of
+W/bench.json, .md    the table, rewritten after each task
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePath
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tpulm import storage
+from tpulm.config import FinetuneConfig, changes, finetune_settings, listed
+from tpulm.convert.huggingface import READS, LoadedModel, load_model
+from tpulm.convert.markdown import table
+from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.finetuning.classifier import Classifier
+from tpulm.finetuning.run import finetune, model_fingerprint, read_results
+from tpulm.finetuning.suites import BenchTask, Suite, find_files, find_suite, read_parts
+from tpulm.finetuning.summary import SeedResult
+from tpulm.finetuning.tasks import find_task
+from tpulm.labelled import Examples, summarize
+from tpulm.progress import SILENT, Progress
+from tpulm.report.finetuning import SUMMARY
+from tpulm.runtime import interrupt
+from tpulm.workfolder import held
+
+TABLE = "bench.md"
+_SHOWN = {
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "strict_macro_f1": "entity F1",
+    "character_macro_f1": "character F1",
+    "exact_match": "EM",
+    "matthews": "Matthews",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "micro_f1": "micro F1",
+    "auprc": "AUPRC",
+    "uas": "UAS",
+    "las": "LAS",
+}
+
+Select = Literal["train", "dev"]
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """Of one task. Scores are fractions, by metric and seed, at the learning rate that was best where `chosen_on` says."""
+
+    name: str
+    title: str
+    state: Literal["done", "missing", "not supported"]
+    why: str = ""  # it is not done
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    also: dict[str, dict[str, float]] = field(default_factory=dict)  # of the best seed's model, by part
+    learning_rate: float | None = None
+    tried: dict[str, float] = field(default_factory=dict)  # the choosing score's mean, by learning rate
+    chosen_by: str = ""
+    chosen_on: str = ""
+    examples: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    health: str = ""
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    suite: str
+    title: str
+    model: str
+    select: Select
+    results: tuple[TaskResult, ...]
+    described: Suite
+
+    def header(self) -> list[str]:
+        return [self.title, "this model", *(one.model for one in self.described.baselines)]
+
+    def rows(self) -> list[list[str]]:
+        """In percent: the task and metric, ours with its deviation over the seeds, and those published."""
+        found, bases = list[list[str]](), self.described.baselines
+        for one in self.results:
+            name = one.title.partition(",")[0]
+            for number, metric in enumerate(self.described.tasks[one.name].metrics):
+                ours = _percent(one.scores[metric]) if one.state == "done" else one.state
+                others = [_published(base.scores.get(one.name, ()), number) for base in bases]
+                found.append([f"{name}, {_shown(metric)}", ours, *others])
+            for part, scores in one.also.items():
+                found += [
+                    [f"{name} {part}, {_shown(metric)}", _percent([value]), *("" for _ in bases)]
+                    for metric, value in scores.items()
+                ]
+        return found
+
+    def remarks(self) -> list[str]:
+        """What is to be known of each task and of the table, a line each."""
+        lines = list[str]()
+        for one in self.results:
+            name = one.title.partition(",")[0]
+            if one.state != "done":
+                lines.append(f"{name}: {one.state}, {one.why}")
+                continue
+            tried = ", ".join(f"{rate} ({100 * value:.2f})" for rate, value in one.tried.items())
+            by = _shown(one.chosen_by)
+            seeds = len(next(iter(one.scores.values())))
+            counts = ", ".join(f"{part} {count:,}" for part, count in one.examples.items())
+            rates = f"learning rate {one.learning_rate:g}" + (f" of {tried}" if len(one.tried) > 1 else "")
+            lines.append(f"{name}: {rates} by {by} on {one.chosen_on}, {seeds} seed{'s' * (seeds != 1)}; examples: {counts}")
+            lines += [f"{name}: {note}" for note in [*one.notes, *([one.health] if one.health != "all right" else [])]]
+        mode = (
+            "Epochs and learning rates are chosen on a part of train, and dev is scored once for each seed, after that."
+            if self.select == "train"
+            else "Epochs and learning rates are chosen on dev, the part that is reported: these scores are optimistic."
+        )
+        return [*lines, mode, self.described.published, self.described.chosen]
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "suite": self.suite,
+            "model": self.model,
+            "select": self.select,
+            "tasks": {one.name: asdict(one) | _means(one) for one in self.results},
+            "published": [one.model_dump(mode="json") for one in self.described.baselines],
+            "source": self.described.source,
+        }
+
+    def markdown(self) -> str:
+        header, rows = self.header(), self.rows()
+        right = range(1, len(header))
+        sources = [f"- {one.model}: {one.source}" for one in self.described.baselines]
+        return "\n\n".join(
+            [
+                f"# {self.title}: {self.model}",
+                table(header, rows, right=right),
+                "Percent; ± is the sample deviation over the seeds.",
+                "\n".join(f"- {line}" for line in self.remarks()),
+                "\n".join([*sources, f"- {self.described.source}"]) + "\n",
+            ]
+        )
+
+
+def bench(
+    suite: str,
+    folder: str | PurePath,
+    model: str | PurePath,
+    workdir: str | PurePath,
+    *,
+    tasks: Sequence[str] = (),
+    seeds: int = 3,
+    learning_rates: Sequence[float] = (),
+    select: Select = "train",
+    settings: Mapping[str, Any] | None = None,
+    progress: Progress = SILENT,
+) -> BenchReport:
+    """Fine-tune `model` on the suite's tasks whose files lie in `folder`; what is done in `workdir` already is not done again.
+
+    With select = "train" epochs and learning rates are chosen on a part of train, and dev is reported; with "dev" both are dev.
+    `settings` of fine-tuning go before the published ones. Raises ConfigError for an unknown suite or task, WorkFolderMismatch
+    for a work folder of another model, other files or other settings, DataError for files that are not the benchmark's.
+    """
+    described, root = find_suite(suite), storage.as_path(workdir)
+    chosen, loaded = described.chosen_tasks(tasks), load_model(model, preferred=READS)
+    names = list(storage.walk(folder)) if storage.is_folder(folder) else []
+    if not names:
+        raise ConfigError(f"{folder} has no files; name the folder of {described.title}'s files, as its repository has them")
+    storage.check_writable(root)
+    bench = _Bench(described, loaded, str(model), root, seeds, tuple(learning_rates), select, dict(settings or {}), progress)
+    report = BenchReport(suite, described.title, str(model), select, (), described)
+    with interrupt.handled(), held(root, "bench"):
+        for name, task in chosen.items():
+            interrupt.check()
+            result = bench.run(name, task, storage.as_path(folder), names)
+            report = replace(report, results=(*report.results, result))
+            storage.write_json(root / "bench.json", report.values())
+            storage.write_atomic(root / TABLE, report.markdown())
+    return report
+
+
+class _Bench(NamedTuple):
+    suite: Suite
+    loaded: LoadedModel
+    model: str
+    root: PurePath
+    seeds: int
+    learning_rates: tuple[float, ...]
+    select: Select
+    settings: dict[str, Any]
+    progress: Progress
+
+    def run(self, name: str, task: BenchTask, folder: PurePath, names: Sequence[str]) -> TaskResult:
+        if task.why_not:
+            return TaskResult(name, task.title, "not supported", task.why_not)
+        found = find_files(task, folder, names)
+        if found.missing:
+            return TaskResult(name, task.title, "missing", found.missing)
+        config, notes = self._config(task)
+        self._check_inputs(name, config, found.files)
+        rates = self.learning_rates or self.suite.rates(task, self.loaded.config.architecture)
+        parts: dict[str, Examples] | None = None
+        results = dict[float, tuple[SeedResult, ...]]()
+        for rate in rates:
+            output = self._output(name, rate)
+            if len(read_results(output)) < self.seeds:
+                parts = parts or read_parts(task, find_task(config), found.files)
+                self.progress.note(f"{task.title}, learning rate {rate:g}")
+                self._finetune(parts, output, config.model_copy(update={"learning_rate": rate}))
+            results[rate] = read_results(output)
+        tried = {rate: _mean([one.dev[config.chosen_by] for one in of_rate]) for rate, of_rate in results.items()}
+        best = rates[0]
+        for rate in rates:
+            best = rate if config.is_better(tried[rate], tried[best]) else best
+        summary = storage.read_json(self._output(name, best) / SUMMARY)
+        scores = {metric: [self._score(one, metric, task, summary) for one in results[best]] for metric in task.metrics}
+        skipped = [f"{count:,} rows left out: {reason}" for reason, count in summary["skipped"].items() if reason != "empty"]
+        return TaskResult(
+            name=name,
+            title=task.title,
+            state="done",
+            scores=scores,
+            also=self._also(name, task, config, best, found.files),
+            learning_rate=best,
+            tried={f"{rate:g}": value for rate, value in tried.items()},
+            chosen_by=config.chosen_by,
+            chosen_on="dev" if self.select == "dev" else f"{config.dev_fraction:.0%} of train",
+            examples=_named(summary["examples"], self.select),
+            files={part: str(path) for part, path in found.files.items()},
+            settings=config.model_dump(mode="json", exclude_unset=True),
+            notes=[*notes, *([found.note] if found.note else []), *skipped],
+            health=summary["health"],
+        )
+
+    def _finetune(self, parts: dict[str, Examples], output: PurePath, config: FinetuneConfig) -> None:
+        on_dev = self.select == "dev"
+        dev, test = (parts["dev"], None) if on_dev else (None, parts["dev"])
+        finetune(self.model, parts["train"], output, dev=dev, test=test, config=config, progress=self.progress)
+
+    def _config(self, task: BenchTask) -> tuple[FinetuneConfig, list[str]]:
+        """Settings, and where they are others than the published ones."""
+        positions, notes = self.loaded.config.max_positions, list[str]()
+        wanted: dict[str, Any] = {"metric": task.metrics[0], **task.settings}
+        if wanted["max_length"] > positions and "max_length" not in self.settings:
+            notes.append(f"texts of {positions} tokens, which is all that the model reads, not of {wanted['max_length']}")
+            wanted["max_length"] = positions
+        changed = {name: value for name, value in self.settings.items() if wanted.get(name) != value}
+        if changed:
+            notes.append("not as published: " + ", ".join(f"{name} = {value}" for name, value in changed.items()))
+        return finetune_settings(None, {"task": task.task, "seeds": self.seeds, **wanted, **self.settings}), notes
+
+    def _output(self, name: str, rate: float) -> PurePath:
+        return self.root / name / f"lr-{rate:g}"
+
+    def _check_inputs(self, name: str, config: FinetuneConfig, files: Mapping[str, PurePath]) -> None:
+        path = self.root / name / "task.json"
+        inputs = {
+            "model": model_fingerprint(self.loaded),
+            "select": self.select,
+            "files": {part: storage.sha256(file) for part, file in files.items()},
+            "settings": config.model_dump(mode="json", exclude_unset=True, exclude={"seeds"}),
+        }
+        if storage.exists(path) and (found := changes(storage.read_json(path), inputs)):
+            raise WorkFolderMismatch(
+                f"{path.parent} was begun with other inputs (there -> now):\n{listed(found)}\n"
+                "Set them back, use another --workdir, or delete this one to begin again."
+            )
+        storage.write_json(path, inputs)
+
+    def _score(self, result: SeedResult, metric: str, task: BenchTask, summary: dict[str, Any]) -> float:
+        scores = result.dev if result.test is None else result.test
+        if metric in scores:
+            return scores[metric]
+        return positive_f1(np.array(result.confusion), summary["labels"].index(task.positive))
+
+    def _also(
+        self, name: str, task: BenchTask, config: FinetuneConfig, rate: float, files: Mapping[str, PurePath]
+    ) -> dict[str, dict[str, float]]:
+        """Scores of the best seed's model on more parts, kept beside it."""
+        if not task.also:
+            return {}
+        output = self._output(name, rate)
+        path, trained = self.root / name / "also.json", hashlib.sha256(storage.read_bytes(output / SUMMARY)).hexdigest()
+        kept = storage.read_json(path) if storage.exists(path) else {}
+        if kept.get("of") != trained:
+            wanted = {part: files[part] for part in ("train", "dev", *task.also)}
+            parts, classifier = read_parts(task, find_task(config), wanted), Classifier(load_model(output))
+            scores = {part: classifier.evaluate(parts[part]) for part in task.also}
+            kept = {"of": trained, "scores": {part: {one: of[one] for one in task.metrics} for part, of in scores.items()}}
+            storage.write_json(path, kept)
+        return kept["scores"]
+
+
+def positive_f1(confusion: np.ndarray, positive: int) -> float:
+    """Of one class, from examples by true (rows) and predicted class; 0 where it is neither, as scikit-learn's f1_score."""
+    said_or_true = confusion[positive].sum() + confusion[:, positive].sum()
+    return float(2 * confusion[positive, positive] / said_or_true) if said_or_true else 0.0
+
+
+def _shown(metric: str) -> str:
+    return _SHOWN.get(metric, metric.replace("_", " "))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return summarize(values).mean
+
+
+def _means(result: TaskResult) -> dict[str, Any]:
+    found = {metric: summarize(values) for metric, values in result.scores.items()}
+    return {
+        "means": {metric: one.mean for metric, one in found.items()},
+        "deviations": {m: one.deviation for m, one in found.items()},
+    }
+
+
+def _named(examples: dict[str, int], select: Select) -> dict[str, int]:
+    """Counts by what the parts are of the benchmark's."""
+    names = {"train": "train"} | ({"dev": "dev"} if select == "dev" else {"dev": "held out of train", "test": "dev"})
+    return {shown: examples[part] for part, shown in names.items()}
+
+
+def _percent(values: Sequence[float]) -> str:
+    mean, deviation = summarize([100 * value for value in values])
+    return f"{mean:.2f} ± {deviation:.2f}" if len(values) > 1 else f"{mean:.2f}"
+
+
+def _published(scores: Sequence[float], number: int) -> str:
+    return f"{scores[number]:.2f}" if number < len(scores) else ""

@@ -1,0 +1,162 @@
+"""Benchmarks of several tasks, as suites.toml says them: which files, what in them is what, settings, scores of others."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from tpulm import storage
+from tpulm.config.finetune import METRICS
+from tpulm.config.schema import Settings
+from tpulm.config.validation import validated
+from tpulm.corpus.sources import suffixes
+from tpulm.errors import ConfigError, DataError, some_of, suggest
+from tpulm.finetuning.tasks import Task
+from tpulm.labelled import Columns, Examples, hold_out
+from tpulm.labelled.labels import label_name
+
+_REPORTED_FRACTION = 0.2  # of the examples, where one file is all there is
+
+Patterns = tuple[str, ...]
+
+
+class Parts(Settings):
+    """Names of files, of which the first pattern that fits any counts."""
+
+    train: Patterns
+    dev: Patterns
+
+
+class BenchTask(Settings):
+    """suites.toml says what each field is."""
+
+    title: str
+    metrics: tuple[str, ...]
+    unsupported: str = ""  # why tpulm cannot do it
+    task: str = "classification"
+    part: Parts = Parts(train=(), dev=())
+    also: dict[str, Patterns] = Field(default_factory=dict)
+    text: str = ""  # none: as the task reads its files
+    pair: str | None = None
+    label: str = "label"
+    header: bool = True
+    labels: tuple[str, ...] = ()
+    positive: str = ""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    learning_rates: tuple[float, ...] = ()  # none: the suite's
+    skip_malformed: bool = False
+
+    @property
+    def why_not(self) -> str:
+        """Why it cannot be done, or ""."""
+        return self.unsupported or ("" if self.task in METRICS else f"tpulm has no task '{self.task}'")
+
+
+class Baseline(Settings):
+    model: str
+    source: str
+    scores: dict[str, tuple[float, ...]]  # percent, by task, in the order of its metrics; the last ones may be missing
+
+
+class Suite(Settings):
+    title: str
+    published: str  # what the baselines' scores are of
+    chosen: str  # by what they were chosen
+    source: str
+    learning_rates: dict[str, tuple[float, ...]] = Field(min_length=1)  # by architecture; "default" of others
+    tasks: dict[str, BenchTask]
+    baselines: tuple[Baseline, ...]
+
+    def chosen_tasks(self, names: Sequence[str]) -> dict[str, BenchTask]:
+        """All, or those that are named. Raises ConfigError for an unknown name."""
+        for name in names:
+            if name not in self.tasks:
+                raise ConfigError(
+                    f"{self.title} has no task '{name}'.{suggest(name, self.tasks)} It has {', '.join(self.tasks)}"
+                )
+        return {name: task for name, task in self.tasks.items() if not names or name in names}
+
+    def rates(self, task: BenchTask, architecture: str) -> tuple[float, ...]:
+        return task.learning_rates or self.learning_rates.get(architecture, self.learning_rates["default"])
+
+
+def suites() -> dict[str, Suite]:
+    text = (resources.files("tpulm.finetuning") / "suites.toml").read_text(encoding="utf-8")
+    return {name: validated(Suite, values, f"the suite {name}") for name, values in storage.parse_toml(text).items()}
+
+
+def find_suite(name: str) -> Suite:
+    found = suites()
+    if name not in found:
+        raise ConfigError(f"no suite is named '{name}'.{suggest(name, found)} There are {', '.join(found)}")
+    return found[name]
+
+
+# -- files --------------------------------------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """The files of a task, by part; and what is not there, in words."""
+
+    files: dict[str, PurePath]
+    missing: str = ""
+    note: str = ""  # where the parts are others than the benchmark's
+
+
+def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> Found:
+    """`names` are those of all files below the folder."""
+    wanted = {"train": task.part.train, "dev": task.part.dev, **task.also}
+    left, files = set(names), dict[str, PurePath]()
+    for part, patterns in wanted.items():
+        if (name := _first(patterns, left)) is not None:
+            files[part] = folder / name
+            left.remove(name)
+    missing = [patterns[0] for part, patterns in wanted.items() if part not in files]
+    if "dev" not in files or (missing and "train" in files):
+        return Found({}, f"no {' and no '.join(missing)} (.gz may follow) below {folder}")
+    if missing:  # a part of dev is trained on
+        percent = f"{_REPORTED_FRACTION:.0%}"
+        note = f"no {missing[0]}: {percent} of {files['dev'].name} is reported on, the rest trained on; not to be compared"
+        return Found(files, note=note)
+    return Found(files)
+
+
+def _first(patterns: Patterns, names: Iterable[str]) -> str | None:
+    for pattern in patterns:
+        if found := [name for name in names if _fits(name, pattern)]:
+            return max(found)
+    return None
+
+
+def _fits(name: str, pattern: str) -> bool:
+    plain = PurePath(name).with_suffix("").as_posix() if suffixes(name)[1] else name
+    return fnmatch.fnmatchcase(f"/{plain}", f"*/{pattern}")
+
+
+# -- examples -----------------------------------------------------------------------------------------------------------------
+
+
+def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> dict[str, Examples]:
+    """The examples to train on ("train"), to report on ("dev"), and those of `also`. Raises DataError for other labels than the
+    benchmark's."""
+    columns = Columns(entry.text, entry.label, entry.pair, header=entry.header) if entry.text else Columns()
+    on_error = "skip" if entry.skip_malformed else "stop"
+    parts = {part: task.read(path, columns, on_error=on_error) for part, path in files.items()}
+    for part, examples in parts.items() if entry.labels else ():
+        unknown = sorted({label_name(label) for label in examples.labels or ()} - set(entry.labels))
+        if unknown:
+            raise DataError(
+                f"labels that {entry.title} does not have: {some_of(unknown)}. It has {', '.join(entry.labels)}; is this the "
+                "benchmark's own file?",
+                location=str(files[part]),
+            )
+    if "train" not in parts:
+        whole = parts["dev"]
+        split = hold_out(whole, None, fraction=_REPORTED_FRACTION)
+        parts |= {"train": whole.take(split.train), "dev": whole.take(split.held_out)}
+    return parts

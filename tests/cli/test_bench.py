@@ -1,0 +1,67 @@
+"""`tpulm bench` as a user runs it: the table, killed and continued, and what is typed wrongly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from command_line import invoke
+from encoders import build_encoder, reviews
+
+SETTINGS = ["--seeds", "2", "--learning-rates", "5e-3", "--set", "epochs=2", "--set", "max_length=16", "--set", "batch_size=16"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with an encoder and KLUE's YNAT: one JSON array a file."""
+    build_encoder("bert", tmp_path)
+    for part, count in (("train", 160), ("dev", 40)):
+        rows = [{"title": text, "label": "정치" if label == "pos" else "경제"} for text, label in reviews(count, seed=count)]
+        (tmp_path / "ynat-v1.1").mkdir(exist_ok=True)
+        (tmp_path / "ynat-v1.1" / f"ynat-v1.1_{part}.json").write_text(json.dumps(rows), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_killed_and_run_again_the_table_is_the_same(place: Path, user_environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "tpulm", "bench", "klue", ".", "--model", "bert", *SETTINGS, "--json"]
+
+    def run(workdir: str) -> dict[str, object]:
+        done = subprocess.run([*command, "-w", workdir], env=user_environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        for said in ("YNAT, macro F1", "85.73", "not supported", "missing", "Epochs and learning rates are chosen on a part"):
+            assert said in done.stderr
+        return json.loads(done.stdout)["tasks"]["ynat"]
+
+    whole = run("whole")
+    with subprocess.Popen(
+        [*command, "-w", "killed"], env=user_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as other:
+        until, begun = time.monotonic() + 120, place / "killed" / "ynat" / "lr-0.005" / "finetuning" / "seed-1"
+        while not begun.exists():
+            assert other.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        other.kill()
+    assert run("killed") == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["klu", "."], r"no suite is named 'klu'\. Did you mean 'klue'"),
+        (["klue", ".", "--tasks", "nil"], "KLUE has no task 'nil'. Did you mean 'nli'"),
+        (["klue", ".", "--learning-rates", "5e5"], "--learning-rates 5e5: give numbers between 0 and 1"),
+        (["klue", ".", "--set", "epoch=1"], "unknown setting 'epoch'"),
+        (["klue", "nowhere"], "nowhere has no files; name the folder of KLUE's files"),
+    ],
+)
+def test_what_is_typed_wrongly_is_said(place: Path, options: list[str], message: str) -> None:
+    done = invoke("bench", *options, "--model", "bert", "--workdir", "w")
+    assert done.returncode == 2 and message.replace("\\", "") in done.stderr
+    assert not (place / "w").exists()

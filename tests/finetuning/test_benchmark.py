@@ -1,0 +1,171 @@
+"""`tpulm.bench` on toy files in the benchmarks' own forms: the table, what is chosen on what, stopping and going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tpulm
+from encoders import reviews
+from tpulm import storage
+from tpulm.errors import ConfigError, Stopped, WorkFolderMismatch
+from tpulm.finetuning import BenchReport, bench
+from tpulm.finetuning.benchmark import positive_f1
+from tpulm.finetuning.run import read_results
+from tpulm.progress import Silent
+from tpulm.runtime import interrupt
+
+SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "max_length": 16, "log_every_steps": 1}
+RATES = [1e-6, 5e-3]
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CoLA without a header, MRPC with odd names, MNLI with two dev files; of others nothing, or a part."""
+    folder = tmp_path_factory.mktemp("glue")
+
+    def write(name: str, lines: list[str]) -> None:
+        storage.write_atomic(folder / name, "\n".join(lines) + "\n")
+
+    for part, count, seed in (("train", 160, 0), ("dev", 48, 1)):
+        texts = [(text, int(label == "pos")) for text, label in reviews(count, seed=seed)]
+        write(f"CoLA/{part}.tsv", [f"gj04\t{label}\t{'' if label else '*'}\t{text}" for text, label in texts])
+        pairs = [f'{label}\t{number}\t{number}\t{text}\tthe "film' for number, (text, label) in enumerate(texts)]
+        write(f"MRPC/{part}.tsv", ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *pairs])
+    write("RTE/train.tsv", ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tentailment"])
+    names = ("contradiction", "entailment", "neutral")
+    for part, count in (("train", 96), ("dev_matched", 24), ("dev_mismatched", 24)):
+        rows = [f"{text}\tthe plot\t{names[number % 3]}" for number, (text, _) in enumerate(reviews(count, seed=count))]
+        write(f"MNLI/{part}.tsv", ["sentence1\tsentence2\tgold_label", *rows])
+    return folder
+
+
+def run(encoder: Path, glue: Path, workdir: Path, *, progress: Any = None, **changes: Any) -> BenchReport:
+    given: dict[str, Any] = {"tasks": ["cola", "rte"], "seeds": 2, "learning_rates": RATES, "settings": SETTINGS} | changes
+    return bench("glue", glue, encoder, workdir, progress=progress or Silent(), **given)
+
+
+@pytest.fixture(scope="module")
+def finished(encoder: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BenchReport]:
+    workdir = tmp_path_factory.mktemp("bench") / "w"
+    return workdir, run(encoder, glue, workdir)
+
+
+def test_the_rate_is_chosen_on_a_part_of_train_and_dev_is_reported(finished: tuple[Path, BenchReport]) -> None:
+    workdir, report = finished
+    cola = report.results[0]
+    assert cola.state == "done" and set(cola.tried) == {"1e-06", "0.005"}
+    for rate, tried in cola.tried.items():
+        each = [one.dev["matthews"] for one in read_results(workdir / "cola" / f"lr-{rate}")]
+        assert tried == pytest.approx(np.mean(each)) and len(each) == 2
+    assert cola.learning_rate == max(RATES, key=lambda rate: cola.tried[f"{rate:g}"])
+    results = read_results(workdir / "cola" / f"lr-{cola.learning_rate:g}")
+    assert cola.scores == {"matthews": [one.test["matthews"] for one in results if one.test]}
+    assert cola.examples == {"train": 144, "held out of train": 16, "dev": 48}
+    assert cola.chosen_on == "10% of train" and cola.chosen_by == "matthews"
+
+
+def test_the_table_has_the_published_scores_and_what_is_missing(finished: tuple[Path, BenchReport]) -> None:
+    workdir, report = finished
+    cola, rte = report.rows()
+    mean, deviation = (round(100 * value, 2) for value in tpulm_summary(report.results[0].scores["matthews"]))
+    assert cola == ["CoLA, Matthews", f"{mean:.2f} ± {deviation:.2f}", "57.00", "67.70", "65.10"]
+    assert rte == ["RTE, accuracy", "missing", "66.70", "82.70", "87.40"]
+    remarks = "\n".join(report.remarks())
+    assert "RTE: missing, no RTE/dev.tsv (.gz may follow) below" in remarks
+    assert "not as published: epochs = 2, batch_size = 16, max_length = 16" in remarks
+    assert "Epochs and learning rates are chosen on a part of train" in remarks
+    table = (workdir / "bench.md").read_text()
+    assert "| CoLA, Matthews |" in table and all(one.source in table for one in report.described.baselines)
+    assert json.loads((workdir / "bench.json").read_text()) == json.loads(json.dumps(report.values()))
+
+
+def tpulm_summary(values: list[float]) -> tuple[float, float]:
+    return float(np.mean(values)), float(np.std(values, ddof=1))
+
+
+def test_again_nothing_is_trained(encoder: Path, glue: Path, finished: tuple[Path, BenchReport]) -> None:
+    workdir, report = finished
+    before = {path: path.stat().st_mtime_ns for path in workdir.glob("cola/*/*")}
+    again = run(encoder, glue, workdir)
+    assert again.values() == report.values()
+    assert {path: path.stat().st_mtime_ns for path in workdir.glob("cola/*/*")} == before
+
+
+class StopAt(Silent):
+    """Asks for a stop when so many steps have been made in all."""
+
+    def __init__(self, steps: int):
+        self._left = steps
+
+    def advance(self, amount: float) -> None:
+        if amount == 1:
+            self._left -= 1
+            if self._left == 0:
+                interrupt.request("SIGTERM")
+
+
+@pytest.mark.slow
+def test_stopped_and_continued_the_table_is_the_same(
+    encoder: Path, glue: Path, finished: tuple[Path, BenchReport], tmp_path: Path
+) -> None:
+    """In the second seed of the second learning rate."""
+    with pytest.raises(Stopped, match="after saving step"):
+        run(encoder, glue, tmp_path / "w", progress=StopAt(60))
+    assert (tmp_path / "w" / "cola" / "lr-1e-06" / "finetune.json").exists()
+    assert not (tmp_path / "w" / "cola" / "lr-0.005" / "finetune.json").exists()
+    continued = run(encoder, glue, tmp_path / "w")
+    assert continued.rows() == finished[1].rows()
+    assert continued.results[0].scores == finished[1].results[0].scores
+
+
+def test_chosen_on_dev_where_that_is_asked_for(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    report = run(encoder, glue, tmp_path / "w", tasks=["mrpc"], seeds=1, learning_rates=[5e-3], select="dev")
+    mrpc = report.results[0]
+    [result] = read_results(tmp_path / "w" / "mrpc" / "lr-0.005")
+    assert result.test is None and mrpc.scores["accuracy"] == [result.dev["accuracy"]]
+    assert mrpc.examples == {"train": 160, "dev": 48} and mrpc.chosen_on == "dev"
+    assert "optimistic" in "\n".join(report.remarks())
+    [[_, said_neg], [_, right]] = np.array(result.confusion)
+    assert mrpc.scores["f1"] == [pytest.approx(2 * right / (24 + said_neg + right))]
+
+
+@pytest.mark.slow
+def test_more_parts_are_scored_by_the_best_model(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    report = run(encoder, glue, tmp_path / "w", tasks=["mnli"], seeds=1, learning_rates=[5e-3])
+    mnli, classifier = report.results[0], tpulm.Classifier(tmp_path / "w" / "mnli" / "lr-0.005")
+    lines = (glue / "MNLI" / "dev_mismatched.tsv").read_text().splitlines()[1:]
+    right = [classifier.predict([tuple(line.split("\t")[:2])])[0] == line.split("\t")[2] for line in lines]
+    assert mnli.also == {"mismatched": {"accuracy": pytest.approx(np.mean(right))}}
+    assert [row[0] for row in report.rows()] == ["MNLI, accuracy", "MNLI mismatched, accuracy"]
+
+
+def test_another_start_is_refused(encoder: Path, glue: Path, finished: tuple[Path, BenchReport]) -> None:
+    with pytest.raises(WorkFolderMismatch, match=r"cola was begun with other inputs .*\n.*settings.epochs: 2 -> 3"):
+        run(encoder, glue, finished[0], settings=SETTINGS | {"epochs": 3})
+    with pytest.raises(ConfigError, match="has no files"):
+        run(encoder, glue / "nowhere", finished[0])
+
+
+def test_what_cannot_be_done_is_listed(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    """All of KLUE where none of its files is."""
+    report = bench("klue", glue, encoder, tmp_path / "w")
+    states = {one.name: one.state for one in report.results}
+    assert states["dp"] == states["wos"] == states["re"] == "not supported"
+    assert {states[name] for name in ("ynat", "sts", "nli", "ner")} == {"missing"}
+    assert [row[1] for row in report.rows() if row[0] == "DP, LAS"] == ["not supported"]
+    assert all(any(line.startswith(one.title.partition(",")[0]) for line in report.remarks()) for one in report.results)
+
+
+def test_f1_of_one_class_is_that_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    for share in (0.0, 0.1, 0.5):
+        true, said = (rng.random((200, 30)) < share).astype(int), (rng.random((200, 30)) < 0.3).astype(int)
+        for one, other in zip(true, said, strict=True):
+            confusion = metrics.confusion_matrix(one, other, labels=[0, 1])
+            assert positive_f1(confusion, 1) == pytest.approx(metrics.f1_score(one, other, zero_division=0))
