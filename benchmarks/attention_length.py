@@ -3,7 +3,9 @@
     python benchmarks/attention_length.py [--lengths 512 2048 8192] [--rounds 5]
 
 Two heads of 64, a window of 64 tokens on each side, one segment a row, no dropout, float32 on a CPU and bfloat16 elsewhere.
-Rounds of all lengths alternate; milliseconds are medians. A window's time should not grow with the length, the other's does.
+Rounds of all lengths alternate; milliseconds are medians, of the clock and, in brackets, of all cores' time for this process.
+Memory is kept between runs, as in training: otherwise what comes after the largest case waits for its pages. A window's time
+should not grow with the length, the other's does.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import jax.numpy as jnp
 
 from tpulm.accelerators import nvidia_driver, tpu_chips
 from tpulm.nn.attention import EVERYTHING, Reach, attention
+from tpulm.runtime.memory import keep_between_steps
 
 TOKENS, HEADS, HEAD_SIZE = 8192, 2, 64
 
@@ -28,17 +31,19 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192])
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    keep_between_steps()
     if not (tpu_chips() or nvidia_driver()):
         jax.config.update("jax_platforms", "cpu")
     cases = {(name, length): made(reach, length) for length in options.lengths for name, reach in REACHES.items()}
-    times: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    times: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
     for _ in range(options.rounds):
         for case, run in cases.items():
-            begun = time.perf_counter()
+            begun, processor_begun = time.perf_counter(), time.process_time()
             run()
-            times[case].append(1000 * (time.perf_counter() - begun))
+            times[case].append((1000 * (time.perf_counter() - begun), 1000 * (time.process_time() - processor_begun)))
     for name in REACHES:
-        print(name, *(f"{length}: {statistics.median(times[name, length]):.1f} ms" for length in options.lengths), sep="  ")
+        medians = {length: map(statistics.median, zip(*times[name, length], strict=True)) for length in options.lengths}
+        print(name, *(f"{length}: {clock:.1f} ms ({busy:.1f})" for length, (clock, busy) in medians.items()), sep="  ")
 
 
 REACHES = {"window": Reach(64, 64), "everything": EVERYTHING}

@@ -47,15 +47,19 @@ def main() -> None:
     model, prompts = random_model(*SIZES[options.size]), make_prompts()
     contenders = {"tpulm": lambda: ours(model, prompts, options.tokens), "transformers": theirs(model, prompts, options.tokens)}
     rates: dict[str, list[float]] = {name: [] for name in contenders}
+    first_seconds = dict[str, float]()
     for turn in range(options.rounds + 1):
         for name, contender in contenders.items():
             begun = time.perf_counter()
             tokens = contender()
+            seconds = time.perf_counter() - begun
             if turn:
-                rates[name].append(tokens / (time.perf_counter() - begun))
+                rates[name].append(tokens / seconds)
+            else:
+                first_seconds[name] = round(seconds, 1)
     result = {f"{name}_tokens_per_second": round(statistics.median(values)) for name, values in rates.items()}
     ratios = [a / b for a, b in zip(rates["tpulm"], rates["transformers"], strict=True)]
-    result |= {"size": options.size, "ratio": round(statistics.median(ratios), 2)}
+    result |= {"first_seconds": first_seconds, "size": options.size, "ratio": round(statistics.median(ratios), 2)}
     print("  ".join(f"{name} {value}" for name, value in result.items()))
     if options.json:
         Path(options.json).write_text(json.dumps(result))

@@ -13,11 +13,14 @@ the fused tanh GELU, the same dropout and the fused AdamW, and gets its masks re
     -plain      gathered or compiled, with transformers' "eager" attention: faster than the fused one in bfloat16 on a CPU
     -bfloat16   gathered or compiled under torch.autocast
 
+tpulm-bfloat16-plain is ours without its own attention kernels, where a GPU or a TPU has them.
+
 Each contender is a process of its own under tcmalloc, where it is installed, and rounds alternate between them. A ratio is
 the median over rounds of the best of torch's times to ours: for each of our two types, and for the best of both sides. The
 first step is what it takes from the made model to the end of one step, compiling included; memory is the process's peak.
-GFLOP/s count the matrix products that the model needs; the best product of two matrices, in either library, is measured
-in the same rounds. A causal row is one text, which torch's attention needs no mask for; ours confines it to segments.
+GFLOP/s, and MFU where the device's peak is known, count the matrix products that the model needs; the best product of two
+matrices, in either library, is measured in the same rounds. A contender that fails to start is left out, and said to be. A
+causal row is one text, which torch's attention needs no mask for; ours confines it to segments.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from allocator import tcmalloc
 
-from tpulm.accelerators import nvidia_driver, tpu_chips
+from tpulm.accelerators import from_device_kind, nvidia_driver, tpu_chips
 from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
 from tpulm.models.electra import generator_config
 from tpulm.runtime.memory import keep_between_steps
@@ -49,6 +52,7 @@ from tpulm.special_tokens import SpecialTokens
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 MATMUL_SHAPES = ((1024, 768, 3072), (1024, 3072, 768), (2048, 2048, 2048), (4096, 256, 1024), (608, 256, 8064))
 OURS = ("tpulm-float32", "tpulm-bfloat16")
+WITHOUT_KERNELS = "tpulm-bfloat16-plain"
 TORCH = (
     "torch-eager",
     *(
@@ -153,14 +157,17 @@ def configured(case: Case) -> RunConfig:
     )
 
 
-def ours(case: Case, rows: np.ndarray, dtype: Any) -> tuple[Step, float]:
+def ours(case: Case, rows: np.ndarray, variant: str) -> tuple[Step, float]:
     """A function that does one step, and the FLOPs of one."""
     import jax
 
     from tpulm.train.program import Program
 
     config = configured(case)
-    config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": dtype})})
+    dtype, _, plain = variant.partition("-")
+    train = config.train.model_copy(update={"compute_dtype": dtype})
+    hardware = config.hardware.model_copy(update={"flash_attention": not plain})
+    config = config.model_copy(update={"train": train, "hardware": hardware})
     program = Program(config, vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
     state = program.initial_state()
     batch, cursor = program.to_devices({"tokens": rows}), program.cursor(0)
@@ -386,6 +393,8 @@ def contend(name: str, case: Case) -> None:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no TPU is looked for
     keep_between_steps()  # as the pipeline does, before JAX starts its threads
     library, _, variant = name.partition("-")
+    if library == "torch":
+        os.environ["JAX_PLATFORMS"] = "cpu"  # which makes the masks alone: the GPU is torch's
     if library == "matmul":
         measure = products(*variant.split("-"))
         _say({})
@@ -404,10 +413,16 @@ def contend(name: str, case: Case) -> None:
     step()
     first = time.perf_counter() - began
     step()
-    _say({"flops": flops, "first_step_seconds": first})
+    _say({"flops": flops, "first_step_seconds": first, "device": device_kind() if library == "tpulm" else ""})
     for _ in sys.stdin:
         _say({"seconds": seconds(step, case.steps_per_round)})
     _say({"peak_memory_bytes": peak_memory(library)})
+
+
+def device_kind() -> str:
+    import jax
+
+    return jax.devices()[0].device_kind
 
 
 def peak_memory(library: str) -> int:
@@ -427,6 +442,10 @@ def peak_memory(library: str) -> int:
 
 def _say(answer: dict[str, Any]) -> None:
     print("ANSWER" + json.dumps(answer), flush=True)
+
+
+class ContenderError(Exception):
+    """A contender ended too soon."""
 
 
 class Contender:
@@ -458,19 +477,25 @@ class Contender:
         for line in self._process.stdout:
             if line.startswith("ANSWER"):
                 return json.loads(line.removeprefix("ANSWER"))
-        sys.exit(f"{self.name} ended without an answer, see above")
+        raise ContenderError(f"{self.name} ended without an answer, see above")
 
 
 def run(name: str, contenders: Sequence[str], *, rounds: int) -> dict[str, Any]:
     case = ALL_CASES[name]
     if case.model.architecture != "bert":
         contenders = [one for one in contenders if one != "torch-eager"]  # is "gathered" there
-    running = [Contender(one, name) for one in contenders]
+    running, figures = list[Contender](), dict[str, dict[str, Any]]()
+    for one in contenders:
+        try:
+            running.append(Contender(one, name))
+        except ContenderError as error:
+            print(error, file=sys.stderr)
+            figures[one] = {"failed": str(error)}
     for _ in range(rounds):
         for one in running:
             one.round()
     tokens = case.batch_size * case.sequence_length
-    figures: dict[str, dict[str, Any]] = {}
+    flops, device = next(((one.ready["flops"], one.ready["device"]) for one in running if one.ready.get("flops")), (0.0, ""))
     for one in running:
         ended = one.end()
         if one.name.startswith("matmul"):
@@ -484,14 +509,17 @@ def run(name: str, contenders: Sequence[str], *, rounds: int) -> dict[str, Any]:
             "peak_memory_mb": round(ended["peak_memory_bytes"] / 1e6),
             "_times": times,
         }
-        if flops := one.ready["flops"]:
-            figures[one.name]["gflops"] = round(flops * 1e-9 / statistics.median(times))
+        if flops:
+            per_second = flops / statistics.median(times)
+            figures[one.name]["gflops"] = round(per_second * 1e-9)
+            peak = from_device_kind(device, "bfloat16" if "bfloat16" in one.name else "float32")
+            figures[one.name] |= {"mfu": round(per_second / peak, 3)} if peak else {}
     result = {"case": name, "contenders": figures, "ratios": {}}
-    by_type = [
-        (ours, [one for one in TORCH if one in figures and ("bfloat16" in one) == ("bfloat16" in ours)]) for ours in OURS
-    ]
-    for ours, opponents in [*by_type, ("best", [one for one in TORCH if one in figures])]:
-        mine = [one for one in OURS if one in figures] if ours == "best" else [ours] * (ours in figures)
+    timed = [one for one, figure in figures.items() if "_times" in figure]
+    torch = [one for one in TORCH if one in timed]
+    by_type = [(ours, [one for one in torch if ("bfloat16" in one) == ("bfloat16" in ours)]) for ours in OURS]
+    for ours, opponents in [*by_type, ("best", torch)]:
+        mine = [one for one in OURS if one in timed] if ours == "best" else [ours] * (ours in timed)
         if mine and opponents:
             result["ratios"][ours] = _ratio(figures, mine, opponents)
     for figure in figures.values():
@@ -523,7 +551,7 @@ def processor() -> str:
 
 def show(result: dict[str, Any]) -> None:
     print(f"\n{result['case']}")
-    columns = ("step_ms", "tokens_per_second", "gflops", "first_step_seconds", "peak_memory_mb")
+    columns = ("step_ms", "tokens_per_second", "gflops", "mfu", "first_step_seconds", "peak_memory_mb")
     print(f"{'':26}" + "".join(f"{column:>20}" for column in columns))
     for name, figure in result["contenders"].items():
         print(f"{name:26}" + "".join(f"{figure.get(column, ''):>20}" for column in columns))
@@ -535,7 +563,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=ALL_CASES, default=list(GPU_CASES if nvidia_driver() else CASES))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--contenders", nargs="+", choices=(*OURS, *TORCH, *PRODUCTS), default=[*OURS, *TORCH, *PRODUCTS])
+    parser.add_argument(
+        "--contenders", nargs="+", choices=(*OURS, WITHOUT_KERNELS, *TORCH, *PRODUCTS), default=[*OURS, *TORCH, *PRODUCTS]
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     parser.add_argument("--contend", help=argparse.SUPPRESS)
     options = parser.parse_args()

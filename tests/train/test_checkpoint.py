@@ -110,6 +110,19 @@ def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
     assert restored_step(folder) == 3
 
 
+def test_an_older_version_did_not_have_a_field_that_is_empty(tmp_path: Path):
+    """As ELECTRA's `difference`, which 0.2.0 did not have: all arrays are there, and no checkpoint is called damaged."""
+    with Checkpoints(tmp_path / "checkpoints", CONFIG) as checkpoints:
+        checkpoints.save(1, {**state(1), "gone": None}, {**IDENTITY, "step": 1})
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state(0))
+    with Checkpoints(tmp_path / "checkpoints", CONFIG) as checkpoints:
+        restored = checkpoints.restore_latest({**abstract, "difference": None}, IDENTITY)
+        assert restored is not None and restored.state["difference"] is None
+        assert checksums(restored.state) == checksums(state(1)) and restored.state["w"].sharding == abstract["w"].sharding
+        with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+            checkpoints.restore_latest({**abstract, "difference": abstract["w"]}, IDENTITY)
+
+
 def test_nothing_saved_is_nothing_restored(folder: PurePath):
     with Checkpoints(folder, CONFIG) as checkpoints:
         assert checkpoints.steps() == [] and checkpoints.last_step is None

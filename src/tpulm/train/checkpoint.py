@@ -228,15 +228,17 @@ class Checkpoints:
         return None
 
     def _restore(self, step: int, abstract_state: Any) -> Restored:
-        items = self._manager.restore(
-            step,
-            args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state), metadata=ocp.args.JsonRestore()),
-        )
-        expected, found = array_checksums(self._folder / str(step)), checksums(items["state"])
+        try:
+            of_state = ocp.args.StandardRestore(abstract_state)
+            state = self._manager.restore(step, args=ocp.args.Composite(state=of_state))["state"]
+        except ValueError:  # the trees differ, maybe in fields that an older version did not have and that are None here
+            state = _restore_arrays(self._folder / str(step), abstract_state)
+        metadata = self._manager.restore(step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore()))["metadata"]
+        expected, found = array_checksums(self._folder / str(step)), checksums(state)
         wrong = [name for name in expected if expected[name] != found.get(name)]
         if wrong or len(expected) != len(found):
             raise CheckpointError(f"other numbers than were saved in {', '.join(wrong) or 'the set of arrays'}")
-        return Restored(items["state"], items["metadata"])
+        return Restored(state, metadata)
 
     def _set_damaged_aside(self) -> None:
         """Down to the newest step whose objects are all there and as they were written.
@@ -290,6 +292,14 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
         return ocp.CheckpointManager(self._folder, options=options, item_names=("state", "metadata"))
+
+
+def _restore_arrays(folder: Any, abstract_state: Any) -> Any:
+    """The arrays of `abstract_state`, whatever else is in the tree on disk."""
+    args = ocp.checkpoint_utils.construct_restore_args(abstract_state)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        restore = ocp.args.PyTreeRestore(item=abstract_state, restore_args=args, partial_restore=True)
+        return checkpointer.restore(folder / "state", args=restore)
 
 
 class NewestParams(NamedTuple):
