@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpulm.pipeline import Summary, run
     from tpulm.pipeline.own_loop import training_steps
     from tpulm.predict.classify import classify
+    from tpulm.predict.embed import embed
     from tpulm.predict.fill_mask import fill_mask
     from tpulm.predict.generate import generate
     from tpulm.progress import PrintedProgress
@@ -38,6 +39,7 @@ __all__ = [
     "Summary",
     "bench",
     "classify",
+    "embed",
     "fill_mask",
     "finetune",
     "generate",
@@ -65,6 +67,7 @@ _HOMES = {
     "Classifier": ("tpulm.finetuning.classifier", "Classifier"),
     "bench": ("tpulm.finetuning.benchmark", "bench"),
     "classify": ("tpulm.predict.classify", "classify"),
+    "embed": ("tpulm.predict.embed", "embed"),
     "finetune": ("tpulm.finetuning.run", "finetune"),
     "fill_mask": ("tpulm.predict.fill_mask", "fill_mask"),
     "generate": ("tpulm.predict.generate", "generate"),

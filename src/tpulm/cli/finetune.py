@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SHOWN_MISTAKES = 8
 _TEXTS_AT_ONCE = 4_096
 _COLUMNS, _TRAINING = "Columns", "Training"
-_ROLES = ("text", "label", "pair")
+_ROLES = ("text", "label", "pair", "negative")
 _TASKS = {"classify": "classification", "regress": "regression"}  # shorter names
 
 
@@ -73,6 +73,9 @@ def finetune(
     text_column: TextColumn = "text",
     label_column: Annotated[str, _column("The column of the label.")] = "label",
     pair_column: PairColumn = None,
+    negative_column: Annotated[
+        str | None, _column("Of --task retrieve: the column of a text that does not belong to the first one.")
+    ] = None,
     label_separator: Annotated[
         str | None, _column("Of --task multilabel: what separates the labels of a text, such as ';'.", "TEXT")
     ] = None,
@@ -83,8 +86,9 @@ def finetune(
         str | None,
         typer.Option(
             metavar="TASK",
-            help="classification (the default), regression, multilabel (any number of labels a text), or tag: the entities "
-            "in each text.",
+            help="classification (the default), regression, multilabel (any number of labels a text), tag (the entities in "
+            "each text), embed (vectors of texts, from pairs with scores) or retrieve (vectors, from texts that belong "
+            "together).",
         ),
     ] = None,
     regression: Annotated[bool, typer.Option("--regression", help="Labels are numbers to be predicted, not classes.")] = False,
@@ -119,6 +123,8 @@ def finetune(
 
     tpulm finetune w/export --task tag --train ner.tsv --output entities
 
+    tpulm finetune w/export --task embed --train sts.tsv --text-column a --pair-column b --label-column score -o sts
+
     Entities come in columns, a word (CoNLL) or a character (KLUE) and its tag a line; or in jsonl, [[begin, end, type], …].
     """
     from tpulm.config import load_finetune
@@ -136,6 +142,8 @@ def finetune(
         raise ConfigError(f"--regression is short for --task regression, and --task is {task}; give one of them")
     if label_separator is not None and task != "multilabel":
         raise ConfigError("--label-separator is for --task multilabel, whose texts have several labels")
+    if negative_column is not None and task != "retrieve":
+        raise ConfigError("--negative-column is for --task retrieve")
     settings = [*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     config = load_finetune([*settings, *tracked(track)])
     from tpulm.finetuning import finetune as run
@@ -143,7 +151,9 @@ def finetune(
     from tpulm.runtime import hosts
 
     member = hosts.membership(coordinator, num_hosts, host_index)
-    columns = Columns(text_column, label_column, pair_column, header=not no_header, label_separator=label_separator)
+    columns = Columns(
+        text_column, label_column, pair_column, header=not no_header, negative=negative_column, label_separator=label_separator
+    )
     others = {"dev": (dev, dev_column), "test": (test, test_column)}
     of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
     with drawn_progress() as progress:
@@ -423,3 +433,90 @@ def _classify_file(
             progress.advance(len(chunk))
     lines = {"classified": f"{counted:,} texts", **_left_out(classifier.cut, classifier.max_length, skipped)}
     print_table("", lines | ({} if output is None else {"written to": str(output)}))
+
+
+def embed(
+    model: Annotated[
+        PurePath,
+        typer.Argument(metavar="MODEL", parser=as_path, help="What 'tpulm finetune --task embed' made, or any encoder."),
+    ],
+    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to compare.")] = None,
+    input: Annotated[PurePath | None, _file("A file of texts instead: tsv, csv, jsonl or parquet, compressed or not.")] = None,
+    output: Annotated[
+        PurePath | None,
+        _file("Their vectors: .npy (float32, a row each), or .jsonl (rows with 'embedding' added; .gz).", "--output", "-o"),
+    ] = None,
+    text_column: TextColumn = "text",
+    no_header: NoHeader = False,
+    format: Format = "auto",
+    on_error: OnError = "stop",
+    as_json: AsJson = False,
+) -> None:
+    """How alike texts are, or a vector for each: tpulm embed sts "A man is eating." "Someone eats." "A plane lands."
+
+    tpulm embed sts --input questions.tsv --text-column question --output questions.npy
+
+    Vectors are of length 1, so that their products are cosines. A pretrained encoder's are the mean of its hidden states.
+    """
+    if (input is None) == (not texts):
+        raise ConfigError("give either texts, or a file with --input")
+    if input is not None and (output is None or as_json):
+        raise ConfigError("the vectors of a file go into --output, a .npy or .jsonl; --json is for texts")
+    suffix = "" if output is None else output.name.removesuffix(".gz")[-6:]
+    if output is not None and not (output.name.endswith(".npy") or suffix == ".jsonl"):
+        raise ConfigError(f"--output {output}: vectors are written as .npy or .jsonl; give the file such a name")
+    import numpy as np
+
+    from tpulm.predict.embed import Embedder
+
+    embedder = Embedder(load(model, reads=True))
+    if not embedder.is_tuned:
+        console.print("[yellow]note:[/] not fine-tuned for embeddings: the mean of its hidden states", soft_wrap=True)
+    if texts:
+        vectors = embedder(texts)
+        lines = [(text, *(f"{cosine:.3f}" for cosine in row)) for text, row in zip(texts, vectors @ vectors.T, strict=True)]
+        print_table("Cosines", lines, header=("", *(str(number) for number in range(1, len(texts) + 1))))
+        if as_json:
+            print_json([{"text": text, "embedding": row} for text, row in zip(texts, vectors.tolist(), strict=True)])
+        if output is None:
+            return
+    from collections import Counter
+    from contextlib import ExitStack
+
+    from tpulm import storage
+    from tpulm.labelled import Columns, read_texts
+    from tpulm.labelled.records import writing_rows
+
+    assert output is not None
+    skipped, found = Counter[str](), list[np.ndarray]()
+    if input is not None:
+        _check_apart(input, output)
+        columns = Columns(text=text_column, header=not no_header)
+        rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
+        given = ((row.record.values, row.record.place, row.text) for row in rows)
+    else:
+        given = (({"text": text}, "", text) for text in texts or ())
+    counted = 0
+    with ExitStack() as stack:
+        progress = stack.enter_context(drawn_progress())
+        writer = stack.enter_context(writing_rows(output)) if suffix == ".jsonl" else None
+        progress.start("Embedding", unit="text")
+        while chunk := list(islice(given, _TEXTS_AT_ONCE)):
+            vectors = embedder([text for _, _, text in chunk])
+            if writer is None:
+                found.append(vectors)
+            else:
+                for (values, place, _), vector in zip(chunk, vectors.tolist(), strict=True):
+                    if "embedding" in values:
+                        raise ConfigError(f"{input} has a column 'embedding' already, where the vector would go; rename it")
+                    writer.write({**values, "embedding": vector}, place)
+            counted += len(chunk)
+            progress.advance(len(chunk))
+    if writer is None:
+        import io
+
+        memory = io.BytesIO()
+        np.save(memory, np.concatenate(found))
+        storage.write_atomic(output, memory.getvalue())
+    lines = {"embedded": f"{counted:,} texts", **_left_out(embedder.cut, embedder.max_length, skipped)}
+    print_table("", lines | {"written to": str(output)})

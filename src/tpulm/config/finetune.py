@@ -28,6 +28,8 @@ METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
     "tag": {"entity_f1": "highest"},
     "regression": {"pearson": "highest", "spearman": "highest", "mean_squared_error": "lowest"},
     "multilabel": {"micro_f1": "highest", "macro_f1": "highest", "subset_accuracy": "highest"},
+    "embed": {"spearman": "highest", "pearson": "highest"},
+    "retrieve": {"mrr_at_10": "highest", "recall_at_1": "highest", "recall_at_10": "highest"},
 }
 TASKS: Final = Names(*METRICS)
 METRIC_NAMES: Final = Names(*(name for metrics in METRICS.values() for name in metrics))
@@ -39,7 +41,11 @@ class FinetuneConfig(Settings):
 
     task: Annotated[str, AfterValidator(TASKS.check), TASKS] = "classification"
     from_scratch: bool = False  # random weights in place of the pretrained ones: what tells how much these are worth
-    max_length: Annotated[int, Field(ge=LEAST_LENGTH)] | None = None  # tokens of a row; None: a classifier's own, else 128
+    # tokens of a row (of embed and retrieve, of one text); None: a classifier's own, else 128
+    max_length: Annotated[int, Field(ge=LEAST_LENGTH)] | None = None
+    pooling: Literal["mean", "cls"] | None = (
+        None  # of embed and retrieve: the mean of a text's tokens, or the first; None: mean
+    )
     epochs: Positive = 3
     batch_size: Positive = 32  # rows, over all devices
     learning_rate: PositiveFloat | None = None  # None: bert 5e-5, electra 1e-4
@@ -66,6 +72,8 @@ class FinetuneConfig(Settings):
     def _metric_fits(self) -> Self:
         if self.metric is not None and self.metric not in METRICS[self.task]:
             raise ValueError(f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(METRICS[self.task])}")
+        if self.pooling is not None and self.task not in ("embed", "retrieve"):
+            raise ValueError(f"pooling is of embed and retrieve, and the task is {self.task}; leave it out")
         return self
 
     @property

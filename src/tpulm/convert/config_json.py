@@ -14,6 +14,7 @@ from tpulm.config import ModelConfig
 from tpulm.config.layouts import LAYOUTS, layout_of
 from tpulm.convert.heads import Head
 from tpulm.errors import ConfigError, DataError, brief, suggest
+from tpulm.models.embedding import Pooling
 from tpulm.special_tokens import SpecialTokens
 
 # Theirs for ours; the first of several is what we write.
@@ -29,6 +30,7 @@ _CLASS_SUFFIXES = {
     "detection": "ForPreTraining",
     "classification": "ForSequenceClassification",
     "tokens": "ForTokenClassification",
+    "embedding": "Model",
     "causal": "ForCausalLM",
 }
 
@@ -372,10 +374,11 @@ class Answers(NamedTuple):
 
     names: tuple[str, ...]
     several: bool = False  # a text has any number of the labels, each with a probability of its own
+    pooling: Pooling | None = None  # of embeddings, which are the pooled hidden states: how
 
     @property
     def is_regression(self) -> bool:
-        return not self.names
+        return not self.names and self.pooling is None
 
     @property
     def num_classes(self) -> int | None:
@@ -389,6 +392,8 @@ class Answers(NamedTuple):
 
 def answers_to_json(answers: Answers, model_type: str, head: Head = "classification") -> dict[str, Any]:
     """The keys that config.json of a classifier has in addition to the encoder's."""
+    if answers.pooling is not None:
+        return {}
     names = answers.names or ("LABEL_0",)
     problem = "multi_label_classification" if answers.several else "single_label_classification"
     values: dict[str, Any] = {

@@ -22,6 +22,7 @@ from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier, TokenClassifier, TokenHead
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Electra, generator_config
+from tpulm.models.embedding import TextEncoder, without_head
 from tpulm.nn.params import initialize, is_spec, named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
 from tpulm.tokenization.files import TOKENIZER, VOCABULARY
@@ -171,12 +172,11 @@ def _fitted(found: dict[str, np.ndarray], spec: Any, path: str | PurePath) -> An
     return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), [found[name] for name in wanted])
 
 
+FineTuned = SequenceClassifier | TokenClassifier | TextEncoder
 _HEAD_SEED = 0x6865_6164  # so that a head's values differ from those of anything else drawn from the same seed
 
 
-def begin_classifier(
-    params: Model, spec: SequenceClassifier | TokenClassifier, *, answers: Answers | None, wanted: Answers, seed: int
-) -> SequenceClassifier | TokenClassifier:
+def begin_classifier(params: Model, spec: FineTuned, *, answers: Answers | None, wanted: Answers, seed: int) -> FineTuned:
     """The encoder of `params` under a head of `spec` (both for the same model settings): float32 numpy.
 
     The head is drawn from the seed, but for BERT's pooler where next-sentence prediction has trained it, the dense layer of a
@@ -188,6 +188,8 @@ def begin_classifier(
             "this is a causal language model, whose states see only the tokens before them: classification needs an encoder "
             "(bert or electra)"
         )
+    if isinstance(spec, TextEncoder):
+        return without_head(params)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
     if isinstance(spec, TokenClassifier):
         return _begin_token_classifier(params, spec, key, again=answers == wanted)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tpulm.config import ModelConfig
-from tpulm.models import bert, classifier, decoder, electra
+from tpulm.models import bert, classifier, decoder, electra, embedding
 
 # masked: words for [MASK] (BERT, ELECTRA's generator); next_sentence: that and pairs (BERT); detection: ELECTRA's discriminator
 # causal: the next token (decoder); classification: a label or a number for a text, from any encoder; tokens: one for each token
-Head = Literal["masked", "next_sentence", "detection", "causal", "classification", "tokens"]
+# embedding: none, a text's vector is pooled of its hidden states
+Head = Literal["masked", "next_sentence", "detection", "causal", "classification", "tokens", "embedding"]
 Model = (
     bert.Bert
     | electra.Generator
@@ -17,6 +18,7 @@ Model = (
     | decoder.Decoder
     | classifier.SequenceClassifier
     | classifier.TokenClassifier
+    | embedding.TextEncoder
 )
 
 
@@ -25,6 +27,8 @@ def head_of(params: Model) -> Head:
         return "classification"
     if isinstance(params, classifier.TokenClassifier):
         return "tokens"
+    if isinstance(params, embedding.TextEncoder):
+        return "embedding"
     if isinstance(params, electra.Discriminator):
         return "detection"
     if isinstance(params, decoder.Decoder):
@@ -38,6 +42,8 @@ def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: in
         return classifier.spec(config, vocab_size=vocab_size, num_outputs=num_outputs)
     if head == "tokens":
         return classifier.token_spec(config, vocab_size=vocab_size, num_outputs=num_outputs)
+    if head == "embedding":
+        return embedding.spec(config, vocab_size=vocab_size)
     if config.architecture in ("bert", "modernbert"):
         return bert.spec(config, vocab_size=vocab_size, next_sentence=head == "next_sentence")
     if config.architecture == "decoder":

@@ -28,6 +28,7 @@ from tpulm.convert.config_json import (
 from tpulm.convert.heads import Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
 from tpulm.convert.names import fuse, head_in, names, tidy
+from tpulm.convert.sentence_transformers import MODULES, embedder_files, read_pooling
 from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
@@ -109,6 +110,9 @@ def save_model(
         description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
         if answers is not None:
             description |= answers_to_json(answers, model_type, head)
+            for name, values in embedder_files(answers, config, max_length).items():
+                storage.make_folder((temporary / name).parent)
+                storage.write_json(temporary / name, values)
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, weights)
         if card is not None:
@@ -194,8 +198,12 @@ def load_weights(folder: PurePath) -> Weights:
     head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
     if head == "classification" and class_name(values["model_type"], "tokens") in (values.get("architectures") or ()):
         head = "tokens"  # whose tensors may have the same names
+    bare = class_name(values["model_type"], "embedding") in (values.get("architectures") or ())
+    if head == "masked" and bare and storage.exists(folder / MODULES):
+        head = "embedding"
     has_answers = head in ("classification", "tokens")
     answers = answers_from_json(values, origin=str(folder / CONFIG), head=head) if has_answers else None
+    answers = Answers((), pooling=read_pooling(folder)) if head == "embedding" else answers
     outputs = answers.num_outputs if answers is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = names(values["model_type"], tree)

@@ -3,6 +3,7 @@
 
 from tpulm.finetuning.benchmark import BenchReport, bench
 from tpulm.finetuning.classifier import Classifier
+from tpulm.finetuning.embedding import Retrieval, ScoredSimilarity
 from tpulm.finetuning.multilabel import LabelSets
 from tpulm.finetuning.run import finetune, read_mistakes
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
@@ -16,6 +17,8 @@ __all__ = [
     "FinetuneSummary",
     "LabelSets",
     "Mistake",
+    "Retrieval",
+    "ScoredSimilarity",
     "SeedResult",
     "Task",
     "bench",

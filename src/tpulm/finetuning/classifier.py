@@ -12,14 +12,15 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.config_json import Answers
-from tpulm.convert.continuing import begin_classifier, random_classifier
+from tpulm.convert.continuing import FineTuned, begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
+from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.tasks import find_task, task_of
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Rows
-from tpulm.models.classifier import SequenceClassifier, TokenClassifier
+from tpulm.models.classifier import SequenceClassifier
 from tpulm.notebook import shown
 from tpulm.predict.classify import Outputs
 from tpulm.progress import SILENT, Progress
@@ -31,7 +32,7 @@ from tpulm.train.throughput import Meter
 from tpulm.train.trackers import Tracking
 from tpulm.train.tuning import Labelled, Tuning
 
-_FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, "special_tokens_map.json"}  # of a saved classifier
+_FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, *EMBEDDER_FILES, "special_tokens_map.json"}  # of a saved classifier
 
 
 class Fitted(NamedTuple):
@@ -71,6 +72,8 @@ class Classifier:
         config = finetune_settings(config, settings)
         of_model = self.model.config
         self.config = config.for_architecture(of_model.architecture, of_model.max_positions, self.model.max_length)
+        if self.config.pooling is None and found is not None and found.pooling is not None:
+            self.config = self.config.model_copy(update={"pooling": found.pooling})
         self.task = find_task(self.config)
         if not self.task.has_classes and labels is not None:
             raise ConfigError(f"a {config.task} has no labels: leave them out")
@@ -233,7 +236,7 @@ class Classifier:
     def _examples(self, data: Any) -> Examples:
         if isinstance(data, str | PurePath):
             return self.task.read(data, Columns())
-        return examples_of(data, fault=self.task.fault)
+        return self.task.take(data)
 
     def _classes(self, learn_from: Examples | None = None) -> LabelSet | None:
         """The known labels, or those of `learn_from` where none are known yet; None of a task without classes."""
@@ -260,9 +263,14 @@ class Classifier:
     def _of(self) -> Outputs:
         if self._outputs is None:
             self._outputs = Outputs(
-                self.model, self.config, num_classes=self.answers.num_classes, objective=self.task.objective
+                self.model, self._of_rows, num_classes=self.answers.num_classes, objective=self.task.objective
             )
         return self._outputs
+
+    @property
+    def _of_rows(self) -> FinetuneConfig:
+        """The settings with the length of whole rows, where these hold several texts."""
+        return self.config.model_copy(update={"max_length": (self.config.max_length or 0) * self.task.objective.texts})
 
     def _unlabelled(self, texts: Any, pairs: Sequence[Any] | None) -> Examples:
         if isinstance(texts, str):
@@ -284,7 +292,7 @@ class Classifier:
             self._placed = outputs.place(self.params)
         return outputs.of(self._placed, rows)
 
-    def first_params(self, seed: int) -> SequenceClassifier | TokenClassifier:
+    def first_params(self, seed: int) -> FineTuned:
         """What training with this seed begins with."""
         spec = self._of().objective.spec
         if self.config.from_scratch:
@@ -296,7 +304,7 @@ class Classifier:
         if self._tuning is None or self._tuning.num_rows != len(data.rows):
             self._tuning = Tuning(
                 self.model.config,
-                self.config,
+                self._of_rows,
                 num_rows=len(data.rows),
                 num_classes=self.answers.num_classes,
                 vocab_size=self.model.vocab_size,

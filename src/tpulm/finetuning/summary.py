@@ -106,7 +106,7 @@ def card_text(summary: FinetuneSummary) -> str:
     return "\n".join(
         [
             "---",
-            "library_name: transformers",
+            f"library_name: {task.library}",
             f"pipeline_tag: {task.pipeline}",
             "tags: [tpulm]",
             "---",
@@ -132,9 +132,7 @@ def card_text(summary: FinetuneSummary) -> str:
             "## Use",
             "",
             "```python",
-            "from transformers import pipeline",
-            "",
-            f'classify = pipeline("{task.pipeline}", model="this folder")',
+            *(line.format(pipeline=task.pipeline) for line in task.usage),
             "```",
             "",
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
@@ -23,6 +24,7 @@ from tpulm.labelled import (
     LabelSet,
     class_scores,
     example_fault,
+    examples_of,
     label_fault,
     numbers,
     read_examples,
@@ -67,10 +69,16 @@ class Task(ABC):
     objective: type[Classification] = Classification  # the head and the loss
     head: Head = "classification"  # of the model saved
     pipeline = "text-classification"  # of transformers
+    library = "transformers"
+    usage = ("from transformers import pipeline", "", 'classify = pipeline("{pipeline}", model="this folder")')  # on the card
 
     def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
         """The examples of a file; `reading` has `format` and `on_error` of `read_examples`."""
         return read_examples(path, self.columns_of(columns), fault=self.fault, adapt=self.adapt, **reading)
+
+    def take(self, data: Any) -> Examples:
+        """The examples of Python objects."""
+        return examples_of(data, fault=self.fault)
 
     def columns_of(self, given: Columns) -> Columns:
         """The columns given, and where they are not, those that the task's files have."""
@@ -276,8 +284,8 @@ def find_task(config: FinetuneConfig) -> Task:
 
 def task_of(model: LoadedModel) -> str:
     """What a fine-tuned model was made for."""
-    if model.head == "tokens":
-        return "tag"
+    if model.head in ("tokens", "embedding"):
+        return "tag" if model.head == "tokens" else "embed"
     if model.answers is not None and model.answers.several:
         return "multilabel"
     return "regression" if model.answers is not None and model.answers.is_regression else "classification"
@@ -307,7 +315,8 @@ def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, speci
     """Where many texts were cut, or many of their tokens are unknown."""
     found, share = list[str](), rows.cut / max(1, len(rows))
     if share >= _MANY_CUT:
-        holds = int(np.quantile(rows.whole_lengths, 0.95, method="higher"))
+        texts = np.count_nonzero(rows.ids == special.cls) / len(rows)  # of a row
+        holds = math.ceil(np.quantile(rows.whole_lengths, 0.95, method="higher") / texts)
         most = f", and the model reads at most {max_positions}" if holds > max_positions else ""
         found.append(
             f"{share:.0%} of the texts are longer than {max_length} tokens and were cut; max_length = {holds} would hold 95% "

@@ -3,7 +3,7 @@
 from tpulm.labelled.examples import Columns, Examples, example_fault, examples_of, label_fault, read_examples, read_texts
 from tpulm.labelled.labels import LabelSet, label_name, numbers
 from tpulm.labelled.records import read_records
-from tpulm.labelled.scores import class_scores, label_set_scores, regression_scores, summarize
+from tpulm.labelled.scores import class_scores, label_set_scores, regression_scores, retrieval_scores, summarize
 from tpulm.labelled.split import Split, hold_out
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "read_records",
     "read_texts",
     "regression_scores",
+    "retrieval_scores",
     "summarize",
 ]

@@ -53,17 +53,19 @@ class Columns:
     label: str = "label"
     pair: str | None = None  # the second text, where examples are pairs: a hypothesis, an answer
     header: bool = True  # whether the first row of a tsv or csv names the columns
+    negative: str | None = None  # a text that does not belong to the first one, as the second does
     label_separator: str | None = None  # what stands between the labels of a text, where it has several in one string
 
     def __post_init__(self) -> None:
         role_of: dict[str, str] = {}
-        for role, name in (("label", self.label), ("pair", self.pair), ("text", self.text)):
+        for role, name in (("label", self.label), ("pair", self.pair), ("negative", self.negative), ("text", self.text)):
             if name and (other := role_of.setdefault(name, role)) != role:
                 raise ConfigError(f"the columns of {other} and {role} are both '{name}'; each needs its own")
 
     def needed(self, *, labelled: bool) -> dict[str, str]:
         """The names to read, by role. Raises ConfigError for a name where there is no header."""
         names = {"text": self.text} | ({"pair": self.pair} if self.pair else {})
+        names |= {"negative": self.negative} if self.negative else {}
         names |= {"label": self.label} if labelled else {}
         wrong = [role for role, name in names.items() if not self.header and not (name.isdecimal() and int(name) > 0)]
         if wrong:
@@ -221,7 +223,7 @@ def _gather(rows: Iterable[tuple[Record, dict[str, Any]]], faults: Faults, check
                 '(on_error="stop" in Python) to see the first.'
             )
         raise DataError(message, location=name)
-    return Examples(kept["text"], kept.get("pair"), kept.get("label"), places, faults.skipped)
+    return Examples(kept["text"], kept.get("pair"), kept.get("label", kept.get("negative")), places, faults.skipped)
 
 
 def _rows_of_columns(data: Any, columns: Columns | None, *, labelled: bool) -> Iterable[dict[str, Any]]:

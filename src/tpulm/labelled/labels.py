@@ -101,15 +101,16 @@ class LabelSet:
         return f"its label '{names[0]}' is none of the classes: {known}.{suggest(names[0], self.names)}{ids}{more}"
 
 
-def numbers(examples: Examples) -> np.ndarray:
-    """The labels as targets of a regression, float32 [examples]. Raises DataError for one that is no finite number."""
+def numbers(examples: Examples, task: str = "a regression") -> np.ndarray:
+    """The labels as float32 [examples]. Raises DataError for one that is no finite number; `task` is what needs them."""
     values = [as_number(label_name(value)) for value in labels_of(examples)]
     wrong = [index for index, value in enumerate(values) if value is None]
     if wrong:
         shown = label_name(labels_of(examples)[wrong[0]])
         more = f" Nor are those of {len(wrong) - 1} more examples." if len(wrong) > 1 else ""
         raise DataError(
-            f"its label '{shown}' is no finite number, as a regression needs.{more} Without --regression it is a class.",
+            f"its label '{shown}' is no finite number, as {task} needs.{more}"
+            + (" Without --regression it is a class." if task == "a regression" else ""),
             location=examples.places[wrong[0]],
         )
     return np.array(values, np.float32)

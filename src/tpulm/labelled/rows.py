@@ -48,6 +48,17 @@ class Rows(NamedTuple):
         return table
 
 
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Rows of equal number, each followed by the others' of its number."""
+    lengths = np.stack([part.lengths for part in parts], axis=1)
+    ends = np.cumsum(lengths.reshape(-1)).reshape(lengths.shape)
+    ids = np.empty(ends[-1, -1] if len(ends) else 0, np.int32)
+    for part, begins in zip(parts, (ends - lengths).T, strict=True):
+        ids[np.repeat(begins - part.starts[:-1], part.lengths) + np.arange(len(part.ids))] = part.ids
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:, -1]])
+    return Rows(ids, starts, np.sum([part.whole_lengths for part in parts], axis=0))
+
+
 def encode_rows(
     tokenization: Tokenization, texts: Sequence[str], pairs: Sequence[str] | None, *, max_length: int, offsets: bool = False
 ) -> Rows:

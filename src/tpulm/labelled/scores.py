@@ -37,6 +37,14 @@ class RegressionScores(NamedTuple):
     mean_squared_error: float
 
 
+class RetrievalScores(NamedTuple):
+    """Means over queries, by the ranks of what belongs to them; of equally near candidates the ones that do not come first."""
+
+    mrr_at_10: float  # 1 / rank of the first, 0 beyond the tenth
+    recall_at_1: float  # the fraction of them that ranks so high
+    recall_at_10: float
+
+
 class Summary(NamedTuple):
     """Of the same score in several runs."""
 
@@ -91,6 +99,17 @@ def regression_scores(gold: np.ndarray, predicted: np.ndarray) -> RegressionScor
         spearman=_correlation(_ranks(gold), _ranks(predicted)),
         mean_squared_error=float(np.mean((gold - predicted) ** 2)),
     )
+
+
+def retrieval_scores(query: np.ndarray, rank: np.ndarray) -> RetrievalScores:
+    """`rank` int [R]: of each candidate that belongs to a query, whose number `query` [R] is; `ranks` gives them."""
+    _, query = np.unique(query, return_inverse=True)
+    if not len(query):
+        raise DataError("there are no examples to score.")
+    first, count = np.full(query.max() + 1, np.iinfo(np.int64).max), np.bincount(query)
+    np.minimum.at(first, query, rank)
+    recalls = [float((np.bincount(query, rank <= k) / count).mean()) for k in (1, 10)]
+    return RetrievalScores(float(np.where(first <= 10, 1.0 / first, 0.0).mean()), *recalls)
 
 
 def summarize(values: Sequence[float]) -> Summary:

@@ -69,7 +69,7 @@ class _Head(NamedTuple):
     dropout_after: bool
 
 
-_HEADS: dict[HeadKind, _Head] = {
+HEADS: dict[HeadKind, _Head] = {
     "bert": _Head("tanh", False, True),
     "electra": _Head("gelu", True, True),
     "eurobert": _Head("gelu", False, False),
@@ -119,7 +119,7 @@ def logits(
     below = None if randomness is None else Randomness(jax.random.fold_in(randomness.key, 0), randomness.rows)
     hidden = encode(params, tokens, config=config, execution=execution, randomness=below)
     with jax.named_scope("classification_head"):
-        kind, head = _HEADS[head_kind(config)], params.classification_head
+        kind, head = HEADS[head_kind(config)], params.classification_head
         x = hidden[:, 0]
         act = jnp.tanh if kind.activation == "tanh" else activation("gelu")
         first, second = _dropout_words(randomness, x.shape[0])

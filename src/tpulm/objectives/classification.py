@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,8 @@ class Classification:
     Another fine-tuning task overrides what differs: `label_shape`, `output_shape`, `spec`, `apply`, `sums` and, where the
     loss is not a mean over rows, `totals` and `metrics`.
     """
+
+    texts: ClassVar[int] = 1  # of a row, where each has as many tokens as another task's row
 
     model: ModelConfig
     execution: Execution

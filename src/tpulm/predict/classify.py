@@ -83,6 +83,8 @@ class ClassifierForUse:
     def __init__(self, model: LoadedModel):
         if model.answers is None:
             raise ConfigError("this model is no classifier; 'tpulm finetune' makes one of it and of labelled texts")
+        if model.head == "embedding":
+            raise ConfigError("this model embeds texts, and classifies none: tpulm embed, or tpulm.embed(model, texts)")
         if model.head != "classification":
             raise ConfigError("this model labels tokens; tpulm.Classifier(model).predict(texts) gives the entities in texts")
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
@@ -96,9 +98,9 @@ class ClassifierForUse:
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Classified]:
         """One answer for each text (or pair of texts), in their order. Raises DataError for a text that is blank or none."""
-        _check_texts(texts, "text")
+        check_texts(texts, "text")
         if pairs is not None:
-            _check_texts(pairs, "second text")
+            check_texts(pairs, "second text")
             if len(pairs) != len(texts):
                 raise DataError(f"there are {len(texts)} texts and {len(pairs)} second texts")
         rows = self._outputs.rows(texts, pairs)
@@ -123,14 +125,14 @@ def classify(
     Raises ConfigError for a model that is no classifier, DataError for a text that is blank or no string.
     """
     model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
-    return ClassifierForUse(model)(_listed(texts), None if pairs is None else _listed(pairs))
+    return ClassifierForUse(model)(listed(texts), None if pairs is None else listed(pairs))
 
 
-def _listed(texts: str | Sequence[str]) -> list[str]:
+def listed(texts: str | Sequence[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-def _check_texts(texts: Sequence[str], role: str) -> None:
+def check_texts(texts: Sequence[str], role: str) -> None:
     for number, text in enumerate(texts, start=1):
         if (fault := text_fault(text, role)) is not None:
             raise DataError(fault[1], location=f"text {number} of {len(texts)}")

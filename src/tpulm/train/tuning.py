@@ -19,6 +19,7 @@ from tpulm.labelled import Examples
 from tpulm.labelled.rows import Batch, Rows, epoch_batches, fixed_lengths, ordered_batches
 from tpulm.nn.params import is_spec
 from tpulm.objectives.classification import Classification
+from tpulm.objectives.embedding import Embedding
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, place, replicated
@@ -163,7 +164,9 @@ def make_objective(
     if config.dropout is not None:
         of_weights = {} if model.architecture == "modernbert" else {"attention_dropout": config.dropout}
         model = model.model_copy(update={"dropout": config.dropout, **of_weights})
+    pooled: dict[str, Any] = {"pooling": config.pooling or "mean"} if issubclass(kind, Embedding) else {}
     return kind(
+        **pooled,
         model=model,
         execution=execution_on(devices, config.hardware, config.compute_dtype),
         sequence_length=config.max_length,

@@ -1,0 +1,62 @@
+"""An encoder whose hidden states are pooled: one vector of length 1 for each text, as sentence-transformers computes them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from tpulm.config import ModelConfig
+from tpulm.models import classifier
+from tpulm.models.bert import Embeddings, Encoder, Tokens, encode
+from tpulm.nn.layers import Dense, Norm
+from tpulm.nn.params import parameters
+from tpulm.nn.transformer import Execution, Layer, Randomness
+
+Pooling = Literal["mean", "cls"]
+
+
+@parameters
+class TextEncoder:
+    embeddings: Embeddings
+    projection: Dense | None
+    layers: Layer
+    final_norm: Norm | None
+
+
+def without_head(params: Encoder) -> TextEncoder:
+    """Of a model, or of its spec."""
+    return TextEncoder(params.embeddings, params.projection, params.layers, params.final_norm)
+
+
+def spec(config: ModelConfig, *, vocab_size: int) -> TextEncoder:
+    """The tree of `ParamSpec`."""
+    return without_head(classifier.spec(config, vocab_size=vocab_size, num_outputs=1))
+
+
+def vectors(
+    params: TextEncoder,
+    tokens: Tokens,
+    *,
+    texts: int,
+    pooling: Pooling,
+    config: ModelConfig,
+    execution: Execution,
+    randomness: Randomness | None,
+) -> Float[Array, "B T D"]:
+    """Float32; of rows with up to `texts` texts, which are their segments 0, 1, …; zeros where there is none.
+
+    mean: over all tokens of a text, special ones too; cls: its first token.
+    """
+    hidden = encode(params, tokens, config=config, execution=execution, randomness=randomness).astype(jnp.float32)
+    with jax.named_scope("pool"):
+        own = tokens.segments[:, None, :] == jnp.arange(texts, dtype=jnp.int32)[None, :, None]
+        if pooling == "cls":
+            assert tokens.positions is not None
+            own = own & (tokens.positions == 0)[:, None, :]
+        weights = own.astype(jnp.float32)
+        pooled = jnp.einsum("btl,bld->btd", weights, hidden) / jnp.maximum(weights.sum(axis=2, keepdims=True), 1.0)
+        return pooled * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(pooled), axis=2, keepdims=True), jnp.float32(1e-24)))
