@@ -27,7 +27,7 @@ from tpulm.cli.options import (
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
 from tpulm.errors import ConfigError, some_of
 from tpulm.progress import shown_speed
-from tpulm.storage import holder, is_remote
+from tpulm.storage import as_path, exists, holder, is_remote
 
 if TYPE_CHECKING:
     from tpulm.config import RunConfig, SourceConfig
@@ -261,13 +261,26 @@ def _sources(config: RunConfig, paths: list[str], settings: dict[str, str | None
 
 
 def export(
-    workdir: Workfolder,
+    workdir: Annotated[
+        PurePath,
+        typer.Argument(metavar="W", parser=as_path, help="The work folder of a run; for ONNX also the folder of a model."),
+    ],
+    format: Annotated[
+        Literal["huggingface", "onnx"],
+        typer.Option(help="onnx: beside each model, in onnx/model.onnx, for onnxruntime; needs tpulm[onnx]."),
+    ] = "huggingface",
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the newest checkpoint of W as a Hugging Face folder, W/export."""
+    """Write the newest checkpoint of W as a Hugging Face folder, W/export.
+
+    tpulm export sentiment --format onnx    # an export, an import, or what 'tpulm finetune' made; of encoders
+    """
+    if format == "onnx" and not exists(workdir / "run.json"):
+        _export_onnx(workdir, as_json)
+        return
     from tpulm import pipeline, workfolder
     from tpulm.runtime import hosts
 
@@ -278,6 +291,9 @@ def export(
         workfolder.working_in(config, workdir, stage="export", member=member, progress=progress) as folder,
     ):
         path = pipeline.export(config, folder.path, hosts=folder.hosts, progress=progress)
+    if format == "onnx":
+        _export_onnx(path, as_json)
+        return
     loader = "AutoModelForCausalLM" if config.model.architecture == "decoder" else "AutoModelForMaskedLM"
     if is_remote(path):
         console.print(
@@ -287,6 +303,19 @@ def export(
         console.print(f"exported to [bold]{path}[/]: {loader}.from_pretrained('{path}') loads it")
     if as_json:
         print_json({"export": str(path)})
+
+
+def _export_onnx(folder: PurePath, as_json: bool) -> None:
+    """The model of a folder, or both of an ELECTRA's, each as a file beside its weights."""
+    from tpulm.convert.huggingface import CONFIG, HALVES, load_model
+    from tpulm.convert.onnx import FILE, export_onnx
+
+    models = [folder / half for half in HALVES if exists(folder / half / CONFIG)] or [folder]
+    for one in models:
+        export_onnx(load_model(one), one / FILE)
+        console.print(f"exported to [bold]{one / FILE}[/]: onnxruntime.InferenceSession reads it", soft_wrap=True)
+    if as_json:
+        print_json({"export": [str(one / FILE) for one in models]})
 
 
 def _readable(result: dict[str, object]) -> dict[str, str]:

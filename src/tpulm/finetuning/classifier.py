@@ -32,7 +32,15 @@ from tpulm.train.throughput import Meter
 from tpulm.train.trackers import Tracking
 from tpulm.train.tuning import Labelled, Tuning
 
-_FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, *EMBEDDER_FILES, "special_tokens_map.json"}  # of a saved classifier
+_FILES = {
+    CONFIG,
+    WEIGHTS,
+    TOKENIZER_CONFIG,
+    *TOKENIZERS,
+    *EMBEDDER_FILES,
+    "onnx",
+    "special_tokens_map.json",
+}  # of a saved classifier
 
 
 class Fitted(NamedTuple):
