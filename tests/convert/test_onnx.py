@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from command_line import invoke
 from encoders import KINDS, WORDS, build_encoder
 from tpulm.config import ModelConfig
 from tpulm.convert.config_json import Answers
@@ -95,6 +97,14 @@ def test_the_file_is_hardly_larger_than_the_weights(tmp_path: Path) -> None:
     export_onnx(load_model(build_encoder("bert", tmp_path)), tmp_path / "model.onnx")
     weights = (tmp_path / "bert" / "model.safetensors").stat().st_size
     assert weights < (tmp_path / "model.onnx").stat().st_size < weights + 50_000
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    done = invoke("export", str(build_encoder("electra", tmp_path)), "--format", "onnx", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"export": [str(tmp_path / "electra" / "onnx" / "model.onnx")]}
+    assert (tmp_path / "electra" / "onnx" / "model.onnx").stat().st_size > 10_000
 
 
 def test_a_decoder_is_refused(tmp_path: Path) -> None:

@@ -17,15 +17,17 @@ from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError
+from tpulm.models.bert import Bert
 from tpulm.models.classifier import HEADS, SequenceClassifier, TokenClassifier, head_kind
 from tpulm.models.decoder import Decoder
-from tpulm.models.electra import Discriminator
+from tpulm.models.electra import Discriminator, Generator
 from tpulm.models.embedding import TextEncoder
 from tpulm.nn.attention import Heads
 from tpulm.nn.layers import Activation, Dense, Norm
 from tpulm.nn.transformer import Layer, place_of
 
 OPSET, IR_VERSION = 17, 8  # of 2022: the first with LayerNormalization
+FILE = "onnx/model.onnx"  # beside the weights, where sentence-transformers and transformers.js look for it
 _UNSEEN = -1e9  # added to scores of what is not seen
 _MOST_BYTES = 2_000_000_000  # a protobuf message is smaller than 2 GiB
 
@@ -205,6 +207,7 @@ def _head(graph: _Graph, model: LoadedModel, table: str, x: str) -> str:
         own = params.detection_head
         x = graph.activation(config.activation, graph.dense(own.dense, x))
         return add("Squeeze", graph.dense(own.output, x), [2])
+    assert isinstance(params, Bert | Generator)
     own, size = params.masked_head, model.vocab_size
     if own.dense is not None:
         x = graph.norm(own.norm, graph.activation(config.activation, graph.dense(own.dense, x)), config)
