@@ -267,7 +267,7 @@ def export(
     ],
     format: Annotated[
         Literal["huggingface", "onnx"],
-        typer.Option(help="onnx: beside each model, in onnx/model.onnx, for onnxruntime; needs tpulm[onnx]."),
+        typer.Option(help="onnx: beside each model, in onnx/model.onnx, for onnxruntime; needs the extra onnx."),
     ] = "huggingface",
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,

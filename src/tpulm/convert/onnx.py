@@ -16,7 +16,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, installing
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import HEADS, SequenceClassifier, TokenClassifier, head_kind
 from tpulm.models.decoder import Decoder
@@ -38,7 +38,7 @@ def export_onnx(model: LoadedModel, path: PurePath) -> None:
     Raises ConfigError for a causal model, for one of 2 GB and more, and where the library is missing.
     """
     if find_spec("onnx") is None:
-        raise ConfigError("ONNX needs a library that is not installed: pip install 'tpulm[onnx]'")
+        raise ConfigError(f"ONNX needs the package onnx: {installing('onnx')}")
     if isinstance(model.params, Decoder):
         raise ConfigError("this is a causal language model; only encoders are exported as ONNX")
     graph, config = _Graph(), model.config
