@@ -42,10 +42,14 @@ A recipe is a run file that comes with tpulm: `extends = "bert-mini"` in your ow
 """
 COMMANDS_HEAD = """# Command line
 
+<!-- nothing here is executed: examples of single commands -->
+
 Every command, made from the code in `src/tpulm/cli`; `tpulm COMMAND --help` prints the same in the terminal. A path may be
 `gs://bucket/folder` everywhere.
 """
 PYTHON_HEAD = """# Python API
+
+<!-- nothing here is executed: examples of single names -->
 
 The public names of `tpulm`, made from the code. Each is imported when it is first used, so `import tpulm` itself costs nothing.
 """
