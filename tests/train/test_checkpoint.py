@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -108,6 +109,15 @@ def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
     assert restored_step(folder) == 2
     save(folder, 3)
     assert restored_step(folder) == 3
+
+
+@pytest.mark.parametrize("kind", ["masked", "replaced", "causal"])
+def test_the_arrays_are_those_of_the_release_before(kind: str):
+    """golden/checkpoints_0.2.0.json was written by that version; runs that it began go on only while nothing here changes."""
+    golden = Path(__file__).parents[1] / "golden" / "checkpoints_0.2.0.json"
+    arrays = jax.tree_util.tree_leaves_with_path(toy.program(toy.config(kind)).abstract_state)
+    found = {jax.tree_util.keystr(path): f"{array.dtype}{list(array.shape)}" for path, array in arrays}
+    assert found == json.loads(golden.read_text())[kind]
 
 
 def test_an_older_version_did_not_have_a_field_that_is_empty(tmp_path: Path):

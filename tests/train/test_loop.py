@@ -45,7 +45,7 @@ class Uninterrupted(NamedTuple):
     outcome: tuple[TrainResult, Path]
 
 
-@pytest.fixture(scope="module", params=list(toy.KINDS))
+@pytest.fixture(scope="module", params=toy.EACH)
 def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     """The same for every objective."""
     settings, folder = toy.config(request.param), tmp_path_factory.mktemp("each")

@@ -32,7 +32,7 @@ def losses(kind: str, hardware: dict[str, int], devices: int) -> list[float]:
     return [float(loss) for loss in jax.device_get(found)]
 
 
-@pytest.fixture(scope="module", params=list(toy.KINDS))
+@pytest.fixture(scope="module", params=toy.EACH)
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tpulm.config import RunConfig
 from tpulm.progress import SILENT, Progress
@@ -23,6 +24,8 @@ SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 # What differs from a packed masked run, by objective.
 KINDS: dict[str, dict[str, Any]] = {
     "masked": {},
+    "segments": {"data": {"rows": "segments"}},
+    "modern": {"model": {"architecture": "modernbert", "num_layers": 4, "local_window": 4, "dropout": 0.1}},
     "replaced": {"model": {"architecture": "electra", "activation": "gelu", "embedding_size": 16}},
     "causal": {
         "data": {"rows": "causal"},
@@ -37,6 +40,8 @@ KINDS: dict[str, dict[str, Any]] = {
         },
     },
 }
+
+EACH = [pytest.param(kind, marks=pytest.mark.slow if kind in ("segments", "modern") else ()) for kind in KINDS]
 
 
 def config(
