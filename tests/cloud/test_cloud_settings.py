@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tpulm.cloud import launch
 from tpulm.cloud.job import Job, intended
-from tpulm.cloud.launch import check_means, request_for
+from tpulm.cloud.launch import check_means, check_trackers, request_for
 from tpulm.cloud.settings import CloudSettings, load
-from tpulm.errors import CloudRefused, ConfigError
+from tpulm.config import RunConfig, TrackConfig
+from tpulm.errors import CloudRefused, ConfigError, MissingExtra
 from tpulm.storage import as_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -142,6 +144,22 @@ def test_a_budget_needs_a_price():
         check_means(settings, {"us-east1-d": 5.0, "us-central1-b": 500.0}, spent=0.0)
     check_means(settings, {"us-east1-d": 5.0, "us-central1-b": 50.0}, spent=0.0)
     check_means(settings.model_copy(update={"budget": None}), {}, spent=0.0)
+
+
+def test_trackers_need_their_secrets_and_are_installed_here(monkeypatch: pytest.MonkeyPatch):
+    def check(tracker: str, **secrets: str) -> None:
+        settings = CloudSettings(project="my-project", secrets=secrets)
+        check_trackers(RunConfig(track=TrackConfig.model_validate({"to": [tracker]})), settings)
+
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs WANDB_API_KEY on the VMs: .*\[secrets\] WANDB_API_KEY = "):
+        check("wandb", MLFLOW_TRACKING_URI="address")
+    with pytest.raises(ConfigError, match="trackio keeps a run on the VM's own disk"):
+        check("trackio", WANDB_API_KEY="key")
+    with pytest.raises(MissingExtra, match=r"none is: pip install -e '\.\[mlflow\]'"):
+        check("mlflow", MLFLOW_TRACKING_URI="address")
+    monkeypatch.setattr(launch, "find_spec", lambda name: object())
+    check("mlflow", MLFLOW_TRACKING_URI="address")
 
 
 def test_what_a_node_is_told():

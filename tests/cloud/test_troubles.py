@@ -15,6 +15,7 @@ import trainer
 from vm_rig import PATIENCE, QUICK, WORKDIR, ZONES, Cloud, cloud, endings, machines, newest_step, until
 
 from tpulm import storage
+from tpulm.cloud import launch as launching
 from tpulm.cloud import tpu_api
 from tpulm.cloud.control import Control
 from tpulm.cloud.provider import NodeStatus
@@ -145,9 +146,10 @@ def test_the_budget_is_reached(cloud: Cloud) -> None:
     assert 0 < job.newest_step < trainer.STEPS
 
 
-def test_a_secret_reaches_the_trainer_and_nothing_else(cloud: Cloud) -> None:
-    cloud.tpu.add_secret("hub-token", "a-very-secret-value")
-    cloud.launch(plan={"seconds": 1.5}, secrets={"KEY": "hub-token"})
+def test_a_trackers_key_reaches_the_trainer_and_nothing_else(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "find_spec", lambda name: object())  # wandb is installed
+    cloud.tpu.add_secret("wandb-key", "a-very-secret-value")
+    cloud.launch(plan={"seconds": 1.5}, track=("wandb",), secrets={"WANDB_API_KEY": "wandb-key"})
     end = cloud.begin()
     name = cloud.node()
     until(lambda: newest_step() >= 1)

@@ -65,7 +65,8 @@ VERSION = "from importlib import metadata; print(metadata.version('tpulm'))"
 def test_everything_needed_is_pinned():
     pins = dict(line.split("==") for line in bundle.pins())
     assert {"jax[tpu]", "jaxlib", "orbax-checkpoint", "google-cloud-storage", "tokenizers"} < pins.keys()
-    assert not {"tpulm", "pytest", "torch", "jax"} & pins.keys()
+    assert not {"tpulm", "pytest", "torch", "jax", "fugashi"} & pins.keys()
+    assert {line.split("==")[0] for line in bundle.pins(["ja"])} - pins.keys() == {"fugashi", "unidic-lite"}
 
 
 def test_the_digest_tells_sources_apart(tmp_path: Path):

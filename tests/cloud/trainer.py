@@ -37,7 +37,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     workdir = storage.as_path(sys.argv[sys.argv.index("--workdir") + 1])
     plan = json.loads(os.environ.get("TRAINER", "{}"))  # a secret's value, see the tests: what is to go wrong
-    print("training with the key", os.environ.get("KEY", "none"), flush=True)
+    print("training with the key", os.environ.get("KEY", os.environ.get("WANDB_API_KEY", "none")), flush=True)
     if "exit" in plan:
         time.sleep(plan.get("seconds", 0.0))
         sys.exit(plan["exit"])

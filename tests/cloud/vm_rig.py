@@ -44,7 +44,7 @@ class Cloud:
         self._threads: list[threading.Thread] = []
         self.tpu.set(create_seconds=0.1, delete_seconds=0.05, stop_seconds=0.05)
 
-    def launch(self, plan: dict[str, Any] | None = None, **options: Any) -> None:
+    def launch(self, plan: dict[str, Any] | None = None, *, track: tuple[str, ...] = (), **options: Any) -> None:
         """`plan` is what is to go wrong with the trainer."""
         options = {"accelerator": "v3-8", "bucket": "runs", "zones": ZONES, **options}
         if plan is not None:
@@ -52,7 +52,7 @@ class Cloud:
             options["secrets"] = {**options.get("secrets", {}), "TRAINER": "gs://runs/plan.json"}
         self.settings = load(project="tpulm-emulator", **options)
         setup.apply(setup.steps(self.settings))
-        run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"]})
+        run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"], "track.to": list(track)})
         launching.launch(
             run, self.workdir, self.settings, prices=dict.fromkeys(self.settings.zones, 2.0), python=str(self._interpreter())
         )

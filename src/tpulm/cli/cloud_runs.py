@@ -94,6 +94,7 @@ def launch(
     settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
     folder = workdir or storage.as_path(f"gs://{settings.bucket}/{config.name}")
     cloud.launch.check_folder(folder)
+    cloud.launch.check_trackers(config, settings)
     in_cloud = settings.supervise == "cloud"
     if check:
         with console.status(f"Looking at {settings.project} …"):

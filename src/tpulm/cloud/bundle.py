@@ -49,11 +49,18 @@ def boot_script() -> str:
     return (source_folder() / "cloud" / "vm" / "boot.sh").read_text(encoding="utf-8")
 
 
-def stage(folder: PurePath, *, python: str | None = None, offline: bool = False, progress: Progress = SILENT) -> PurePath:
+def stage(
+    folder: PurePath,
+    *,
+    python: str | None = None,
+    offline: bool = False,
+    extras: Sequence[str] = (),
+    progress: Progress = SILENT,
+) -> PurePath:
     """Upload the bundle into a folder of the bucket, unless it is there; its path. See `build`."""
     with storage.scratch_folder() as temporary:
         progress.start("packing tpulm with all it needs" if offline else "packing tpulm")
-        packed = build(temporary, python=python, offline=offline)
+        packed = build(temporary, python=python, offline=offline, extras=extras)
         path = folder / packed.name
         found = storage.info(path)
         if found is None or found.size != packed.stat().st_size:
@@ -68,18 +75,19 @@ def object_of(path: str | PurePath) -> str:
     return f"b/{bucket}/o/{quote(name, safe='')}"
 
 
-def build(folder: Path, *, python: str | None = None, offline: bool = False) -> Path:
+def build(folder: Path, *, python: str | None = None, offline: bool = False, extras: Sequence[str] = ()) -> Path:
     """The archive, in `folder`, named by its SHA-256.
 
     `python`: an interpreter on the VM's image that has this tpulm already. `offline`: for VMs that reach no package index, with
-    an interpreter and all wheels, about 500 MB. Raises MissingExtra, and TpulmError where something cannot be fetched.
+    an interpreter and all wheels, about 500 MB. `extras` of tpulm, beside those that every run needs. Raises MissingExtra, and
+    TpulmError where something cannot be fetched.
     """
     described = {
         "digest": digest(source_folder()),
         "python": python,
         "python_version": _PYTHON,
     }
-    needed, supervisors = pins(), supervisor_pins()
+    needed, supervisors = pins(extras), supervisor_pins()
     with storage.explain("write to", folder):
         files: dict[str, bytes | Path] = {
             **{name: source_folder() / "cloud" / "vm" / name for name in PROGRAMS},
@@ -102,11 +110,11 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False) -> 
         return archive.rename(folder / f"{storage.sha256(archive)}.tar.gz")
 
 
-def pins() -> list[str]:
+def pins(extras: Sequence[str] = ()) -> list[str]:
     """ "name==version" of everything that tpulm and jax[tpu] need on a VM and that is installed here."""
     from packaging.requirements import Requirement
 
-    needed = _installed([Requirement(f"tpulm[{','.join(_EXTRAS)}]"), Requirement("jax[tpu]")])
+    needed = _installed([Requirement(f"tpulm[{','.join((*_EXTRAS, *extras))}]"), Requirement("jax[tpu]")])
     return [f"jax[tpu]=={metadata.version('jax')}", *needed]
 
 

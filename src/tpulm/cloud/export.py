@@ -23,7 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tpulm import accelerators, storage
 from tpulm.cloud import bundle
 from tpulm.cloud.control import Control
-from tpulm.cloud.launch import check_folder, label_value
+from tpulm.cloud.launch import check_folder, check_trackers, label_value
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.config import RunConfig, canonical_json
 from tpulm.errors import EXIT_STOPPED, ConfigError
@@ -68,12 +68,14 @@ def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, prog
     Raises ConfigError for a folder that is not in a bucket, and for a run that has a node of ours; InUse for a supervised run.
     """
     check_folder(workdir)
+    check_trackers(config, settings)
     control = Control(workdir)
     with storage.held(control.folder, note=progress.note):
         if (found := control.read()) is not None and found[0].nodes:
             name = found[0].nodes[0].name
             raise ConfigError(f"{name} works in {workdir}; end it first: tpulm cloud stop --workdir {workdir}")
-        packed = bundle.stage(control.folder / "bundles", offline=not settings.external_addresses, progress=progress)
+        offline, extras = not settings.external_addresses, config.track.to
+        packed = bundle.stage(control.folder / "bundles", offline=offline, extras=extras, progress=progress)
         storage.write_atomic(control.run_file, canonical_json(config))
     return Staged(label_value(config.name, workdir), workdir, control.run_file, packed)
 

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any
 
@@ -18,16 +19,17 @@ from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job, Node, reopened
 from tpulm.cloud.prices import check_known
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Provider, Request
-from tpulm.cloud.settings import CloudSettings
+from tpulm.cloud.settings import FILE, CloudSettings
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.config import RunConfig, canonical_json, differences, from_json, listed
 from tpulm.config.validation import validated
-from tpulm.errors import CloudRefused, ConfigError, suggest
+from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing, suggest
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
+_OF_TRACKERS = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_URI"}  # what says to whom or where
 _LONGEST_SECONDS = 30 * 86_400.0  # that an attempt's node runs, without a shorter deadline
 
 
@@ -48,6 +50,7 @@ def launch(
     budget without a price; InUse where somebody supervises the run. Then nothing was changed.
     """
     check_folder(workdir)
+    check_trackers(config, settings)
     check_known(settings, settings.zones, prices)
     control = Control(workdir)
     where = {
@@ -64,7 +67,8 @@ def launch(
             name = found[0].nodes[0].name
             raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud attach' watches over it")
         offline = not settings.external_addresses and python is None
-        staged = bundle.stage(control.folder / "bundles", python=python, offline=offline, progress=progress)
+        extras, bundles = config.track.to, control.folder / "bundles"
+        staged = bundle.stage(bundles, python=python, offline=offline, extras=extras, progress=progress)
         storage.write_atomic(control.run_file, canonical_json(config))
         storage.write_json(control.settings_file, {**settings.model_dump(mode="json"), "bundle": str(staged)})
         fresh = {"run": label_value(config.name, workdir), "created_at": time.time(), "attempt": control.newest_attempt()}
@@ -96,6 +100,22 @@ def check_folder(workdir: PurePath) -> None:
     if not storage.is_remote(workdir) or not bucket_and_name(workdir)[1]:
         where = "is a whole bucket" if storage.is_remote(workdir) else "is on this machine"
         raise ConfigError(f"--workdir {workdir} {where}; the workers need a folder in a bucket: gs://bucket/path")
+
+
+def check_trackers(config: RunConfig, settings: CloudSettings) -> None:
+    """Raises ConfigError for a tracker that VMs could tell nothing, MissingExtra for one whose version is not known here."""
+    for name in config.track.to:
+        if (variable := _OF_TRACKERS.get(name)) is None:
+            raise ConfigError(
+                f"{name} keeps a run on the VM's own disk, which goes with the VM; take track.to = wandb or mlflow"
+            )
+        if variable not in settings.secrets:
+            raise ConfigError(
+                f"track.to = '{name}' needs {variable} on the VMs: make a secret of it, and name that in {FILE}: "
+                f'[secrets] {variable} = "…"'
+            )
+        if find_spec(name) is None:
+            raise MissingExtra(f"VMs get the version of {name} that is installed here, and none is: {installing(name)}")
 
 
 def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:
