@@ -21,7 +21,7 @@ from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.convert.markdown import table
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.finetuning.classifier import Classifier
-from tpulm.finetuning.run import finetune, model_fingerprint, read_results
+from tpulm.finetuning.run import OPERATIONAL, finetune, model_fingerprint, read_results
 from tpulm.finetuning.suites import BenchTask, Suite, find_files, find_suite, read_parts
 from tpulm.finetuning.summary import SeedResult
 from tpulm.finetuning.tasks import find_task
@@ -248,7 +248,8 @@ class _Bench(NamedTuple):
         if wanted["max_length"] > positions and "max_length" not in self.settings:
             notes.append(f"texts of {positions} tokens, which is all that the model reads, not of {wanted['max_length']}")
             wanted["max_length"] = positions
-        changed = {name: value for name, value in self.settings.items() if wanted.get(name) != value}
+        given = {name: value for name, value in self.settings.items() if name.partition(".")[0] not in OPERATIONAL}
+        changed = {name: value for name, value in given.items() if wanted.get(name) != value}
         if changed:
             notes.append("not as published: " + ", ".join(f"{name} = {value}" for name, value in changed.items()))
         return finetune_settings(None, {"task": task.task, "seeds": self.seeds, **wanted, **self.settings}), notes
@@ -262,7 +263,7 @@ class _Bench(NamedTuple):
             "model": model_fingerprint(self.loaded),
             "select": self.select,
             "files": {part: storage.sha256(file) for part, file in files.items()},
-            "settings": config.model_dump(mode="json", exclude_unset=True, exclude={"seeds"}),
+            "settings": config.model_dump(mode="json", exclude_unset=True, exclude=OPERATIONAL),
         }
         if storage.exists(path) and (found := changes(storage.read_json(path), inputs)):
             raise WorkFolderMismatch(

@@ -44,7 +44,7 @@ from tpulm.train.tuning import Labelled
 from tpulm.workfolder import held, joined
 
 # How the work is carried out, not what it is: these may differ between attempts.
-_OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
+OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
 _STAGE = "finetune"
 _UNTRAINED = "nothing was trained yet"
 
@@ -346,7 +346,7 @@ def _describe_inputs(
         "tokenizer": model.tokenization.fingerprint,
         **{f"{name} examples": value for name, value in examples.items()},
         "labels": list(labels),
-        "settings": config.model_dump(mode="json", exclude=_OPERATIONAL),
+        "settings": config.model_dump(mode="json", exclude=OPERATIONAL),
     }
 
 

@@ -157,6 +157,6 @@ def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> d
             )
     if "train" not in parts:
         whole = parts["dev"]
-        split = hold_out(whole, None, fraction=_REPORTED_FRACTION)
+        split = hold_out(task.held_out_by(whole), None, fraction=_REPORTED_FRACTION)
         parts |= {"train": whole.take(split.train), "dev": whole.take(split.held_out)}
     return parts

@@ -106,6 +106,10 @@ class Task(ABC):
         """int [N]: of each of these a share is held out as dev; None: of all examples together."""
         return None
 
+    def held_out_by(self, examples: Examples) -> Examples:
+        """What is the same in examples that are not to be on both sides where dev is held out."""
+        return examples
+
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
         """[N, *label_shape] of the objective. Raises DataError for unknown labels and, with `learn`, nothing to learn."""
         raise NotImplementedError  # a task that overrides `encode` may do without
