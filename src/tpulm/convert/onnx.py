@@ -33,7 +33,8 @@ _MOST_BYTES = 2_000_000_000  # a protobuf message is smaller than 2 GiB
 
 
 def export_onnx(model: LoadedModel, path: PurePath) -> None:
-    """Output: "logits" of texts or of each token, as the model's class of transformers has them, or "sentence_embedding".
+    """Outputs: "logits" of texts or of each token, as the model's class of transformers has them, "start_logits" and
+    "end_logits" of answers to questions, or "sentence_embedding"; of choices a row each, with one number.
 
     Raises ConfigError for a causal model, for one of 2 GB and more, and where the library is missing.
     """
@@ -44,11 +45,16 @@ def export_onnx(model: LoadedModel, path: PurePath) -> None:
     graph, config = _Graph(), model.config
     table = graph.constant(model.params.embeddings.tokens[: model.vocab_size])
     output = _head(graph, model, table, _encoder(graph, model.params, config, table))
-    name = "sentence_embedding" if model.head == "embedding" else "logits"
+    outputs = {"sentence_embedding" if model.head == "embedding" else "logits": output}
+    if model.head == "spans":
+        parts = graph.add("Split", output, outputs=2, axis=2)
+        outputs = {
+            name: graph.add("Squeeze", part, [2]) for name, part in zip(("start_logits", "end_logits"), parts, strict=True)
+        }
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.token_types else [])]
-    of_texts = model.head in ("classification", "embedding")
-    shape = ["batch", *([] if of_texts else ["sequence"]), *([] if model.head == "detection" else [None])]
-    data = graph.serialized(output, name, shape, inputs)
+    of_texts = model.head in ("classification", "choice", "embedding")
+    shape = ["batch", *([] if of_texts else ["sequence"]), *([] if model.head in ("detection", "spans") else [None])]
+    data = graph.serialized(outputs, shape, inputs)
     storage.make_folder(path.parent)
     storage.write_atomic(path, data)
 
@@ -76,18 +82,18 @@ class _Graph:
         )
         return name
 
-    def serialized(self, output: str, name: str, shape: list[str | None], inputs: list[str]) -> bytes:
+    def serialized(self, outputs: dict[str, str], shape: list[str | None], inputs: list[str]) -> bytes:
         import onnx
         from onnx import TensorProto, helper, numpy_helper
 
         if sum(array.nbytes for array in self._constants.values()) >= _MOST_BYTES:
             raise ConfigError("the model has 2 GB of weights or more, which an ONNX file cannot hold")
-        self.add("Identity", output)
-        self._nodes[-1].output[0] = name
+        for name, output in outputs.items():
+            self._nodes.append(helper.make_node("Identity", [output], [name]))
         takes = [helper.make_tensor_value_info(one, TensorProto.INT64, ["batch", "sequence"]) for one in inputs]
-        gives = helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        gives = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs]
         weights = [numpy_helper.from_array(array, one) for one, array in self._constants.items()]
-        graph = helper.make_graph(self._nodes, "tpulm", takes, [gives], weights)
+        graph = helper.make_graph(self._nodes, "tpulm", takes, gives, weights)
         made = helper.make_model(
             graph, producer_name="tpulm", opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
         )
