@@ -262,7 +262,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tagged = "\n\n".join("\n".join(f"{w} {'B-PET' if w == 'cat' else 'O'}" for w in text[:-1].split()) for text in texts)
         (folder / f"{part}.conll").write_text(tagged + "\n")
     (folder / "new.tsv").write_text("document\n" + "\n".join(lines[:9]) + "\n")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS), *ascii_lowercase]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys([*WORDS, *ascii_lowercase])]
     for name in ("theirs", "kcbert"):
         (folder / name / "vocab.txt").write_text("\n".join(words) + "\n")
     return folder
@@ -329,7 +329,7 @@ def test_every_block_runs(page: str, request: pytest.FixtureRequest, tmp_path: P
                     assert said[-1], f"{block.place}\n{''.join(said)}"
             else:
                 done = subprocess.run(["bash", "-euo", "pipefail"], input=code, capture_output=True, **settings)
-                assert done.returncode == 0, f"{block.place}\n{code}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+                assert done.returncode == 0, f"{block.place}\n{code}\n{done.stdout[-1000:]}{done.stderr[-1000:]}"
         session.stdin.close()
 
 
