@@ -15,6 +15,7 @@ import pytest
 import tpulm
 from command_line import invoke
 from encoders import build_encoder, reviews
+from tpulm import storage
 from tpulm.config import FinetuneConfig, ModelConfig
 from tpulm.errors import ConfigError, DataError, Stopped
 from tpulm.finetuning import Retrieval, ScoredSimilarity
@@ -210,6 +211,15 @@ def test_scored_pairs_from_files(encoder: Path, tmp_path: Path, monkeypatch: pyt
     )
     np.testing.assert_allclose(np.array(rows), table, atol=1e-6)
     assert invoke("classify", "sts", "good").stderr.count("tpulm embed") == 1
+
+
+def test_in_cloud_storage(encoder: Path, tmp_path: Path, gcs: Any) -> None:
+    train = jsonl(tmp_path / "train.jsonl", scored(48), ("text", "pair", "label"))
+    storage.write_atomic("gs://runs/train.jsonl", train.read_bytes())
+    settings: Any = {**SETTINGS, "epochs": 1, "task": "embed", "pooling": "cls"}
+    tpulm.finetune(encoder, "gs://runs/train.jsonl", "gs://runs/sts", **settings)
+    assert tpulm.Classifier("gs://runs/sts").config.pooling == "cls"
+    assert tpulm.embed("gs://runs/sts", ["a good film"]).shape == (1, 32)
 
 
 class StopAt(Silent):
