@@ -149,7 +149,7 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (
             ["--train", "train.tsv", "--set", "metric=f1"],
             2,
-            "metric: 'f1' is not one of accuracy, macro_f1, matthews, entity_f1",
+            "metric = 'f1' is not one of a classification: accuracy, macro_f1, matthews",
         ),
         (["--train", "train.tsv", "--set", "epoch=2"], 2, "Did you mean 'epochs'?"),
         (["--train", "train.tsv", "--epochs", "0"], 2, "epochs"),

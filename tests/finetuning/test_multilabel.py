@@ -15,7 +15,7 @@ from command_line import invoke
 from encoders import build_encoder, reviews
 from tpulm.config import FinetuneConfig
 from tpulm.errors import ConfigError, DataError
-from tpulm.finetuning.tasks import doubts_about_model
+from tpulm.finetuning.tasks import doubts_about_model, find_task
 from tpulm.labelled import Columns, label_set_scores
 from tpulm.labelled.rows import Rows
 from tpulm.train.tuning import Labelled
@@ -131,7 +131,7 @@ def test_one_answer_to_everything_is_said() -> None:
 
     def doubts(outputs: list[list[float]]) -> list[str]:
         return doubts_about_model(
-            np.array(outputs, np.float32), data, training=data, before=-1.0, config=config, names=("a", "b")
+            np.array(outputs, np.float32), data, training=data, before=-1.0, task=find_task(config), names=("a", "b")
         )
 
     one, constant = doubts([[2, -1]] * 4)

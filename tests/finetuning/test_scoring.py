@@ -11,7 +11,7 @@ import pytest
 from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
 from tpulm.finetuning.summary import card_text
-from tpulm.finetuning.tasks import doubts_about_model, doubts_about_texts
+from tpulm.finetuning.tasks import doubts_about_model, doubts_about_texts, find_task
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
 from tpulm.train.tuning import Labelled
@@ -31,7 +31,7 @@ def labelled(labels: np.ndarray) -> Labelled:
 def doubts(answers: list[int], *, metric: str | None = None, before: float = -1.0) -> list[str]:
     config = FinetuneConfig.model_validate({"metric": metric})
     return doubts_about_model(
-        logits(answers), labelled(LABELS), training=labelled(LABELS), before=before, config=config, names=NAMES
+        logits(answers), labelled(LABELS), training=labelled(LABELS), before=before, task=find_task(config), names=NAMES
     )  # fmt: skip
 
 
@@ -65,7 +65,9 @@ def test_no_better_than_a_constant_or_than_before():
 def test_regression(said: list[float], expected: list[str]):
     labels, config = np.array([1.0, 2.0, 3.0, 4.0], np.float32), FinetuneConfig(task="regression", metric="mean_squared_error")
     outputs = np.array(said, np.float32)[:, None]
-    found = doubts_about_model(outputs, labelled(labels), training=labelled(labels), before=9.0, config=config, names=())
+    found = doubts_about_model(
+        outputs, labelled(labels), training=labelled(labels), before=9.0, task=find_task(config), names=()
+    )
     assert len(found) == len(expected)
     assert all(part in doubt for part, doubt in zip(expected, found, strict=True))
 

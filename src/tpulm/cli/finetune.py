@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.finetuning import FinetuneSummary
     from tpulm.labelled import Columns
+    from tpulm.labelled.records import RowFormat
     from tpulm.predict.classify import Classified, ClassifierForUse
 
 _SHOWN_MISTAKES = 8
 _TEXTS_AT_ONCE = 4_096
 _COLUMNS, _TRAINING = "Columns", "Training"
 _ROLES = ("text", "label", "pair", "negative")
+_PREDICTING = ("tokens", "spans", "choice")  # heads whose answers are more than a label of a text
 _TASKS = {"classify": "classification", "regress": "regression"}  # shorter names
 
 
@@ -54,7 +56,7 @@ ColumnsOfFile = Annotated[
     list[str] | None, _column("Of this file alone, such as text=review, label=stars or pair=…; repeatable.", "ROLE=NAME")
 ]
 Format = Annotated[
-    Literal["auto", "tsv", "csv", "jsonl", "parquet"], typer.Option(help="Of the files; auto goes by their names.")
+    Literal["auto", "tsv", "csv", "jsonl", "parquet", "squad"], typer.Option(help="Of the files; auto goes by their names.")
 ]
 OnError = Annotated[
     Literal["stop", "skip"],
@@ -87,8 +89,8 @@ def finetune(
         typer.Option(
             metavar="TASK",
             help="classification (the default), regression, multilabel (any number of labels a text), tag (the entities in "
-            "each text), embed (vectors of texts, from pairs with scores) or retrieve (vectors, from texts that belong "
-            "together).",
+            "each text), qa (the part of a text that answers a question), choice (one of several answers to a question), embed "
+            "(vectors of texts, from pairs with scores) or retrieve (vectors, from texts that belong together).",
         ),
     ] = None,
     regression: Annotated[bool, typer.Option("--regression", help="Labels are numbers to be predicted, not classes.")] = False,
@@ -126,6 +128,16 @@ def finetune(
     tpulm finetune w/export --task embed --train sts.tsv --text-column a --pair-column b --label-column score -o sts
 
     Entities come in columns, a word (CoNLL) or a character (KLUE) and its tag a line; or in jsonl, [[begin, end, type], …].
+
+    tpulm finetune w/export --task qa --train train-v1.1.json.gz --dev dev-v1.1.json.gz --output answers
+
+    Questions come in SQuAD's JSON (JSQuAD, KorQuAD, KLUE-MRC), or in jsonl with question, context and answers.
+    AutoModelForQuestionAnswering loads DIR.
+
+    tpulm finetune w/export --task choice --train train.jsonl --dev valid.jsonl --output chooser
+
+    Choices come in jsonl, {"question": …, "choices": […], "label": 0}, or in columns choice0, choice1, …
+    AutoModelForMultipleChoice loads DIR.
     """
     from tpulm.config import load_finetune
 
@@ -267,6 +279,12 @@ def classify(
         _file("Its rows, with label and score, go here (.jsonl, .csv or .tsv; .gz).", "--output", "-o", metavar="G"),
     ] = None,
     text_column: TextColumn = "text",
+    context: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Of a model of --task qa: the text that answers the questions.")
+    ] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Of a model of --task choice: an answer to choose; repeated.")
+    ] = None,
     pair_column: PairColumn = None,
     no_header: NoHeader = False,
     format: Format = "auto",
@@ -276,6 +294,10 @@ def classify(
     """The label of each text, with its probability: tpulm classify sentiment "not bad at all" "never again"
 
     tpulm classify sentiment --input new.tsv --text-column document --output labelled.tsv
+
+    tpulm classify answers "Where does it rain?" --context "In Seoul it rains in July."
+
+    tpulm classify chooser "What falls from clouds?" --choice rain --choice stones
 
     A file is read and written as a stream, its rows in their order, with the columns "predicted" and "score" added; without
     --output they go to stdout as JSON lines. With --no-header what is written has no line of names either.
@@ -294,6 +316,7 @@ def classify(
         check_form(output)
         assert input is not None
         _check_apart(input, output)
+    from tpulm.labelled import Columns
     from tpulm.predict.classify import ClassifierForUse
 
     best = model / "finetuning" / "best"
@@ -303,8 +326,15 @@ def classify(
         )
         model = best
     loaded = load(model, reads=True)
-    if loaded.head == "tokens":
-        _tag(loaded, texts, input, output, text_column, format, on_error, as_json)
+    columns = Columns(text=text_column, pair=pair_column, header=not no_header)
+    for option, value, head, task in (("--context", context, "spans", "qa"), ("--choice", choice, "choice", "choice")):
+        if value and (loaded.head != head or not texts):
+            raise ConfigError(f"{option} goes with a question on the command line and a model of --task {task}")
+        if texts and not value and loaded.head == head:
+            raise ConfigError(f"a model of --task {task} needs {option} beside its question, or a file with --input")
+    if loaded.head in _PREDICTING:
+        pairs = [context or choice] * len(texts) if texts and (context or choice) else None
+        _predict(loaded, texts, pairs, input, output, columns, format, on_error, as_json)
         return
     classifier = ClassifierForUse(loaded)
     if texts:
@@ -318,11 +348,7 @@ def classify(
             print_json([{"text": text, **one._asdict()} for text, one in zip(texts, answers, strict=True)])
         return
     assert input is not None
-    from tpulm.labelled import Columns
-
-    _classify_file(
-        classifier, input, output, Columns(text=text_column, pair=pair_column, header=not no_header), format, on_error
-    )
+    _classify_file(classifier, input, output, columns, format, on_error)
 
 
 def _scores(answer: Classified) -> list[float]:
@@ -336,56 +362,77 @@ def _answer(answer: Classified) -> tuple[str, str]:
     return ", ".join(answer.labels) or "(none)", ", ".join(f"{score:.4f}" for score in _scores(answer))
 
 
-def _tag(
+def _predict(
     model: LoadedModel,
     texts: list[str] | None,
+    pairs: list[Any] | None,
     input: PurePath | None,
     output: PurePath | None,
-    text_column: str,
-    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"],
+    columns: Columns,
+    format: RowFormat | Literal["auto"],
     on_error: Literal["stop", "skip"],
     as_json: bool,
 ) -> None:
-    """The entities of texts; of a file as JSON lines, each row with "entities" added."""
+    """Entities, answers to questions, or choices; of a file as JSON lines, each row with the answer's columns added."""
     import sys
     from collections import Counter
     from contextlib import nullcontext
 
     from tpulm.finetuning import Classifier
-    from tpulm.labelled import Columns, read_texts
+    from tpulm.labelled import read_texts
     from tpulm.labelled.records import RowWriter, writing_rows
 
-    tagger = Classifier(model)
-    named = ("start", "end", "label")
-
-    def entities(some: list[str]) -> list[list[dict[str, Any]]]:
-        answers = tagger.predict(some)
-        return [
-            [{**dict(zip(named, one, strict=True)), "text": text[one[0] : one[1]]} for one in found]
-            for text, found in zip(some, answers, strict=True)
-        ]
-
+    classifier = Classifier(model)
+    task = classifier.task
     if texts:
-        answers = entities(texts)
-        lines = [(one["label"], f"{one['start']}-{one['end']}", one["text"]) for found in answers for one in found]
-        print_table("", lines, header=("entity", "characters", "text"))
+        answers = [_columns_of_answer(*both) for both in zip(texts, classifier.predict(texts, pairs), strict=True)]
+        lines = [tuple(str(cell) for cell in line) for answer in answers for line in _lines(answer)]
+        print_table("", lines, header=_HEADERS[model.head])
         if as_json:
-            print_json([{"text": text, "entities": found} for text, found in zip(texts, answers, strict=True)])
+            print_json([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)])
         return
     assert input is not None
     if output is not None and not any(output.name.endswith(end) for end in (".jsonl", ".jsonl.gz")):
-        raise ConfigError(f"--output {output}: entities are lists, which .jsonl can hold; name a .jsonl file")
+        raise ConfigError(f"--output {output}: answers hold lists, which .jsonl can hold; name a .jsonl file")
     skipped: Counter[str] = Counter()
-    rows = read_texts(input, Columns(text=text_column), format=format, on_error=on_error, skipped=skipped)
+    reading: dict[str, Any] = {"format": format, "on_error": on_error, "skipped": skipped}
+    rows = read_texts(input, task.columns_of(columns), fault=task.fault, adapt=task.adapt, **reading)
     counted = 0
     with writing_rows(output, header=True) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl")) as writer:
         while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
-            for row, found in zip(chunk, entities([row.text for row in chunk]), strict=True):
-                if "entities" in row.record.values:
-                    raise ConfigError(f"{input} has a column 'entities' already, where the answer would go; rename it")
-                writer.write({**row.record.values, "entities": found}, row.record.place)
+            given = [row.pair for row in chunk]
+            found = classifier.predict([row.text for row in chunk], None if given[0] is None else given)
+            for row, answer in zip(chunk, found, strict=True):
+                added = _columns_of_answer(row.text, answer)
+                if (clash := next((name for name in added if name in row.record.values), None)) is not None:
+                    raise ConfigError(f"{input} has a column '{clash}' already, where the answer would go; rename it")
+                writer.write({**row.record.values, **added}, row.record.place)
             counted += len(chunk)
-    print_table("", {"tagged": f"{counted:,} texts", **_left_out(0, None, skipped)})
+    print_table("", {"answered": f"{counted:,} texts", **_left_out(0, None, skipped)})
+
+
+_HEADERS = {
+    "tokens": ("entity", "characters", "text"),
+    "spans": ("answer", "characters", "probability"),
+    "choice": ("choice", "number", "probability"),
+}
+
+
+def _columns_of_answer(text: str, answer: Any) -> dict[str, Any]:
+    """What an answer of a task adds to a row."""
+    if isinstance(answer, list):
+        named = ("start", "end", "label")
+        return {"entities": [{**dict(zip(named, one, strict=True)), "text": text[one[0] : one[1]]} for one in answer]}
+    return {"predicted" if name in ("answer", "label") else name: value for name, value in answer.items()}
+
+
+def _lines(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
+    if "entities" in answer:
+        return [(one["label"], f"{one['start']}-{one['end']}", one["text"]) for one in answer["entities"]]
+    probability = f"{answer['score']:.4f}"
+    if "choice" in answer:
+        return [(answer["choice"], answer["predicted"], probability)]
+    return [(answer["predicted"] or "(none)", f"{answer['start']}-{answer['end']}", probability)]
 
 
 def _check_apart(input: PurePath, output: PurePath) -> None:
@@ -402,7 +449,7 @@ def _classify_file(
     input: PurePath,
     output: PurePath | None,
     columns: Columns,
-    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"],
+    format: RowFormat | Literal["auto"],
     on_error: Literal["stop", "skip"],
 ) -> None:
     import sys

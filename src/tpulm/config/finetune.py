@@ -26,6 +26,8 @@ from tpulm.errors import ConfigError
 METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
     "classification": {"accuracy": "highest", "macro_f1": "highest", "matthews": "highest"},
     "tag": {"entity_f1": "highest"},
+    "qa": {"f1": "highest", "exact_match": "highest"},
+    "choice": {"accuracy": "highest"},
     "regression": {"pearson": "highest", "spearman": "highest", "mean_squared_error": "lowest"},
     "multilabel": {"micro_f1": "highest", "macro_f1": "highest", "subset_accuracy": "highest"},
     "embed": {"spearman": "highest", "pearson": "highest"},
@@ -41,11 +43,17 @@ class FinetuneConfig(Settings):
 
     task: Annotated[str, AfterValidator(TASKS.check), TASKS] = "classification"
     from_scratch: bool = False  # random weights in place of the pretrained ones: what tells how much these are worth
-    # tokens of a row (of embed and retrieve, of one text); None: a classifier's own, else 128
+    # tokens of a row (of embed and retrieve, of a text); None: a classifier's own, else 128, of questions with their texts 384
     max_length: Annotated[int, Field(ge=LEAST_LENGTH)] | None = None
     pooling: Literal["mean", "cls"] | None = (
         None  # of embed and retrieve: the mean of a text's tokens, or the first; None: mean
     )
+    doc_stride: Annotated[int, Field(ge=0)] | None = None  # tokens that a window of a long text shares with the last; None: 128
+    max_answer_length: Positive | None = None  # tokens of an answer in a text; None: 30
+    # by how much "no answer" must be better than the best one, where texts may have none; None: 0
+    null_score_diff_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    # whose script compares answers; None: korquad for Hangul, jsquad for Chinese characters and kana, else squad
+    answer_metric: Literal["squad", "jsquad", "korquad", "klue"] | None = None
     epochs: Positive = 3
     batch_size: Positive = 32  # rows, over all devices
     learning_rate: PositiveFloat | None = None  # None: bert 5e-5, electra 1e-4
@@ -97,7 +105,7 @@ class FinetuneConfig(Settings):
         filled = {
             "learning_rate": self.learning_rate or (1e-4 if electra else 5e-5),
             "layer_decay": self.layer_decay or (0.8 if electra else 1.0),
-            "max_length": self.max_length or classifier_length or min(128, max_positions),
+            "max_length": self.max_length or classifier_length or min(384 if self.task == "qa" else 128, max_positions),
         }
         return self.model_copy(update=filled)
 

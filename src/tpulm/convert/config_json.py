@@ -31,6 +31,8 @@ _CLASS_SUFFIXES = {
     "classification": "ForSequenceClassification",
     "tokens": "ForTokenClassification",
     "embedding": "Model",
+    "spans": "ForQuestionAnswering",
+    "choice": "ForMultipleChoice",
     "causal": "ForCausalLM",
 }
 
@@ -171,9 +173,12 @@ class Described(NamedTuple):
 def model_type_of(config: ModelConfig, head: Head) -> str:
     """Raises ConfigError when no class of transformers has the model's settings."""
     try:
-        return layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
+        model_type = layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
     except ValueError as error:
         raise ConfigError(f"this model cannot be exported: {error}") from error
+    if model_type == "eurobert" and head in ("spans", "choice"):
+        raise ConfigError(f"transformers has no EuroBert{_CLASS_SUFFIXES[head]}; begin with a BERT, an ELECTRA or a ModernBERT")
+    return model_type
 
 
 def class_name(model_type: str, head: Head) -> str:
@@ -370,11 +375,13 @@ def _check_heads(values: Mapping[str, Any], config: ModelConfig, origin: str) ->
 
 
 class Answers(NamedTuple):
-    """The names of the classes in the order of the outputs; none of a regression, whose one output is the number itself."""
+    """The names of the classes in the order of the outputs; none of a regression, whose one output is the number itself, and of
+    answers in texts and choices."""
 
     names: tuple[str, ...]
     several: bool = False  # a text has any number of the labels, each with a probability of its own
     pooling: Pooling | None = None  # of embeddings, which are the pooled hidden states: how
+    null: bool = False  # a text may have no answer to a question
 
     @property
     def is_regression(self) -> bool:
@@ -390,10 +397,16 @@ class Answers(NamedTuple):
         return len(self.names) or 1
 
 
+_NULL = "handle_impossible_answer"  # as an argument of transformers' pipelines is called
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}  # of an ELECTRA for choices
+
+
 def answers_to_json(answers: Answers, model_type: str, head: Head = "classification") -> dict[str, Any]:
     """The keys that config.json of a classifier has in addition to the encoder's."""
     if answers.pooling is not None:
         return {}
+    if head in ("spans", "choice"):
+        return {_NULL: True} if answers.null else {}
     names = answers.names or ("LABEL_0",)
     problem = "multi_label_classification" if answers.several else "single_label_classification"
     values: dict[str, Any] = {
@@ -418,8 +431,17 @@ def answers_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "c
             location=origin,
         )
     pooling = {"eurobert": ("bos", "late"), "modernbert": ("cls", "cls")}.get(values.get("model_type", ""))
-    if head == "classification" and pooling is not None and values.get("classifier_pooling", pooling[1]) != pooling[0]:
+    if (
+        head in ("classification", "choice")
+        and pooling is not None
+        and values.get("classifier_pooling", pooling[1]) != pooling[0]
+    ):
         raise DataError(f"classifier_pooling must be '{pooling[0]}'; others are not supported", location=origin)
+    if head in ("spans", "choice"):
+        wrong = [key for key, only in _SUMMARY.items() if values.get(key, only) != only and head == "choice"]
+        if wrong:
+            raise DataError(f"{wrong[0]} must be {_SUMMARY[wrong[0]]!r}; others are not supported", location=origin)
+        return Answers((), null=values.get(_NULL) is True)
     named = values.get("id2label")
     if named is None:  # transformers leaves two unnamed labels out
         named = {"0": "LABEL_0", "1": "LABEL_1"} if problem != "regression" else {"0": "LABEL_0"}

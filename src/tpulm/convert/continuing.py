@@ -13,7 +13,6 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
-from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head, Model
 from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
 from tpulm.convert.new_vocabulary import NewVocabulary, new_vocabulary
@@ -176,12 +175,12 @@ FineTuned = SequenceClassifier | TokenClassifier | TextEncoder
 _HEAD_SEED = 0x6865_6164  # so that a head's values differ from those of anything else drawn from the same seed
 
 
-def begin_classifier(params: Model, spec: FineTuned, *, answers: Answers | None, wanted: Answers, seed: int) -> FineTuned:
+def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) -> FineTuned:
     """The encoder of `params` under a head of `spec` (both for the same model settings): float32 numpy.
 
     The head is drawn from the seed, but for BERT's pooler where next-sentence prediction has trained it, the dense layer of a
-    classifier, and all of the latter's head where its labels (`answers`) are the ones `wanted`. Raises ConfigError for a
-    causal model.
+    classifier, and all of the latter's head where it has the same task and labels, `again`. Raises ConfigError for a causal
+    model.
     """
     if isinstance(params, Decoder):
         raise ConfigError(
@@ -192,7 +191,7 @@ def begin_classifier(params: Model, spec: FineTuned, *, answers: Answers | None,
         return without_head(params)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
     if isinstance(spec, TokenClassifier):
-        return _begin_token_classifier(params, spec, key, again=answers == wanted)
+        return _begin_token_classifier(params, spec, key, again=again)
     if isinstance(params, TokenClassifier):
         raise ConfigError("this model's head labels tokens; for classes of texts begin with the encoder it was made of")
     head: ClassificationHead = jax.device_get(initialize(spec.classification_head, key))
@@ -202,7 +201,7 @@ def begin_classifier(params: Model, spec: FineTuned, *, answers: Answers | None,
         head = replace(head, dense=_with_bias(params.next_sentence.pooler, head.dense))
     elif isinstance(params, SequenceClassifier):
         found = params.classification_head
-        head = found if answers == wanted else replace(head, dense=found.dense, norm=found.norm)
+        head = found if again else replace(head, dense=found.dense, norm=found.norm)
     return SequenceClassifier(params.embeddings, params.projection, params.layers, params.final_norm, head)
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tpulm.config import ModelConfig
 from tpulm.models import bert, classifier, decoder, electra, embedding
 
 # masked: words for [MASK] (BERT, ELECTRA's generator); next_sentence: that and pairs (BERT); detection: ELECTRA's discriminator
-# causal: the next token (decoder); classification: a label or a number for a text, from any encoder; tokens: one for each token
-# embedding: none, a text's vector is pooled of its hidden states
-Head = Literal["masked", "next_sentence", "detection", "causal", "classification", "tokens", "embedding"]
+# causal: the next token (decoder); and of fine-tuned encoders classification: a label or a number for a text; tokens: one for
+# each token; spans: two for each, an answer's first and last token, with the parameters of "tokens"; choice: a number for a
+# question with one of its choices, with those of "classification"; embedding: none, a text's vector is pooled of hidden states
+Head = Literal[
+    "masked", "next_sentence", "detection", "causal", "classification", "tokens", "spans", "choice", "embedding"
+]  # fmt: skip
+FINE_TUNED: Final[tuple[Head, ...]] = (
+    "classification",
+    "tokens",
+    "spans",
+    "choice",
+)  # with parameters and answers of their own
 Model = (
     bert.Bert
     | electra.Generator
@@ -23,6 +32,7 @@ Model = (
 
 
 def head_of(params: Model) -> Head:
+    """Of "spans" and "choice" what has the same parameters."""
     if isinstance(params, classifier.SequenceClassifier):
         return "classification"
     if isinstance(params, classifier.TokenClassifier):
@@ -38,10 +48,10 @@ def head_of(params: Model) -> Head:
 
 def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: int = 0) -> Any:
     """The tree of `ParamSpec` of one model; of ELECTRA that is one half, with the sizes of `config`."""
-    if head == "classification":
-        return classifier.spec(config, vocab_size=vocab_size, num_outputs=num_outputs)
-    if head == "tokens":
-        return classifier.token_spec(config, vocab_size=vocab_size, num_outputs=num_outputs)
+    if head in ("classification", "choice"):
+        return classifier.spec(config, vocab_size=vocab_size, num_outputs=1 if head == "choice" else num_outputs)
+    if head in ("tokens", "spans"):
+        return classifier.token_spec(config, vocab_size=vocab_size, num_outputs=2 if head == "spans" else num_outputs)
     if head == "embedding":
         return embedding.spec(config, vocab_size=vocab_size)
     if config.architecture in ("bert", "modernbert"):

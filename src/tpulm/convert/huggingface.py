@@ -25,7 +25,7 @@ from tpulm.convert.config_json import (
     model_type_of,
     to_config_json,
 )
-from tpulm.convert.heads import Head, Model, head_of, spec_of
+from tpulm.convert.heads import FINE_TUNED, Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
 from tpulm.convert.names import fuse, head_in, names, tidy
 from tpulm.convert.sentence_transformers import MODULES, embedder_files, read_pooling
@@ -90,20 +90,21 @@ def save_model(
     tokenization_folder: str | PurePath,
     pad_token_id: int,
     card: CardFacts | None = None,
+    head: Head | None = None,
     answers: Answers | None = None,
     max_length: int | None = None,
 ) -> Folder:
     """Write the folder under a temporary name and put it in its place; a folder already there is replaced.
 
-    `params` may be on devices; `vocab_size` is the tokenizer's, to which the padded vocabulary is cut. Tensors that another one
-    repeats (the decoder) are not stored, as transformers expects. A classifier needs `answers`; `max_length` is to what its
-    texts are cut, where that is less than the model reads. Raises TpulmError when a
-    parameter is not finite, ConfigError when no class of transformers has the model's settings.
+    `params` may be on devices; `head` is needed for one that has the parameters of another; `vocab_size` is the tokenizer's, to
+    which the padded vocabulary is cut. Tensors that another one repeats (the decoder) are not stored, as transformers expects.
+    A classifier needs `answers`; `max_length` is to what its texts are cut, where that is less than the model reads. Raises
+    TpulmError when a parameter is not finite, ConfigError when no class of transformers has the model's settings.
     """
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
-    head = head_of(params)
+    head = head or head_of(params)
     model_type = model_type_of(config, head)
-    weights = encode_weights(params, config, vocab_size=vocab_size)
+    weights = encode_weights(params, config, vocab_size=vocab_size, head=head)
     with storage.built_aside(target, last=CONFIG) as temporary:
         _copy_tokenizer(tokenizer_folder, temporary, config, max_length)
         special = tokenization.load(tokenizer_folder).special if model_type in FOREIGN_TYPES else None
@@ -131,19 +132,20 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
             vocab_size=model.vocab_size,
             tokenization_folder=tokenizer_folder,
             pad_token_id=model.tokenization.special.pad,
+            head=model.head,
             answers=model.answers,
             max_length=model.max_length,
         )
 
 
-def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int) -> bytes:
+def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head: Head | None = None) -> bytes:
     """The bytes of model.safetensors. Raises TpulmError for a parameter that is not finite, ConfigError as `save_model`."""
-    head = head_of(params)
+    head = head or head_of(params)
     model_type = model_type_of(config, head)
     params = jax.device_get(params)
     _check_finite(params)
     tree = spec_of(config, head, vocab_size=vocab_size, num_outputs=_num_outputs(params))
-    tensors = fuse(to_theirs(params, tree, names(model_type, tree), vocab_size=vocab_size))
+    tensors = fuse(to_theirs(params, tree, names(model_type, tree, head), vocab_size=vocab_size))
     return safetensors.numpy.save(tensors, metadata={"format": "pt"})
 
 
@@ -196,17 +198,18 @@ def load_weights(folder: PurePath) -> Weights:
     config, found = described.config, read_tensors(folder / WEIGHTS)
     kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
     head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
-    if head == "classification" and class_name(values["model_type"], "tokens") in (values.get("architectures") or ()):
-        head = "tokens"  # whose tensors may have the same names
-    bare = class_name(values["model_type"], "embedding") in (values.get("architectures") or ())
+    declared = values.get("architectures") or ()
+    if head == "classification":  # whose tensors may have the names of another one's
+        head = next((one for one in FINE_TUNED if class_name(values["model_type"], one) in declared), head)
+    bare = class_name(values["model_type"], "embedding") in declared
     if head == "masked" and bare and storage.exists(folder / MODULES):
         head = "embedding"
-    has_answers = head in ("classification", "tokens")
+    has_answers = head in FINE_TUNED
     answers = answers_from_json(values, origin=str(folder / CONFIG), head=head) if has_answers else None
     answers = Answers((), pooling=read_pooling(folder)) if head == "embedding" else answers
     outputs = answers.num_outputs if answers is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
-    table = names(values["model_type"], tree)
+    table = names(values["model_type"], tree, head)
     params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
     return Weights(params, config, described.vocab_size, head, kept.dropped, answers)
 

@@ -159,7 +159,14 @@ TABLES: Mapping[str, Table] = {
     "llama": _LLAMA,
     "modernbert": _MODERNBERT,
 }
+# How names begin that these heads have instead of those of the head with the same parameters.
+_OTHERWISE: Mapping[tuple[str, Head | None], Mapping[str, str]] = {
+    **{(model_type, "spans"): {"classifier.": "qa_outputs."} for model_type in ("bert", "megatron-bert", "electra")},
+    ("electra", "choice"): {"classifier.dense.": "sequence_summary.summary.", "classifier.out_proj.": "classifier."},
+}
 _HEAD_MARKS: Mapping[Head, tuple[str, ...]] = {  # how a name begins that only files with this head contain
+    "spans": ("qa_outputs.",),
+    "choice": ("sequence_summary.summary.",),
     "classification": ("classifier.weight", "classifier.out_proj.weight"),
     "detection": ("discriminator_predictions.",),
     "next_sentence": ("cls.seq_relationship.",),
@@ -213,10 +220,18 @@ TF1_EXTRAS: tuple[tuple[str | None, str], ...] = (
 )
 
 
-def names(model_type: str, spec: Any) -> Table:
-    """Hugging Face's names of one model, or of half an ELECTRA: the rows for the parameters that `spec` has."""
-    ours = named_leaves(spec)
-    return tuple(row for row in TABLES[model_type] if row.ours in ours)
+def names(model_type: str, spec: Any, head: Head | None = None) -> Table:
+    """Hugging Face's names of one model, or of half an ELECTRA: the rows for the parameters that `spec` has.
+
+    Only "spans" and "choice", whose parameters are those of other heads, need to be said.
+    """
+    ours, otherwise = named_leaves(spec), _OTHERWISE.get((model_type, head), {})
+
+    def named(row: Name) -> Name:
+        begins = next((begin for begin in otherwise if row.theirs.startswith(begin)), None)
+        return row if begins is None else row._replace(theirs=otherwise[begins] + row.theirs.removeprefix(begins))
+
+    return tuple(named(row) for row in TABLES[model_type] if row.ours in ours)
 
 
 def tf1_names(model_type: str, spec: Any, *, body: str = "electra", embeddings: str = "electra") -> Table:

@@ -2,9 +2,11 @@
 `bench` on the tasks of a benchmark."""
 
 from tpulm.finetuning.benchmark import BenchReport, bench
+from tpulm.finetuning.choices import ChoiceOfAnswers
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.embedding import Retrieval, ScoredSimilarity
 from tpulm.finetuning.multilabel import LabelSets
+from tpulm.finetuning.questions import QuestionAnswering
 from tpulm.finetuning.run import finetune, read_mistakes
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
 from tpulm.finetuning.tagging import EntityTagging
@@ -12,11 +14,13 @@ from tpulm.finetuning.tasks import Mistake, Task, register_task
 
 __all__ = [
     "BenchReport",
+    "ChoiceOfAnswers",
     "Classifier",
     "EntityTagging",
     "FinetuneSummary",
     "LabelSets",
     "Mistake",
+    "QuestionAnswering",
     "Retrieval",
     "ScoredSimilarity",
     "SeedResult",

@@ -11,7 +11,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
-from tpulm.convert.config_json import Answers
+from tpulm.convert.config_json import Answers, model_type_of
 from tpulm.convert.continuing import FineTuned, begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
@@ -19,7 +19,7 @@ from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.tasks import find_task, task_of
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
-from tpulm.labelled.rows import Rows
+from tpulm.labelled.rows import Groups, Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.notebook import shown
 from tpulm.predict.classify import Outputs
@@ -83,6 +83,8 @@ class Classifier:
         if self.config.pooling is None and found is not None and found.pooling is not None:
             self.config = self.config.model_copy(update={"pooling": found.pooling})
         self.task = find_task(self.config)
+        model_type_of(of_model, self.task.head)
+        self.task.null = found is not None and found.null
         if not self.task.has_classes and labels is not None:
             raise ConfigError(f"a {config.task} has no labels: leave them out")
         self.labels: LabelSet | None = None
@@ -121,7 +123,7 @@ class Classifier:
     def split(self, examples: Examples) -> tuple[Examples, Examples]:
         """What is trained on, and the part that is held out as dev where no other is given; the labels are those of both."""
         strata = self.task.strata(examples, self._classes(examples))
-        split = hold_out(examples, strata, fraction=self.config.dev_fraction)
+        split = hold_out(self.task.held_out_by(examples), strata, fraction=self.config.dev_fraction)
         return examples.take(split.train), examples.take(split.held_out)
 
     def fit_encoded(
@@ -198,9 +200,11 @@ class Classifier:
         self._params, self._placed = jax.device_get(params), None
 
     def predict(self, texts: Any, pairs: Sequence[Any] | None = None) -> list[Any]:
-        """The label of each text, as in the training examples, of a regression the number, of tags [[begin, end, type], …].
+        """The label of each text, as in the training examples, of a regression the number, of tags [[begin, end, type], …]; of
+        questions and choices a mapping of the answer and its probability.
 
-        `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; the second texts may be `pairs` too.
+        `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; the second texts may be `pairs` too:
+        the text that answers a question, or the list of its choices.
         Raises DataError for a single string, and for texts that are blank or no strings.
         """
         examples = self._unlabelled(texts, pairs)
@@ -305,15 +309,20 @@ class Classifier:
         spec = self._of().objective.spec
         if self.config.from_scratch:
             return random_classifier(spec, seed=seed)
-        return begin_classifier(self.model.params, spec, answers=self.model.answers, wanted=self.answers, seed=seed)
+        known = None if self.model.answers is None else self.model.answers._replace(null=self.task.null)
+        again = self.model.head == self.task.head and known == self.answers
+        return begin_classifier(self.model.params, spec, again=again, seed=seed)
 
     def tuning_of(self, data: Labelled) -> Tuning:
         """The compiled program for as much data: the last one if it fits, so that what is compiled serves all seeds."""
-        if self._tuning is None or self._tuning.num_rows != len(data.rows):
+        groups = Groups.made_of(data.rows) if self.task.objective.several_rows else None
+        num_rows, group = (len(data.rows), None) if groups is None else (len(groups), groups.most)
+        if self._tuning is None or (self._tuning.num_rows, self._tuning.group) != (num_rows, group):
             self._tuning = Tuning(
                 self.model.config,
                 self._of_rows,
-                num_rows=len(data.rows),
+                num_rows=num_rows,
+                group=group,
                 num_classes=self.answers.num_classes,
                 vocab_size=self.model.vocab_size,
                 special=self.model.tokenization.special,

@@ -231,7 +231,7 @@ class _Finetuning:
             data.rows["dev"],
             training=data.rows["train"],
             before=self._classifier.scores_before(data.rows["dev"], seed)[config.chosen_by],
-            config=config,
+            task=self._task,
             names=names,
         )
         result = SeedResult(

@@ -61,6 +61,7 @@ class Task(ABC):
     """
 
     config: FinetuneConfig  # of the fine-tuning; `find_task` sets it
+    null = False  # whether there may be no answer; of a task that finds answers, learnt from its examples
 
     kind = "A model"  # begins a sentence of the model card
     mistakes_are = ("Most confident mistakes", "confidence")  # a title, and what `Mistake.confidence` is
@@ -134,7 +135,7 @@ class Task(ABC):
 
     def answers(self, classes: LabelSet | None) -> Answers:
         """What the outputs mean, as config.json says it."""
-        return Answers(() if classes is None else classes.names)
+        return Answers(() if classes is None else classes.names, null=self.null)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         """float64 [N, C], of a task with classes."""
@@ -288,8 +289,8 @@ def find_task(config: FinetuneConfig) -> Task:
 
 def task_of(model: LoadedModel) -> str:
     """What a fine-tuned model was made for."""
-    if model.head in ("tokens", "embedding"):
-        return "tag" if model.head == "tokens" else "embed"
+    if model.head in (of_head := {"tokens": "tag", "embedding": "embed", "spans": "qa", "choice": "choice"}):
+        return of_head[model.head]
     if model.answers is not None and model.answers.several:
         return "multilabel"
     return "regression" if model.answers is not None and model.answers.is_regression else "classification"
@@ -301,14 +302,14 @@ def doubts_about_model(
     *,
     training: Labelled,
     before: float,
-    config: FinetuneConfig,
+    task: Task,
     names: tuple[str, ...],
 ) -> list[str]:
     """What its outputs on dev say against a model; `before` is the score that it was chosen by, before the first step."""
-    task, name = find_task(config), config.chosen_by
+    name = task.config.chosen_by
     found = task.doubts(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
-    if not config.is_better(value, before):
+    if not task.config.is_better(value, before):
         found.append(
             f"training did not help: its {shown_score(name, value)} is no better than before the first step ({before:.4f})"
         )

@@ -18,6 +18,7 @@ from tpulm.corpus.sources import suffixes
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import Examples
 from tpulm.labelled.records import OnError, new_faults
+from tpulm.labelled.rows import touching
 from tpulm.storage.paths import printable
 
 OUTSIDE: Final = "O"
@@ -171,7 +172,8 @@ class TagScheme:
         lost, free = np.zeros(len(self.names), np.int32), labels != NO_CLASS
         for begin, end, kind in spans:
             both = [self.ids[name] for name in (f"B-{kind}", f"I-{kind}") if name in self.ids]
-            own = np.flatnonzero((tokens[:, 0] < end) & (tokens[:, 1] > begin) & free)
+            own = touching(tokens, begin, end)
+            own = own[free[own]]
             if not len(own):
                 lost[both[0]] += 1
                 continue

@@ -272,13 +272,12 @@ def _read_cells(
     """Each record with its values in the named columns, by role."""
     names = columns.needed(labelled=labelled)
     for file in find_record_files(path, format):
-        checked = file.format == "jsonl"  # whose records may differ
+        checked = file.format in ("jsonl", "squad")  # whose records may differ
         for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, header=columns.header):
-            record = record._replace(values=adapt(record.values))
+            values = adapt(record.values)
             if not checked:
-                _check_columns(record, file, names, header=columns.header)
+                _check_columns(record._replace(values=values), file, names, header=columns.header)
                 checked = True
-            values = record.values
             try:
                 found = {
                     role: values[name] if name in values else find_value(values, name, _advice(role))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OnError = Literal["stop", "skip"]
-RowFormat = Literal["tsv", "csv", "jsonl", "parquet"]
+RowFormat = Literal["tsv", "csv", "jsonl", "parquet", "squad"]
 WORDING: Final = Wording(
     skip='--on-error skip (on_error="skip" in Python)',
     format='--format {0} (format="{0}" in Python)',
@@ -43,6 +43,8 @@ WORDING: Final = Wording(
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
 _ARRAY: Final = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")  # of objects
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
+# How the one object of SQuAD's files begins: articles under "data", perhaps behind a version.
+_SQUAD: Final = re.compile(rb"""(\xef\xbb\xbf)?\s*\{\s*("\w+"\s*:\s*("[^"]*"|[\d.]+)\s*,\s*)*"data"\s*:\s*\[""")
 
 
 class Record(NamedTuple):
@@ -89,6 +91,8 @@ def find_record_files(path: str | os.PathLike[str], format: RowFormat | Literal[
 def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
     suffix, compression = suffixes(path)
     form = FORMATS.get(suffix) if format == "auto" else format
+    if format == "auto" and suffix == ".json" and _is_squad(path, compression):
+        form = "squad"
     if form not in _ROW_FORMATS:
         known = ", ".join(name for name, kind in FORMATS.items() if kind in _ROW_FORMATS)
         raise ConfigError(
@@ -104,6 +108,11 @@ def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
     return RecordFile(path, form, compression)
 
 
+def _is_squad(path: str, compression: Compression | None) -> bool:
+    start = next(ByteStream(path, compression, Faults("stop", printable(path), WORDING)).pieces(), b"")
+    return _SQUAD.match(start) is not None
+
+
 def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True) -> Iterator[Record]:
     """As `read_records`. All records of a tsv, csv or Parquet file have the same columns; without a header "1", "2", …"""
     if not header and file.format not in ("csv", "tsv"):
@@ -117,6 +126,8 @@ def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], hea
         case "jsonl":
             peek = next(ByteStream(file.path, file.compression, new_faults(on_error, faults.name)).pieces(), b"")
             return _array_records(stream, faults) if _ARRAY.match(peek) else _json_records(stream, faults)
+        case "squad":
+            return _squad_records(stream, faults)
         case "csv" | "tsv":
             return _table_records(stream, file.format, faults, header=header)
 
@@ -161,19 +172,44 @@ def _json_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
                 yield Record(value, f"{faults.name}, line {number}")
 
 
-def _array_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
-    """The file is one JSON array of objects, as KLUE's are."""
+def _whole(stream: ByteStream, faults: Faults, kind: str) -> Any:
+    """The value of a file that is one JSON array or object."""
     try:
-        values: list[Any] = json.loads(b"".join(stream.pieces()).decode("utf-8-sig"))
+        return json.loads(b"".join(stream.pieces()).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DataError(f"it is not UTF-8 ({error}); {WORDING.encoding.format('…')}", location=faults.name) from error
     except ValueError as error:
-        raise DataError(f"it begins as a JSON array, and is none ({error})", location=faults.name) from error
-    for number, value in enumerate(values):
+        raise DataError(f"it begins as a JSON {kind}, and is none ({error})", location=faults.name) from error
+
+
+def _array_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+    """The file is one JSON array of objects, as KLUE's are."""
+    for number, value in enumerate(_whole(stream, faults, "array")):
         if isinstance(value, dict):
             yield Record(value, f"{faults.name}, item {number}")
         else:
             faults.add("no_field", f'the item is {show(value)}, not an object such as {{"text": "…"}}.', f"item {number}")
+
+
+def _squad_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+    """A record for each question of one JSON object, as SQuAD, JSQuAD, KorQuAD and KLUE-MRC (whose ids are "guid") have it.
+
+    Paragraphs of KorQuAD 2.0 are articles, and have one "answer". A question that "is_impossible" has no answers.
+    """
+    try:
+        articles = _whole(stream, faults, "object")["data"]
+        paragraphs = [paragraph for article in articles for paragraph in article.get("paragraphs", [article])]
+        questions = [(paragraph["context"], dict(one)) for paragraph in paragraphs for one in paragraph["qas"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        form = '{"data": [{"paragraphs": [{"context": "…", "qas": [{"question": "…"}]}]}]}'
+        raise DataError(f"it is not as SQuAD's files are, {form}: {error!r}", location=faults.name) from error
+    for number, (context, one) in enumerate(questions, 1):
+        name = one.get("id", one.get("guid"))
+        values: dict[str, Any] = {"id": name, "question": one.get("question"), "context": context}
+        answers = [] if one.get("is_impossible") else one.get("answers", one.get("answer"))
+        if answers is not None:
+            values["answers"] = answers
+        yield Record(values, f"{faults.name}, question {number}" if name is None else f"{faults.name}, id {name}")
 
 
 def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:

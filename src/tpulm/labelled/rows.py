@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.tokenization import Aligned, Tokenization
+from tpulm.tokenization import Aligned, Encoded, SpecialTokens, Tokenization
 
 _TEXTS_AT_ONCE = 8_192
+_MOST_OF_A_QUESTION = 64  # tokens
 _BATCHES_SORTED_TOGETHER = 50
 _SHORTEST = 8
 _SHARES = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625)  # of max_length
@@ -25,6 +26,7 @@ class Rows(NamedTuple):
     starts: np.ndarray  # int64 [N + 1]; row i is ids[starts[i]:starts[i + 1]]
     whole_lengths: np.ndarray  # int64 [N], tokens before rows were cut
     spans: np.ndarray | None = None  # int64 [T, 2]: the characters of its text that a token comes from, where asked for
+    of: np.ndarray | None = None  # int64 [N], ascending: the example that a row is of, where examples have several
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -57,6 +59,39 @@ def joined(parts: Sequence[Rows]) -> Rows:
         ids[np.repeat(begins - part.starts[:-1], part.lengths) + np.arange(len(part.ids))] = part.ids
     starts = np.concatenate([np.zeros(1, np.int64), ends[:, -1]])
     return Rows(ids, starts, np.sum([part.whole_lengths for part in parts], axis=0))
+
+
+class Groups(NamedTuple):
+    """Rows by the examples that they are of, with the interface of `Rows`: an example has K rows at most."""
+
+    rows: Rows
+    starts: np.ndarray  # int64 [N + 1]; example i has the rows from starts[i] to starts[i + 1]
+
+    @classmethod
+    def made_of(cls, rows: Rows) -> Groups:
+        assert rows.of is not None
+        return cls(rows, np.searchsorted(rows.of, np.arange(rows.of[-1] + 2)))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def most(self) -> int:
+        """K"""
+        return int(np.diff(self.starts).max())
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [N], of each example's longest row."""
+        return np.maximum.reduceat(self.rows.lengths, self.starts[:-1])
+
+    def padded(self, indices: np.ndarray, *, rows: int, length: int, pad: int) -> np.ndarray:
+        """int32 [rows, K, length]; what an example has not is padding."""
+        table = np.full((rows, self.most, length), pad, np.int32)
+        for place, index in zip(table, indices, strict=False):
+            own = np.arange(int(self.starts[index]), int(self.starts[index + 1]))
+            place[: len(own)] = self.rows.padded(own, rows=len(own), length=length, pad=pad)
+        return table
 
 
 def encode_rows(
@@ -93,26 +128,74 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
     else:
         b = second.lengths.astype(np.int64)
         kept_a, kept_b = kept_lengths(a, b, room)
-    frame = np.int64(2 if second is None else 3)
-    starts = np.concatenate([[0], np.cumsum(kept_a + kept_b + frame)])
+    parts = [(first, _places(a, kept_a))] if second is None else [(first, _places(a, kept_a)), (second, _places(b, kept_b))]
+    return _framed(special, parts, a + b + len(parts) + 1, offsets=offsets)
+
+
+def _places(lengths: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """int64 [N, 2]: where the `kept` first tokens of each text stand, which follow one another."""
+    begins = np.cumsum(lengths) - lengths
+    return np.stack([begins, begins + kept], axis=1)
+
+
+def _framed(
+    special: SpecialTokens,
+    parts: Sequence[tuple[Encoded | Aligned, np.ndarray]],
+    whole_lengths: np.ndarray,
+    *,
+    offsets: bool,
+    of: np.ndarray | None = None,
+) -> Rows:
+    """Rows `[CLS] … [SEP] … [SEP]`: of each part the tokens between the two places, int64 [N, 2], of each row."""
+    starts = np.concatenate([[0], np.cumsum(1 + sum(places[:, 1] - places[:, 0] + 1 for _, places in parts))])
     ids = np.empty(starts[-1], np.int32)
     spans = np.zeros((len(ids), 2), np.int64) if offsets else None
-    from_a = np.concatenate([[0], np.cumsum(a)])
-    from_b = np.concatenate([[0], np.cumsum(b)])
-    for row, begin in enumerate(starts[:-1]):
-        middle = begin + 1 + kept_a[row]
-        ids[begin] = special.cls
-        ids[begin + 1 : middle] = first.ids[from_a[row] : from_a[row] + kept_a[row]]
-        ids[middle] = special.sep
-        if spans is not None and isinstance(first, Aligned):
-            spans[begin + 1 : middle] = first.spans[from_a[row] : from_a[row] + kept_a[row]]
-        if second is not None:
-            end = middle + 1 + kept_b[row]
-            ids[middle + 1 : end] = second.ids[from_b[row] : from_b[row] + kept_b[row]]
-            ids[end] = special.sep
-            if spans is not None and isinstance(second, Aligned):
-                spans[middle + 1 : end] = second.spans[from_b[row] : from_b[row] + kept_b[row]]
-    return Rows(ids, starts, a + b + frame, spans)
+    for row, at in enumerate(starts[:-1].tolist()):
+        ids[at] = special.cls
+        for tokens, places in parts:
+            begin, end = places[row].tolist()
+            last = at + 1 + end - begin
+            ids[at + 1 : last] = tokens.ids[begin:end]
+            ids[last] = special.sep
+            if spans is not None and isinstance(tokens, Aligned):
+                spans[at + 1 : last] = tokens.spans[begin:end]
+            at = last
+    return Rows(ids, starts, whole_lengths, spans, of)
+
+
+def window_rows(
+    tokenization: Tokenization, questions: Sequence[str], contexts: Sequence[str], *, max_length: int, stride: int
+) -> Rows:
+    """Rows `[CLS] question [SEP] window [SEP]`, as many as show the whole context. A window begins with the last `stride`
+    tokens of the one before it, as transformers' tokenizers have it, or with half a window, if that is less.
+
+    A question keeps at most 64 tokens (BERT's max_query_length), and half of the row. The spans are those of the context.
+    """
+    distinct = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
+    asked, told = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
+    lengths = asked.lengths.astype(np.int64)
+    kept = np.minimum(lengths, min(_MOST_OF_A_QUESTION, (max_length - 3) // 2))
+    ends = np.cumsum(told.lengths, dtype=np.int64)
+    of, windows = list[int](), list[tuple[int, int]]()
+    for number, context in enumerate(contexts):
+        end, room = int(ends[distinct[context]]), max_length - 3 - int(kept[number])
+        at = end - int(told.lengths[distinct[context]])
+        while True:
+            of.append(number)
+            windows.append((at, min(at + room, end)))
+            if at + room >= end:
+                break
+            at += room - min(stride, room // 2)
+    rows_of = np.array(of, np.int64)
+    places = np.array(windows, np.int64).reshape(-1, 2)
+    whole = lengths[rows_of] + places[:, 1] - places[:, 0] + 3
+    parts = [(asked, _places(lengths, kept)[rows_of]), (told, places)]
+    return _framed(tokenization.special, parts, whole, offsets=True, of=rows_of)
+
+
+def touching(spans: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """The tokens that come from any of the characters from `begin` to `end`."""
+    return np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin))
 
 
 def kept_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

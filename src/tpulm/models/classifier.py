@@ -6,7 +6,8 @@ layer there). EuroBERT, pooled at "bos": the erf GELU and no dropout. ModernBERT
 without biases, and dropout after them.
 
 For tokens they are those of …ForTokenClassification: dropout and a linear map, in EuroBERT without dropout, in ModernBERT with
-the dense layer and norm before.
+the dense layer and norm before. …ForQuestionAnswering has the same with two outputs, and dropout in ModernBERT alone;
+…ForMultipleChoice the head for classes with one output.
 """
 
 from __future__ import annotations
@@ -145,8 +146,9 @@ def token_logits(
     config: ModelConfig,
     execution: Execution,
     randomness: Randomness | None,
+    drop: bool = True,
 ) -> Float[Array, "B L C"]:
-    """Float32 logits of each token."""
+    """Float32 logits of each token; without `drop` the last hidden states have no dropout."""
     below = None if randomness is None else Randomness(jax.random.fold_in(randomness.key, 0), randomness.rows)
     hidden = encode(params, tokens, config=config, execution=execution, randomness=below)
     with jax.named_scope("token_head"):
@@ -155,7 +157,7 @@ def token_logits(
         if head.dense is not None:
             x = activation("gelu")(dense(head.dense, x, dtype=execution.dtype))
         x = x if head.norm is None else normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
-        if randomness is not None and head_kind(config) != "eurobert":
+        if drop and randomness is not None and head_kind(config) != "eurobert":
             site = site_seeds(jax.random.fold_in(randomness.key, 1), ())
             words = words_at(site, token_seeds(randomness.rows, length), (rows * length, 1))
             x = dropout(x, rate=config.dropout, words=words)

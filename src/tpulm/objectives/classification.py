@@ -51,6 +51,8 @@ class Classification:
     special: SpecialTokens
     num_classes: int | None
 
+    several_rows = False  # of an example, which are trained on together: tokens [B, K, L]
+
     @property
     def label_shape(self) -> tuple[int, ...]:
         """Of one row."""

@@ -86,7 +86,8 @@ class ClassifierForUse:
         if model.head == "embedding":
             raise ConfigError("this model embeds texts, and classifies none: tpulm embed, or tpulm.embed(model, texts)")
         if model.head != "classification":
-            raise ConfigError("this model labels tokens; tpulm.Classifier(model).predict(texts) gives the entities in texts")
+            does = {"tokens": "labels tokens", "spans": "answers questions", "choice": "chooses answers"}[model.head]
+            raise ConfigError(f"this model {does}; tpulm.Classifier(model).predict(…) gives what it says")
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
         settings = FinetuneConfig(
             task="regression" if model.answers.is_regression else "classification", max_length=self.max_length

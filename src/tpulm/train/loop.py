@@ -165,7 +165,7 @@ def train(
             rows = len(stream.row_indices(cursor)) if "weights" in batch else config.batch_size  # without those that fill it up
             if in_flight:
                 meter.pause()
-            update = program.step_at(batch["tokens"].shape[1])  # which may have to be compiled
+            update = program.step_at(batch["tokens"].shape[-1])  # which may have to be compiled
             meter.resume()
             state, loss = update(state, program.to_devices(batch), program.cursor(cursor))
             cursors[step] = cursor
@@ -448,6 +448,6 @@ class Step(NamedTuple):
 def steps_of(program: Compiled, stream: Stream, state: TrainState, first: int, last: int, *, cursor: int = 0) -> Iterator[Step]:
     """Updates `first` to `last` from this state on; `cursor` is the number of rows before them."""
     for step, (place, batch) in zip(range(first, last), stream.iterate(cursor), strict=False):
-        update = program.step_at(batch["tokens"].shape[1])
+        update = program.step_at(batch["tokens"].shape[-1])
         state, _ = update(state, program.to_devices(batch), program.cursor(place))
         yield Step(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))

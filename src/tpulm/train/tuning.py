@@ -16,14 +16,15 @@ from jax.sharding import Mesh
 
 from tpulm.config import FinetuneConfig, ModelConfig
 from tpulm.labelled import Examples
-from tpulm.labelled.rows import Batch, Rows, epoch_batches, fixed_lengths, ordered_batches
+from tpulm.labelled.rows import Batch, Groups, Rows, epoch_batches, fixed_lengths, ordered_batches
 from tpulm.nn.params import is_spec
+from tpulm.objectives import Objective
 from tpulm.objectives.classification import Classification
 from tpulm.objectives.embedding import Embedding
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, place, replicated
-from tpulm.train.program import Compiled, execution_on
+from tpulm.train.program import BatchShapes, Compiled, execution_on
 
 
 class Labelled(NamedTuple):
@@ -38,7 +39,8 @@ class Labelled(NamedTuple):
 
 
 class Tuning(Compiled):
-    """Fine-tuning of one model on `num_rows` rows; runs with several seeds share what is compiled.
+    """Fine-tuning of one model on `num_rows` rows, or on so many groups of up to `group` rows each; runs with several seeds
+    share what is compiled.
 
     `config` is filled in (`FinetuneConfig.for_architecture`). Raises ConfigError where the batch or the model does not divide
     over the devices.
@@ -50,6 +52,7 @@ class Tuning(Compiled):
         config: FinetuneConfig,
         *,
         num_rows: int,
+        group: int | None = None,
         num_classes: int | None,
         vocab_size: int,
         special: SpecialTokens,
@@ -58,7 +61,7 @@ class Tuning(Compiled):
     ):
         assert config.max_length is not None
         devices = list(devices if devices is not None else jax.devices())
-        self.config, self.num_rows, self._pad = config, num_rows, special.pad
+        self.config, self.num_rows, self.group, self._pad = config, num_rows, group, special.pad
         batch_size = _batch_size(config, num_rows, devices)
         self.steps_per_epoch = -(-num_rows // config.batch_size)
         steps = self.steps_per_epoch * config.epochs
@@ -90,8 +93,15 @@ class Tuning(Compiled):
         made._seed, made._first_params = seed, params
         return made
 
+    def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
+        found = super().batch_shapes(length, rows=rows, objective=objective)
+        (count, _), dtype = found["tokens"]
+        return found if self.group is None else {**found, "tokens": ((count, self.group, length), dtype)}
+
     def batches(self, data: Labelled, hosts: Hosts = ALONE) -> Epochs:
-        return Epochs(data, self.config, self._seed, batch_size=self.layout.batch_size, pad=self._pad, hosts=hosts)
+        grouped = self.group is not None
+        size = self.layout.batch_size
+        return Epochs(data, self.config, self._seed, batch_size=size, pad=self._pad, hosts=hosts, grouped=grouped)
 
 
 class Epochs:
@@ -101,11 +111,22 @@ class Epochs:
     to `batch_size` with rows that weigh nothing.
     """
 
-    def __init__(self, data: Labelled, config: FinetuneConfig, seed: int, *, batch_size: int, pad: int, hosts: Hosts = ALONE):
+    def __init__(
+        self,
+        data: Labelled,
+        config: FinetuneConfig,
+        seed: int,
+        *,
+        batch_size: int,
+        pad: int,
+        hosts: Hosts = ALONE,
+        grouped: bool = False,
+    ):
         assert config.max_length is not None
         self._share = batch_size // hosts.count
         self._first = hosts.index * self._share
-        self._data, self._config, self._seed, self._size, self._pad = data, config, seed, batch_size, pad
+        self._rows, self._labels, self._config = Groups.made_of(data.rows) if grouped else data.rows, data.labels, config
+        self._seed, self._size, self._pad = seed, batch_size, pad
         self._lengths = fixed_lengths(config.max_length)
         self._epoch, self._batches = -1, list[Batch]()
 
@@ -122,7 +143,7 @@ class Epochs:
         return self._batch(cursor).indices
 
     def _batch(self, cursor: int) -> Batch:
-        rows, size = self._data.rows, self._config.batch_size
+        rows, size = self._rows, self._config.batch_size
         epoch, number = divmod(cursor // self._size, -(-len(rows) // size))
         if epoch != self._epoch:
             by_length = self._config.group_by_length
@@ -132,10 +153,10 @@ class Epochs:
 
     def _columns(self, batch: Batch) -> dict[str, np.ndarray]:
         size, indices = self._share, batch.indices[self._first : self._first + self._share]
-        labels = np.zeros((size, *self._data.labels.shape[1:]), self._data.labels.dtype)
-        labels[: len(indices)] = self._data.labels[indices]
+        labels = np.zeros((size, *self._labels.shape[1:]), self._labels.dtype)
+        labels[: len(indices)] = self._labels[indices]
         weights = (np.arange(size) < len(indices)).astype(np.float32)
-        tokens = self._data.rows.padded(indices, rows=size, length=batch.length, pad=self._pad)
+        tokens = self._rows.padded(indices, rows=size, length=batch.length, pad=self._pad)
         return {"tokens": tokens, "labels": labels, "weights": weights}
 
 

@@ -1,0 +1,143 @@
+"""Multiple choice: the best of several answers to a question."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tpulm.config.finetune import METRICS
+from tpulm.corpus.documents import Reason
+from tpulm.corpus.readers.jsonl import show
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
+from tpulm.labelled import Columns, Examples, LabelSet
+from tpulm.labelled.examples import text_fault
+from tpulm.labelled.labels import labels_of
+from tpulm.labelled.rows import Groups, Rows, encode_rows
+from tpulm.objectives.choice import MultipleChoice
+from tpulm.predict.classify import log_probabilities
+from tpulm.tokenization import Tokenization
+from tpulm.train.tuning import Labelled
+
+_NUMBERED = re.compile(r"(?:choice|ending|option)_?(\d+)")
+
+
+class ChoiceOfAnswers(Task):
+    """Texts are questions, pairs their choices, lists of any length. Labels are the numbers of the right ones, from 0; answers
+    are {"label": …, "choice": …, "score": …, "scores": […]}.
+    """
+
+    kind = "A model that chooses one of several answers"
+    has_classes = False
+    columns = Columns("question", "label", "choices")
+    objective = MultipleChoice
+    head = "choice"
+    pipeline = "multiple-choice"
+    usage = ("import tpulm", "", 'tpulm.Classifier("this folder").predict([("a question", ["one answer", "another"])])')
+
+    def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The columns "question" and "choices" of JCommonsenseQA's choice0, …; of SWAG's sent1, sent2 and ending0, …; and of
+        HellaSwag's ctx_a, ctx_b and endings. Empty columns behind the last choice are none.
+        """
+        names = {int(found[1]): name for name in values if (found := _NUMBERED.fullmatch(name))}
+        choices = values.get("choices", values.get("endings"))
+        if choices is None and names:
+            choices = [values[name] for _, name in sorted(names.items())]
+            while choices and choices[-1] in (None, ""):
+                choices.pop()
+        lead = values.get("sent2", values.get("ctx_b"))
+        if lead and isinstance(choices, list):
+            choices = [f"{lead} {choice}" if isinstance(choice, str) else choice for choice in choices]
+        found = {"question": values.get("sent1", values.get("ctx_a")), "choices": choices}
+        return {**{name: value for name, value in found.items() if value is not None}, **values}
+
+    def fault(self, values: Mapping[str, Any]) -> tuple[Reason, str] | None:
+        if (fault := text_fault(values["text"], "question")) is not None:
+            return fault
+        choices = values.get("pair")
+        if not isinstance(choices, list | tuple) or len(choices) < 2:
+            return "no_field", f'the choices are {show(choices)}; expected are two or more, ["…", "…"].'
+        for number, choice in enumerate(choices):
+            if (fault := text_fault(choice, f"choice {number}")) is not None:
+                return fault
+        number = _number(values["label"]) if "label" in values else 0
+        if number is None or not 0 <= number < len(choices):
+            right = f"the number of the right choice, 0 to {len(choices) - 1}"
+            return "no_label", f"the label is {show(values['label'])}; expected is {right}."
+        return None
+
+    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+        return np.array([_number(label) for label in labels_of(examples)], np.int32)
+
+    def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
+        """A row for each choice: `[CLS] question [SEP] choice [SEP]`."""
+        choices: list[Sequence[str]] = examples.pairs or []
+        of = np.repeat(np.arange(len(choices)), [len(some) for some in choices])
+        questions = [examples.texts[number] for number in of]
+        flat = [choice for some in choices for choice in some]
+        rows = encode_rows(tokenization, questions, flat, max_length=max_length)
+        return Rows(rows.ids, rows.starts, rows.whole_lengths, of=of)
+
+    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+        counts = np.unique(np.diff(Groups.made_of(data.rows).starts), return_counts=True)
+        return [f"{count:,} questions have {choices} choices" for choices, count in zip(*counts, strict=True)]
+
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
+        """The loss is in nats a question."""
+        chances = _chances(outputs, data.rows)
+        chosen = chances[np.arange(len(chances)), data.labels]
+        return {"accuracy": float(np.mean(chances.argmax(axis=1) == data.labels)), "loss": float(-chosen.mean())}
+
+    def predictions(
+        self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
+    ) -> list[dict[str, Any]]:
+        found = list[dict[str, Any]]()
+        for choices, row in zip(examples.pairs or [], np.exp(_chances(outputs, rows)), strict=True):
+            scores, best = row[: len(choices)].tolist(), int(row.argmax())
+            found.append({"label": best, "choice": choices[best], "score": scores[best], "scores": scores})
+        return found
+
+    def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+        chances, choices = _chances(outputs, data.rows), examples.pairs or []
+        said = chances.argmax(axis=1)
+        true, wrong_ones = ([some[i] for some, i in zip(choices, places, strict=True)] for places in (data.labels, said))
+        shown = dataclasses.replace(examples, pairs=[" / ".join(some) for some in choices])
+        return ordered_mistakes(shown, np.flatnonzero(said != data.labels), true, wrong_ones, np.exp(chances.max(axis=1)))
+
+    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+        found, count = list[str](), len(data.labels)
+        said = np.bincount(_chances(outputs, data.rows).argmax(axis=1))
+        only, right = int(said.argmax()), float(np.mean(data.labels == said.argmax()))
+        if said[only] >= NEARLY_ALL * count and right < said[only] / count:
+            found.append(f"it takes choice {only} for {said[only] / count:.0%} of dev, where it is right for {right:.0%}")
+        accuracy = self.scores(outputs, data, names)["accuracy"]
+        chance = float(np.mean(1 / np.diff(Groups.made_of(data.rows).starts)))
+        spread = float(np.sqrt(chance * (1 - chance) / count))
+        if accuracy <= chance + 2 * spread:
+            found.append(
+                f"its {shown_score('accuracy', accuracy)} is within two standard errors of chance ({chance:.4f} ± {spread:.4f})"
+            )
+        return found
+
+
+def _number(label: Any) -> int | None:
+    if isinstance(label, str) and label.strip().isdecimal():
+        return int(label)
+    return label if type(label) is int else None
+
+
+def _chances(outputs: np.ndarray, rows: Rows) -> np.ndarray:
+    """float64 [N, K]: log-probabilities of each question's choices; -inf where it has fewer."""
+    if not len(rows):
+        return np.zeros((0, 1))
+    assert rows.of is not None
+    groups = Groups.made_of(rows)
+    table = np.full((len(groups), groups.most), -np.inf)
+    table[rows.of, np.arange(len(rows)) - groups.starts[rows.of]] = outputs[:, 0]
+    return log_probabilities(table)
+
+
+register_task("choice", ChoiceOfAnswers(), metrics=METRICS["choice"])

@@ -1,0 +1,140 @@
+"""Question answering: the part of a text that answers a question."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tpulm.config.finetune import METRICS
+from tpulm.corpus.documents import Reason
+from tpulm.errors import DataError
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
+from tpulm.labelled import Columns, Examples, LabelSet
+from tpulm.labelled.answers import Found, Search, align, answer_scores, answers_of, best_answers, metric_for, question_fault
+from tpulm.labelled.labels import labels_of
+from tpulm.labelled.rows import Rows, window_rows
+from tpulm.objectives.spans import SpanPrediction
+from tpulm.predict.classify import log_probabilities
+from tpulm.tokenization import Tokenization
+from tpulm.train.tuning import Labelled
+
+
+class QuestionAnswering(Task):
+    """Texts are questions, pairs the texts that answer them. Labels are the true answers, [{"text": …, "answer_start": …}, …],
+    none where the text has none; answers are {"answer": …, "start": …, "end": …, "score": …}, "" for none.
+    """
+
+    kind = "A model that answers questions by a part of a text"
+    has_classes = False
+    columns = Columns("question", "answers", "context")
+    objective = SpanPrediction
+    head = "spans"
+    pipeline = "question-answering"
+    usage = ("import tpulm", "", 'tpulm.Classifier("this folder").predict([("a question", "a text with its answer")])')
+
+    def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, self.columns.label: []} if values.get("is_impossible") is True else values
+
+    def fault(self, values: Mapping[str, Any]) -> tuple[Reason, str] | None:
+        return question_fault(values)
+
+    def held_out_by(self, examples: Examples) -> Examples:
+        """Questions about one text stay together."""
+        return Examples(list(examples.pairs or []), None, None, examples.places)
+
+    def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
+        stride = 128 if self.config.doc_stride is None else self.config.doc_stride
+        return window_rows(tokenization, examples.texts, examples.pairs or [], max_length=max_length, stride=stride)
+
+    def encode(
+        self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
+    ) -> Labelled:
+        first = [next(iter(answers_of(label)), None) for label in labels_of(examples)]
+        if learn and not any(first):
+            raise DataError(f"none of the {len(first):,} questions has an answer; to learn to find them takes some")
+        self.null = self.null or (learn and not all(first))
+        rows = self.rows(tokenization, examples, max_length=max_length)
+        return Labelled(rows, align(first, rows), examples)
+
+    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+        assert data.examples is not None
+        none, state = sum(not label for label in labels_of(data.examples)), Counter(data.labels[:, 2].tolist())
+        count = max(1, len(data.examples) - none)
+        found = [
+            f"{len(data.examples):,} questions are {len(data.rows):,} rows" + (f"; {none:,} have no answer" if none else "")
+        ]
+        if unaligned := state[1]:
+            found.append(
+                f"{unaligned:,} answers ({unaligned / count:.2%}) begin or end inside of a token, and are learnt as whole ones"
+            )
+        if lost := state[2]:
+            found.append(f"{lost:,} answers ({lost / count:.2%}) are whole in no row, and are not learnt; raise max_length")
+        return found
+
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
+        """As `answer_metric` says; the loss in nats a place; `unaligned` is the share of answers that tokens cannot express."""
+        each, true = self._each(outputs, data), self._true(data)
+        past = np.arange(outputs.shape[1]) >= data.rows.lengths[:, None]
+        chances = log_probabilities(np.where(past[:, None], -np.inf, outputs.transpose(0, 2, 1)))
+        chosen = np.take_along_axis(chances, data.labels[:, :2, None].astype(np.int64), axis=2)
+        answered = np.array([bool(texts) for texts in true])
+        parts = {"has_answer_f1": answered, "no_answer_f1": ~answered} if self.null else {}
+        return {
+            **dict(zip(("f1", "exact_match"), each.mean(axis=0).tolist(), strict=True)),
+            **{name: float(each[chosen, 0].mean()) if chosen.any() else 0.0 for name, chosen in parts.items()},
+            "unaligned": float(np.count_nonzero(data.labels[:, 2]) / max(1, answered.sum())),
+            "loss": float(-chosen.mean()),
+        }
+
+    def predictions(
+        self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
+    ) -> list[dict[str, Any]]:
+        return [found._asdict() for found in self._found(outputs, rows, examples)]
+
+    def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
+        """Questions without an exact match; the confidence is the answer's probability."""
+        found, true = self._found(outputs, data.rows, examples), self._true(data)
+        wrong = np.flatnonzero(self._each(outputs, data)[:, 1] == 0)
+        expected = [" / ".join(dict.fromkeys(texts)) or "(none)" for texts in true]
+        said = [one.answer or "(none)" for one in found]
+        return ordered_mistakes(examples, wrong, expected, said, np.array([one.score for one in found]))
+
+    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+        assert data.examples is not None
+        true, found = self._true(data), list[str]()
+        said = Counter(one.answer for one in self._found(outputs, data.rows, data.examples))
+        only, count = said.most_common(1)[0]
+        shown, right = f"'{only}'" if only else "that there is no answer", np.mean([only in (texts or [""]) for texts in true])
+        if count >= NEARLY_ALL * len(true) and right < count / len(true):
+            found.append(f"it says {shown} to {count / len(true):.0%} of dev, where {right:.0%} have that answer")
+        name, column = self.config.chosen_by, ("f1", "exact_match").index(self.config.chosen_by)
+        value, of_none = (
+            float(each[:, column].mean()) for each in (self._each(outputs, data), self._scored([""] * len(true), true))
+        )
+        if self.null and value <= of_none:
+            found.append(f"its {shown_score(name, value)} is no better than that of never finding an answer ({of_none:.4f})")
+        return found
+
+    def _found(self, outputs: np.ndarray, rows: Rows, examples: Examples) -> list[Found]:
+        config = self.config
+        search = Search(config.max_answer_length or 30, self.null, config.null_score_diff_threshold or 0.0)
+        return [best[0] for best in best_answers(outputs, rows, examples.pairs or [], search)]
+
+    def _each(self, outputs: np.ndarray, data: Labelled) -> np.ndarray:
+        assert data.examples is not None
+        return self._scored([one.answer for one in self._found(outputs, data.rows, data.examples)], self._true(data))
+
+    def _scored(self, said: list[str], true: list[list[str]]) -> np.ndarray:
+        metric = self.config.answer_metric or metric_for([text for texts in true for text in texts])
+        return answer_scores(said, true, metric)
+
+    @staticmethod
+    def _true(data: Labelled) -> list[list[str]]:
+        assert data.examples is not None
+        return [[answer.text for answer in answers_of(label)] for label in labels_of(data.examples)]
+
+
+register_task("qa", QuestionAnswering(), metrics=METRICS["qa"])

@@ -1,0 +1,62 @@
+"""One of several choices, from rows `[CLS] question [SEP] choice [SEP]` of which those of a question are together."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from tpulm.models import bert
+from tpulm.nn.dropout import row_seeds
+from tpulm.nn.transformer import Randomness
+from tpulm.objectives.classification import Classification, LabelledInputs
+from tpulm.objectives.interface import Column
+from tpulm.objectives.losses import cross_entropy
+from tpulm.objectives.rows import describe
+
+
+@dataclass(frozen=True)
+class MultipleChoice(Classification):
+    """Each row has one logit, and the loss is the cross-entropy in nats over those of a question.
+
+    A batch is trained on as tokens [B, K, L], K rows for each question; one with fewer choices has rows of padding, which are
+    none. Rows are scored one by one.
+    """
+
+    several_rows = True
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return {"labels": Column((), jnp.int32), "weights": Column((), jnp.float32)}
+
+    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
+        questions, choices, length = batch["tokens"].shape
+        ids = batch["tokens"].astype(jnp.int32).reshape(-1, length)
+        tokens = describe(ids, row_kind="segments", special=self.special)
+        tokens = jax.tree.map(lambda part: part.reshape(questions, choices, length), tokens)
+        number = jnp.arange(choices, dtype=jnp.uint32)[None, :, None] * jnp.uint32(0x9E3779B9)  # 2**32 by the golden ratio
+        return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys)[:, None] ^ number)
+
+    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "*B 1"]:
+        """Of rows one by one, or of those of questions."""
+        shape = tokens.ids.shape
+        flat = jax.tree.map(lambda part: part.reshape(-1, shape[-1]), tokens)
+        drawn = None if randomness is None else Randomness(randomness.key, randomness.rows.reshape(-1, 2))
+        return super().apply(params, flat, drawn).reshape(*shape[:-1], 1)
+
+    def sums(self, outputs: Float[Array, "B K 1"], inputs: LabelledInputs) -> dict[str, Array]:
+        empty = inputs.tokens.segments[:, :, 0] < 0
+        logits = jnp.where(empty, jnp.finfo(jnp.float32).min, outputs[:, :, 0])
+        found = cross_entropy(logits, inputs.labels, inputs.weights)
+        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+
+    def label_counts(self, inputs: LabelledInputs) -> Array:
+        """How many questions there are."""
+        return jnp.sum(inputs.weights)[None]

@@ -1,0 +1,60 @@
+"""The first and the last token of an answer, from rows `[CLS] question [SEP] text [SEP]`."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from tpulm.models import bert, classifier
+from tpulm.nn.transformer import Randomness
+from tpulm.objectives.classification import Classification, LabelledInputs
+from tpulm.objectives.interface import Column
+from tpulm.objectives.losses import cross_entropy
+
+
+@dataclass(frozen=True)
+class SpanPrediction(Classification):
+    """A row's label are two places in it, both 0, [CLS], where it has no answer; a third number is for scores alone.
+
+    Logits are of each token to be the first and the last one of the answer; the loss is the mean of both cross-entropies in
+    nats, over a row's tokens without padding.
+    """
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        return (3,)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (self.sequence_length, 2)
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return {"labels": Column(self.label_shape, jnp.int32), "weights": Column((), jnp.float32)}
+
+    @cached_property
+    def spec(self) -> Any:
+        return classifier.token_spec(self.model, vocab_size=self.vocab_size, num_outputs=2)
+
+    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B L 2"]:
+        drop = self.model.architecture == "modernbert"
+        return classifier.token_logits(
+            params, tokens, config=self.model, execution=self.execution, randomness=randomness, drop=drop
+        )
+
+    def sums(self, outputs: Float[Array, "B L 2"], inputs: LabelledInputs) -> dict[str, Array]:
+        shown = jnp.where(inputs.tokens.segments[:, :, None] < 0, jnp.finfo(jnp.float32).min, outputs)
+        weights = jnp.stack([inputs.weights, inputs.weights], axis=1) / 2
+        found = cross_entropy(shown.transpose(0, 2, 1), inputs.labels[:, :2], weights)
+        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+
+    def label_counts(self, inputs: LabelledInputs) -> Array:
+        """How many rows there are."""
+        return jnp.sum(inputs.weights)[None]
