@@ -68,6 +68,9 @@ def test_scores_are_those_of_squad_on_random_answers(torch: ModuleType) -> None:
         ("klue", "5500명", ["5500", "5500명"], 1, 1),
         ("klue", "서울특별시 강남구", ["서울특별시"], 10 / 14, 0),  # the longest run of characters
         ("klue", "시 서울", ["서울시"], 4 / 7, 0),
+        ("klue", "!", ["?", "시"], 1, 1),  # nothing is left of either
+        ("korquad", "!", ["?", "시"], 0, 1),
+        ("squad", "!", ["the", "rain"], 0, 0),
     ],
 )
 def test_known_scores(metric: str, said: str, true: list[str], f1: float, exact: int) -> None:

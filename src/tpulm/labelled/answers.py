@@ -152,7 +152,8 @@ def align(answers: Sequence[Answer | None], rows: Rows) -> np.ndarray:
 
 class _Metric(NamedTuple):
     normalize: Callable[[str], str]
-    f1: Callable[[str, str], float]  # of two normalized answers, neither of them empty
+    f1: Callable[[str, str], float]  # of two normalized answers
+    keeps_empty: bool  # whether a true answer of which nothing is left counts
 
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
@@ -165,10 +166,14 @@ def _spaced(text: str) -> str:
 
 
 def _shared(said: Sequence[str], true: Sequence[str]) -> float:
+    if not said or not true:
+        return float(said == true)
     return 2 * sum((Counter(said) & Counter(true)).values()) / (len(said) + len(true))
 
 
 def _longest_run(said: str, true: str) -> float:
+    if not said or not true:
+        return float(said == true)
     return 2 * SequenceMatcher(None, said, true).find_longest_match().size / (len(said) + len(true))
 
 
@@ -178,13 +183,15 @@ METRICS_OF_ANSWERS: Final[Mapping[str, _Metric]] = {
     "squad": _Metric(
         lambda text: _spaced(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION))),
         lambda said, true: _shared(said.split(), true.split()),
+        keeps_empty=False,
     ),
-    "jsquad": _Metric(lambda text: _spaced(text.lower().rstrip("。")), _shared),
+    "jsquad": _Metric(lambda text: _spaced(text.lower().rstrip("。")), _shared, keeps_empty=False),
     "korquad": _Metric(
         lambda text: _spaced(text.translate(_KOREAN_MARKS).lower().translate(_NO_PUNCTUATION)),
-        lambda said, true: _shared(said.replace(" ", ""), true.replace(" ", "")),
+        lambda said, true: _shared(said.replace(" ", ""), true.replace(" ", "")) if said and true else 0.0,
+        keeps_empty=True,
     ),
-    "klue": _Metric(lambda text: _spaced(text.lower().translate(_NO_PUNCTUATION)), _longest_run),
+    "klue": _Metric(lambda text: _spaced(text.lower().translate(_NO_PUNCTUATION)), _longest_run, keeps_empty=True),
 }
 
 
@@ -198,9 +205,9 @@ def metric_for(texts: Sequence[str]) -> str:
 
 def answer_scores(said: Sequence[str], true: Sequence[Sequence[str]], metric: str) -> np.ndarray:
     """float64 [N, 2]: F1 and exact match of each answer with the nearest of the true ones, which is "" where there is none."""
-    normalize, f1 = METRICS_OF_ANSWERS[metric]
+    normalize, f1, keeps_empty = METRICS_OF_ANSWERS[metric]
     found = np.zeros((len(said), 2))
     for number, (one, several) in enumerate(zip(map(normalize, said), true, strict=True)):
-        golds = [gold for gold in map(normalize, several) if gold] or [""]
-        found[number] = max(f1(one, gold) if one and gold else one == gold for gold in golds), one in golds
+        golds = [gold for gold in map(normalize, several) if gold or keeps_empty]
+        found[number] = max(f1(one, gold) for gold in golds) if golds else one == "", one in (golds or [""])
     return found
