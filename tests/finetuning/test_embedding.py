@@ -19,7 +19,7 @@ from tpulm import storage
 from tpulm.config import FinetuneConfig, ModelConfig
 from tpulm.errors import ConfigError, DataError, Stopped
 from tpulm.finetuning import Retrieval, ScoredSimilarity
-from tpulm.finetuning.tasks import doubts_about_model
+from tpulm.finetuning.tasks import doubts_about_model, find_task
 from tpulm.labelled import regression_scores
 from tpulm.labelled.rows import Rows
 from tpulm.nn.transformer import Execution
@@ -284,9 +284,9 @@ def test_what_is_wrong_is_said(encoder: Path, tmp_path: Path) -> None:
 
 def test_one_vector_for_everything_is_said() -> None:
     rng, labels = np.random.default_rng(0), np.arange(8, dtype=np.float32)
-    data, config = Labelled(NO_ROWS, labels), FinetuneConfig(task="embed")
+    data, task = Labelled(NO_ROWS, labels), find_task(FinetuneConfig(task="embed"))
     outputs = np.ones((8, 2, 4), np.float32) / 2 + rng.normal(size=(8, 2, 4)).astype(np.float32) * 1e-3
-    found = doubts_about_model(outputs, data, training=data, before=0.9, config=config, names=())
+    found = doubts_about_model(outputs, data, training=data, before=0.9, task=task, names=())
     assert found[0].startswith("all texts get nearly the same vector: the mean cosine of two is 1.00")
     assert found[1].startswith("training did not help: its spearman on dev")
     assert ScoredSimilarity().doubts(unit(rng, 8, 2, 4), data, training=data, names=()) == []

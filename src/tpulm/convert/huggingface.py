@@ -197,7 +197,7 @@ def load_weights(folder: PurePath) -> Weights:
     described = from_config_json(values, origin=str(folder / CONFIG))
     config, found = described.config, read_tensors(folder / WEIGHTS)
     kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
-    head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
+    head: Head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
     declared = values.get("architectures") or ()
     if head == "classification":  # whose tensors may have the names of another one's
         head = next((one for one in FINE_TUNED if class_name(values["model_type"], one) in declared), head)
