@@ -30,9 +30,9 @@ def ours(model: LoadedModel, ids: np.ndarray, mask: np.ndarray, types: np.ndarra
     tokens = bert.Tokens(jnp.asarray(ids), jnp.asarray(mask - 1), jnp.asarray(types), None)
     params: Any = model.params
     settings: Any = {"config": model.config, **EXECUTION}
-    if model.head == "classification":
+    if model.head in ("classification", "choice"):
         return classifier.logits(params, tokens, **settings, randomness=None)
-    if model.head == "tokens":
+    if model.head in ("tokens", "spans"):
         return classifier.token_logits(params, tokens, **settings, randomness=None)
     if model.head == "embedding":
         tokens = tokens._replace(positions=jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape))
@@ -50,7 +50,8 @@ def with_head(model: LoadedModel, head: Head, answers: Answers | None, **changes
     tree = spec_of(config, head, vocab_size=model.vocab_size, num_outputs=answers.num_outputs if answers else 0)
     params = jax.device_get(initialize(tree, jax.random.key(2)))
     params = jax.tree.map(lambda leaf: leaf + 0.05 * np.sin(np.arange(leaf.size, dtype=np.float32)).reshape(leaf.shape), params)
-    return model._replace(params=params, config=config, head=head_of(params), answers=answers)
+    head = head if head in ("spans", "choice") else head_of(params)
+    return model._replace(params=params, config=config, head=head, answers=answers)
 
 
 CASES: list[tuple[str, Head, Answers | None, dict[str, Any]]] = [
@@ -58,6 +59,8 @@ CASES: list[tuple[str, Head, Answers | None, dict[str, Any]]] = [
     ("bert", "next_sentence", None, {"activation": "relu"}),
     *((kind, "classification", Answers(("a", "b", "c")), {}) for kind in ("bert", "electra", "eurobert", "modernbert")),
     *((kind, "tokens", Answers(("O", "B-X", "I-X")), {}) for kind in ("bert", "modernbert")),
+    ("electra", "spans", Answers(()), {}),
+    ("modernbert", "choice", Answers(()), {}),
     ("bert", "embedding", Answers((), pooling="mean"), {}),
     ("modernbert", "embedding", Answers((), pooling="cls"), {}),
     ("eurobert", "embedding", Answers((), pooling="mean"), {}),
@@ -76,14 +79,16 @@ def test_onnxruntime_computes_the_same(
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
     assert names == ["input_ids", "attention_mask", "token_type_ids"][: 3 if model.config.token_types else 2]
-    assert [one.name for one in session.get_outputs()] == ["sentence_embedding" if head == "embedding" else "logits"]
+    outputs = {"embedding": ["sentence_embedding"], "spans": ["start_logits", "end_logits"]}.get(head, ["logits"])
+    assert [one.name for one in session.get_outputs()] == outputs
     rng = np.random.default_rng(0)
     for rows, length in ((1, 3), (3, 12), (2, 32)):
         ids = rng.integers(5, len(WORDS), (rows, length)).astype(np.int32)
         mask = (np.arange(length)[None, :] < rng.integers(2, length + 1, rows)[:, None]).astype(np.int32)
         types = (np.arange(length)[None, :] > length // 2).astype(np.int32) * mask
         values = dict(zip(("input_ids", "attention_mask", "token_type_ids"), (ids, mask, types), strict=True))
-        (found,) = session.run(None, {name: values[name].astype(np.int64) for name in names})
+        given = session.run(None, {name: values[name].astype(np.int64) for name in names})
+        found = np.stack(given, axis=2) if head == "spans" else given[0]
         expected = np.asarray(ours(model, ids, mask, types))
         assert found.shape == expected.shape
         of_tokens = expected.shape[:2] == ids.shape
