@@ -61,8 +61,8 @@ def main() -> None:
         examples = whole.take(range(options.rows))
     else:
         print(f"{options.data} is not a folder, so texts are made up", file=sys.stderr)
-        examples = made_up(options.rows)
-        tokenizer = tokenization.train([examples.texts], TokenizerConfig(vocab_size=8_000))
+        examples, words = made_up(options.rows)
+        tokenizer = tokenization.train([[*examples.texts, words, words]], TokenizerConfig(vocab_size=8_000))
     results = [compare(tokenizer, examples, grouped=grouped, rounds=options.rounds) for grouped in (True, False)]
     if options.json:
         Path(options.json).write_text(json.dumps(results))
@@ -95,13 +95,14 @@ def compare(tokenizer: tokenization.Tokenization, examples: Examples, *, grouped
     }
 
 
-def made_up(rows: int) -> Examples:
-    """Texts of random words, about as long as film reviews: a median of 20 tokens, a tenth of them over 60."""
+def made_up(rows: int) -> tuple[Examples, str]:
+    """Texts of random words, about as long as film reviews: a median of 20 tokens, a tenth of them over 60; and all words."""
     rng = np.random.default_rng(0)
-    words = ["".join(map(chr, rng.integers(97, 123, size))) for size in rng.integers(2, 9, 5_000)]
+    words = ["".join(map(chr, rng.integers(97, 123, size))) for size in rng.integers(2, 9, 10_000)]
     lengths = np.clip(rng.lognormal(2.6, 0.85, rows), 1, 120).astype(int)
-    texts = [" ".join(words[min(int(place), 4_999)] for place in rng.zipf(1.3, length)) for length in lengths]
-    return Examples(texts, None, [str(label) for label in rng.integers(0, 2, rows)], [f"made up, {row}" for row in range(rows)])
+    texts = [" ".join(words[min(int(place), 9_999)] for place in rng.zipf(1.3, length)) for length in lengths]
+    labels, places = [str(label) for label in rng.integers(0, 2, rows)], [f"made up, {row}" for row in range(rows)]
+    return Examples(texts, None, labels, places), " ".join(words)
 
 
 def random_model(tokenizer: tokenization.Tokenization) -> LoadedModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -34,15 +35,15 @@ def peak_flops(mesh: Mesh, compute_dtype: accelerators.ComputeType) -> float | N
     """Peak FLOP/s of all devices of the mesh: the catalogue's for TPU and GPU, measured for a CPU, None when unknown."""
     device = mesh.local_devices[0]
     if device.platform == "cpu":
-        return measured_matmul(device)  # the virtual devices of one CPU share its cores
+        return measured_matmul(device, compute_dtype)  # the virtual devices of one CPU share its cores
     peak = accelerators.from_device_kind(device.device_kind, compute_dtype)
     return None if peak is None else peak * mesh.devices.size
 
 
 def measured_matmul(device: Any, dtype: accelerators.ComputeType = "float32", size: int = _MATMUL_SIZE) -> float:
-    """FLOP/s of the best of several products of square matrices, about a third of a second in all."""
+    """FLOP/s of the best of several products of square matrices, summed in float32, about a third of a second in all."""
     x = jax.device_put(jnp.ones((size, size), dtype), device)
-    multiply = jax.jit(jnp.matmul)
+    multiply = jax.jit(partial(jnp.matmul, preferred_element_type=jnp.float32))
     jax.block_until_ready(multiply(x, x))
     best, begun = float("inf"), time.perf_counter()
     while time.perf_counter() - begun < _MATMUL_SECONDS:
