@@ -23,9 +23,10 @@ measure() { # NAME SCRIPT OPTIONS...; the script writes its figures into the fil
     return
   fi
   echo "== $* ($SECONDS s)"
-  if ! timeout --kill-after=5 $((seconds < each ? seconds : each)) "$python" "$@" "$parts/$name.json" 2>&1 | tee "$parts/$name.log"; then
-    tail -n 1 "$parts/$name.log" | "$python" -c 'import json, sys; print(json.dumps({"failed": sys.stdin.read().strip()}))' \
-      >"$parts/$name.json"
+  local limit=$((seconds < each ? seconds : each)) said
+  if ! timeout --kill-after=5 "$limit" "$python" "$@" "$parts/$name.json" 2>&1 | tee "$parts/$name.log"; then
+    said="exit ${PIPESTATUS[0]} (124: after $limit s), $(tail -n 1 "$parts/$name.log")"
+    "$python" -c 'import json, sys; print(json.dumps({"failed": sys.argv[1]}))' "$said" >"$parts/$name.json"
   fi
 }
 
