@@ -107,8 +107,10 @@ def _charts(runs: Sequence[_Run]) -> list[Chart]:
 
 
 def _settings(runs: Sequence[_Run]) -> list[tuple[str, ...]]:
-    """Those that are not the same in all: the name, and the value of each run."""
-    first, *others = (run.config.model_dump(mode="json", exclude={"name", "description"}) for run in runs)
+    """Those that are not the same in all, without paths of texts: the name, and the value of each run."""
+    first, *others = (
+        run.config.model_dump(mode="json", exclude={"name": True, "description": True, "corpus": {"sources"}}) for run in runs
+    )
     found = [{change.name: change for change in changes(first, other)} for other in others]
     rows: list[tuple[str, ...]] = []
     for name in sorted({name for one in found for name in one}):

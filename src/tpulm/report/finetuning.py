@@ -31,16 +31,17 @@ def render(folder: PurePath) -> str:
     )
     histories = {path.name.replace("-", " "): History.read(path) for path in seeds}
     metric = summary.get("chosen_by", "").removeprefix("dev_") or FinetuneConfig.model_validate(inputs["settings"]).chosen_by
-    health = summary.get("health", "")
+    health, held = summary.get("health", ""), not done and storage.holder(work) is not None
+    state = "Done" if done else "Under way" if held else "Stopped; the same command goes on"
     defaults = FinetuneConfig().model_dump(mode="json")
     names: list[str] = summary.get("labels", inputs["labels"])
     return pages.render(
         "report.html",
         name=f"Fine-tuned: {PurePath(str(summary.get('model', folder.name))).name}",
         description="",
-        headline=f"{'Done' if done else 'Under way'}. {health[:1].upper()}{health[1:]}".rstrip(". ") + ".",
+        headline=f"{state}. {health[:1].upper()}{health[1:]}".rstrip(". ") + ".",
         tone="" if not health else "good" if health == "all right" else "bad",
-        under_way=not done and storage.holder(work) is not None,
+        under_way=held,
         written=utc(time.time()),
         summary=_summary(summary, metric),
         charts=_charts(histories, metric),
