@@ -200,7 +200,10 @@ def load_weights(folder: PurePath) -> Weights:
     head: Head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
     declared = values.get("architectures") or ()
     if head == "classification":  # whose tensors may have the names of another one's
-        head = next((one for one in FINE_TUNED if class_name(values["model_type"], one) in declared), head)
+        for one in FINE_TUNED:
+            if class_name(values["model_type"], one) in declared:
+                head = one
+                break
     bare = class_name(values["model_type"], "embedding") in declared
     if head == "masked" and bare and storage.exists(folder / MODULES):
         head = "embedding"

@@ -67,7 +67,7 @@ class _Graph:
 
     def add(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
         """The name of the output, or the names of several."""
-        from onnx import helper
+        from onnx import helper  # pyright: ignore[reportMissingImports]
 
         names = [f"{kind}_{len(self._nodes)}_{number}" for number in range(outputs)]
         given = [one if isinstance(one, str) else self.constant(one) for one in inputs]
@@ -83,8 +83,8 @@ class _Graph:
         return name
 
     def serialized(self, outputs: dict[str, str], shape: list[str | None], inputs: list[str]) -> bytes:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
+        import onnx  # pyright: ignore[reportMissingImports]
+        from onnx import TensorProto, helper, numpy_helper  # pyright: ignore[reportMissingImports]
 
         if sum(array.nbytes for array in self._constants.values()) >= _MOST_BYTES:
             raise ConfigError("the model has 2 GB of weights or more, which an ONNX file cannot hold")
