@@ -25,7 +25,7 @@ def test_an_example_resolves_and_names_its_own_command(file: Path):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_run_file_of_the_front_page_names_nothing_but_its_text(page: str, tmp_path: Path):
-    block = re.search(r"```toml\n(.*?)```", (REPOSITORY / page).read_text(encoding="utf-8"), re.DOTALL)
+    block = re.search(r"```toml[^\n]*\n(.*?)```", (REPOSITORY / page).read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None
     (tmp_path / "run.toml").write_text(block[1], encoding="utf-8")
     run, recipe = config.load(tmp_path / "run.toml"), config.load("laptop-bert")

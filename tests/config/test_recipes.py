@@ -20,7 +20,7 @@ CLASSIC = ["bert-base", "bert-mini", "bert-small", "bert-tiny"]
 ELECTRA = ["electra-base", "electra-small", "electra-small-plus-plus", "koelectra-base-v3", "koelectra-small-v3"]
 CAUSAL = ["lm-ja-0.1b", "lm-ja-1b", "lm1b"]
 MODERN = ["modern-base", "modern-mini", "modern-small"]
-ON_A_LAPTOP = ["laptop-bert", "laptop-electra", "laptop-lm", "quickstart"]
+ON_A_LAPTOP = ["laptop-bert", "laptop-electra", "laptop-lm", "laptop-modern", "quickstart"]
 RECIPES = sorted([*CLASSIC, *ELECTRA, *CAUSAL, *ON_A_LAPTOP, "bert-base-512", "bert-base-colab", *MODERN])
 
 
