@@ -1,0 +1,513 @@
+"""What a model learns for the same minutes: tpulm against transformers on one machine, from raw text to a table and plots.
+
+    python benchmarks/learning.py --data DATA --workdir W [--language ko] [--budget-minutes 18]
+
+Four ways to pretrain an encoder of 4 layers of 256 on rows of 64 tokens with one WordPiece vocabulary of 8,000, each for the
+same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (benchmarks/learning_data.py).
+
+    A  transformers' run_mlm with its defaults: grouped rows, batches of 8, 5e-5, dropout 0.1, float32
+    B  the same, tuned: logits at predicted positions only, batches of 64, warm-up, no dropout, bfloat16, the fastest of three
+       ways to compute it, the learning rate by pilots
+    C  tpulm with B's model and settings
+    D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch and optimizer by pilots as
+       long as B's
+
+beside them: the encoders with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
+
+The minutes are counted in steps: all ways take turns at the very steps they will do, each in a process of its own, and the
+median pace says how many the budget pays for, after what comes before the first step. So a busy machine makes nobody's
+budget smaller. The learning rate falls to 0 at the last step. Tokenizing, saving and scoring are in no budget.
+
+Scored by one script for all (benchmarks/learning_torch.py, from saved Hugging Face folders): the loss on held-out texts with
+fixed masks; fine-tuning on some of the labels, the learning rate and the epoch chosen on dev, test answered once.
+`nice -n -10` keeps others away from a machine that is shared; torch loses most by company.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import learning_data
+import learning_report
+from allocator import tcmalloc
+from train_step import processor
+
+import tpulm
+from tpulm import pipeline
+from tpulm.cli.terminal import drawn_progress
+from tpulm.config import RunConfig
+from tpulm.pipeline.preparation import prepare
+from tpulm.runtime.memory import keep_between_steps
+from tpulm.workfolder import begin, open_run
+
+HERE = Path(__file__).resolve().parent
+STAGES = ("texts", "pace", "pilots", "arms", "score", "ablations", "finetune", "report")
+STOPS = 10  # models kept of an arm, the last one at its end
+ROUNDS = 5
+PILOTS = 6  # a pilot takes a sixth of the budget
+TUNED = {"batch_size": 64, "warmup_fraction": 0.06, "weight_decay": 0.01, "dropout": 0.0, "bfloat16": True, "gathered": True}
+WAYS_OF_B: dict[str, dict[str, Any]] = {
+    "B": {},
+    "B-plain": {"attention": "eager"},
+    "B-compiled": {"attention": "eager", "compiled": True},
+}
+RATES_OF_B = (3e-4, 1e-3, 2e-3)
+RATES_OF_FINETUNING = (3e-4, 1e-3)
+
+
+C: dict[str, Any] = {  # over bert-mini
+    "model.max_positions": 64,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.activation": "gelu",
+    "data.rows": "packed",
+    "data.next_sentence": False,
+    "train.batch_size": 64,
+    "train.objective.mask_fraction": 0.15,
+    "train.optimizer.bias_correction": True,
+    "train.optimizer.epsilon": 1e-8,
+}
+WAYS_OF_D: dict[str, dict[str, Any]] = {  # over laptop-modern
+    "D-64": {"train.batch_size": 64, "train.optimizer.learning_rate": 2e-3},
+    "D-32": {},
+    "D-muon": {"train.batch_size": 64, "train.optimizer.learning_rate": 2e-3, "train.optimizer.name": "muon"},
+}
+ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D's chosen way, for as long as a pilot
+    "first weights of 0.02": {"model.initializer_range": 0.02},
+    "no smaller weights for deeper residuals": {"model.depth_scaled_init": False},
+    "15 % masks": {"train.objective.mask_fraction": 0.15},
+    "masks 30 %, then 15 %": {"phases": [{"share": 0.5}, {"share": 0.5, "mask_fraction": 0.15}]},
+    "no bias correction": {"train.optimizer.bias_correction": False},
+    "beta2 0.999": {"train.optimizer.beta2": 0.999},
+    "warmup, stable, 1-sqrt decay over a third": {"train.optimizer.schedule": "wsd", "train.optimizer.decay_type": "1-sqrt"},
+    "next tokens for a third, then masks": {"phases": [{"share": 0.33, "objective": "clm"}, {"share": 0.67}]},
+    "batches of 16, then as large": {"phases": [{"share": 0.4, "batch_size": 16}, {"share": 0.6}]},
+    "a window of 32 in two layers of three": {"model.global_every": 3, "model.local_window": 32},
+}
+
+
+class Arm(NamedTuple):
+    name: str  # "B-1": B's second seed
+    way: str  # of A, B, C or D, as paced
+    steps: int
+    seed: int
+    learning_rate: float | None = None
+
+
+class Experiment:
+    """A work folder, and what is to be done in it. Each step of it writes a file and is skipped where that is there."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.folder = options, options.workdir
+        self.data = self.folder / "texts"
+        self.tokenizer = self.folder / "tokenizer" / "tokenizer"
+
+    # Texts and vocabulary
+
+    def texts(self) -> None:
+        print(learning_data.write(self.data, self.options.language, self.options.data))
+        if not self.tokenizer.is_dir():
+            config, corpus = self.folder / "tokenizer.toml", (self.data / "corpus.txt").resolve()
+            config.write_text(f'corpus.sources = ["{corpus}"]\ntokenizer.vocab_size = 8_000\n')
+            command = [
+                sys.executable,
+                "-m",
+                "tpulm",
+                "tokenizer",
+                "train",
+                str(config),
+                "--workdir",
+                str(self.tokenizer.parent),
+            ]
+            subprocess.run(command, check=True)
+
+    def configured(self, recipe: str, settings: dict[str, Any]) -> RunConfig:
+        corpus = {"path": str((self.data / "corpus.txt").resolve()), "format": "text"}
+        common = {"corpus.sources": [corpus], "corpus.holdout_fraction": 0.002, "data.sequence_length": 64}
+        common |= {"language": self.options.language, "train.evaluation_rows": 256}
+        return tpulm.load_config(recipe, {**common, **settings})
+
+    def ours(
+        self, way: str, steps: int = 1_000_000, seed: int = 0, learning_rate: float | None = None, stops: int = STOPS
+    ) -> RunConfig:
+        if way == "C":
+            recipe, settings = "bert-mini", C
+        else:
+            chosen = self.pilots()["D"] if way in ABLATIONS else way
+            recipe, settings = "laptop-modern", {**WAYS_OF_D[chosen], **ABLATIONS.get(way, {})}
+        each = max(1, steps // stops)
+        settings = {
+            **settings,
+            "name": way,
+            "tokenizer.path": str((self.tokenizer / "tokenizer.json").resolve()),
+            "train.steps": steps,
+            "train.seed": seed,
+            "train.evaluate_every_steps": steps,
+            "train.optimizer.warmup_steps": round(0.06 * steps),
+            "train.optimizer.decay_steps": steps // 3,
+            "train.checkpoint.every_minutes": "none",
+            "train.checkpoint.every_steps": each,
+            "train.checkpoint.keep_every_steps": each,
+        }
+        if learning_rate is not None:
+            settings["train.optimizer.learning_rate"] = learning_rate
+        return self.configured(recipe, settings)
+
+    def torch_job(self, way: str, learning_rate: float | None = None) -> dict[str, Any]:
+        peer = {} if way == "A" else {**TUNED, **WAYS_OF_B[way]}
+        if learning_rate is not None:
+            peer["learning_rate"] = learning_rate
+        rows, texts = self.folder / "grouped.npy", self.data / "corpus.txt"
+        return {"tokenizer": str(self.tokenizer), "rows": str(rows), "texts": str(texts), "peer": peer}
+
+    # Paces
+
+    def pace(self) -> dict[str, Any]:
+        """For each way the seconds before the first step is done, and those of a step: medians of rounds in turns."""
+        file = self.folder / "paces.json"
+        if not file.is_file():
+            ways = ["A", *WAYS_OF_B, "C", *WAYS_OF_D]
+            rounds = {"A": 20, "D-32": 10}
+            paced = {way: Paced(self._pace_command(way, rounds.get(way, 5))) for way in ways}
+            for _, (way, one) in itertools.product(range(ROUNDS), paced.items()):
+                print(f"{way} {one.round():.3f}", file=sys.stderr)
+            found = {way: {"first": one.first, "seconds": statistics.median(one.end())} for way, one in paced.items()}
+            write_json(file, {"paces": found, "processor": processor()})
+        return json.loads(file.read_text())
+
+    def _pace_command(self, way: str, per_round: int) -> list[str]:
+        if way == "A" or way in WAYS_OF_B:
+            return torch_command({"job": "pace", **self.torch_job(way), "per_round": per_round})
+        return [sys.executable, __file__, *self._arguments(), "--pace", way, "--per-round", str(per_round)]
+
+    def _arguments(self) -> list[str]:
+        options = self.options
+        return ["--data", str(options.data), "--workdir", str(options.workdir), "--language", options.language]
+
+    @property
+    def way_of_b(self) -> str:
+        return max(WAYS_OF_B, key=lambda way: self.steps(way, self.options.budget_minutes))
+
+    def steps(self, way: str, minutes: float) -> int:
+        pace = self.pace()["paces"][way]
+        return max(STOPS, round((60 * minutes - pace["first"]) / pace["seconds"]))
+
+    # Pretraining
+
+    def pilots(self) -> dict[str, Any]:
+        """B's learning rate, and which of its ways D goes: the lowest held-out loss after as many minutes for each."""
+        file = self.folder / "pilots.json"
+        if not file.is_file():
+            minutes = self.options.budget_minutes / PILOTS
+            way = self.way_of_b
+            arms = [Arm(f"pilot-B-{rate:g}", way, self.steps(way, minutes), 100, rate) for rate in RATES_OF_B]
+            arms += [Arm(f"pilot-{way}", way, self.steps(way, minutes), 100) for way in WAYS_OF_D]
+            self.pretrain(arms)
+            scores = {arm.name: self.scored([self.pretrained(arm)])[0]["loss"] for arm in arms}
+            rate = min(RATES_OF_B, key=lambda rate: scores[f"pilot-B-{rate:g}"])
+            chosen = min(WAYS_OF_D, key=lambda way: scores[f"pilot-{way}"])
+            write_json(file, {"minutes": minutes, "losses": scores, "learning_rate": rate, "D": chosen})
+        return json.loads(file.read_text())
+
+    @cached_property
+    def planned(self) -> list[Arm]:
+        minutes, pilots, way = self.options.budget_minutes, self.pilots(), self.way_of_b
+        seeds = range(self.options.seeds)
+        rate = pilots["learning_rate"]
+        arms = [Arm(f"B-{seed}", way, self.steps(way, minutes), seed, rate) for seed in seeds]
+        arms += [Arm(f"D-{seed}", pilots["D"], self.steps(pilots["D"], minutes), seed) for seed in seeds]
+        arms += [Arm("C-0", "C", self.steps("C", minutes), 0, rate), Arm("A-0", "A", self.steps("A", minutes), 0)]
+        return [arm for arm in arms if arm.name[0] in self.options.arms]
+
+    def arms(self) -> None:
+        self.pretrain(self.planned)
+
+    def pretrain(self, arms: Sequence[Arm]) -> None:
+        """Side by side, torch with a thread each: how long it takes no longer matters."""
+        with ThreadPoolExecutor(self.options.jobs) as pool:
+            list(pool.map(self.pretrained, arms))
+
+    def pretrained(self, arm: Arm) -> Path:
+        """The folder of its last model; those of its stops lie beside it, each under its step."""
+        folder = self.folder / "arms" / arm.name
+        if not (folder / "done.json").is_file():
+            print(f"{arm.name}: {arm.steps:,} steps, {arm.way}", file=sys.stderr)
+            stops = STOPS if arm.name[1] == "-" else 1  # of arms; not of pilots and ablations
+            if arm.way == "A" or arm.way in WAYS_OF_B:
+                job = {"steps": arm.steps, "seed": arm.seed, "stops": stops, "threads": 1}
+                done = answer(
+                    torch_command(
+                        {"job": "pretrain", "folder": str(folder), **self.torch_job(arm.way, arm.learning_rate), **job}
+                    )
+                )
+            else:
+                run = self.ours(arm.way, arm.steps, arm.seed, arm.learning_rate, stops)
+                done = answer([sys.executable, __file__, *self._arguments(), "--run", str(folder), run.model_dump_json()])
+            write_json(folder / "done.json", {**arm._asdict(), **done})
+        return folder / str(json.loads((folder / "done.json").read_text())["steps"])
+
+    # Scores
+
+    def scored(self, folders: Sequence[Path]) -> list[dict[str, Any]]:
+        """The loss of each on the held-out texts, remembered beside it."""
+        missing = [folder for folder in folders if not (folder / "score.json").is_file()]
+        common = {"job": "score", "threads": 1, "tokenizer": str(self.tokenizer), "texts": str(self.data / "heldout.txt")}
+        shares = [some for number in range(self.options.jobs) if (some := missing[number :: self.options.jobs])]
+
+        def score(some: list[Path]) -> None:
+            found = answer(torch_command({**common, "folders": [str(folder) for folder in some]}))
+            for folder in some:
+                write_json(folder / "score.json", found[str(folder)])
+
+        with ThreadPoolExecutor(self.options.jobs) as pool:
+            list(pool.map(score, shares))
+        return [json.loads((folder / "score.json").read_text()) for folder in folders]
+
+    def score(self) -> None:
+        self.curves()
+
+    def curves(self) -> dict[str, list[dict[str, Any]]]:
+        """Of each arm the losses at its stops, with minutes, tokens and FLOPs."""
+        curves = {}
+        for arm in self.planned:
+            last = self.pretrained(arm)
+            steps = sorted(int(folder.name) for folder in last.parent.iterdir() if folder.name.isdigit())
+            pace, size = self.pace()["paces"][arm.way], self.batch_size(arm.way)
+            scores = self.scored([last.parent / str(step) for step in steps])
+            curves[arm.name] = [
+                {
+                    "step": step,
+                    "minutes": (pace["first"] + step * pace["seconds"]) / 60,
+                    "tokens": step * size * 64,
+                    "flops": step * size * self.flops_per_row("C" if arm.way[0] in "AB" else arm.way),
+                    **scored,
+                }
+                for step, scored in zip(steps, scores, strict=True)
+            ]
+        return curves
+
+    def batch_size(self, way: str) -> int:
+        return 8 if way == "A" else 64 if way in WAYS_OF_B else self.ours(way).train.batch_size
+
+    def flops_per_row(self, way: str) -> float:
+        from tpulm.special_tokens import SpecialTokens
+        from tpulm.train.program import Program
+
+        special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
+        return Program(self.ours(way), vocab_size=8_000, special=special).objective.flops_per_row
+
+    # Fine-tuning
+
+    def ablations(self) -> dict[str, float]:
+        """Held-out losses, after as many steps as the pilot that was chosen; a batch ramp has as many rows."""
+        file = self.folder / "ablations.json"
+        if not file.is_file():
+            chosen, minutes = self.pilots()["D"], self.pilots()["minutes"]
+            arms = []
+            for way, settings in ABLATIONS.items():
+                steps = self.steps(chosen, minutes)
+                if any("batch_size" in phase for phase in settings.get("phases", ())):
+                    full = self.batch_size(chosen)
+                    steps = round(steps / sum(one["share"] * one.get("batch_size", full) / full for one in settings["phases"]))
+                arms += [Arm(f"ablation {way} {seed}", way, steps, seed) for seed in (100, 101)]
+            arms.append(Arm("ablation none 101", chosen, self.steps(chosen, minutes), 101))
+            self.pretrain(arms)
+            losses = {arm.name: self.scored([self.pretrained(arm)])[0]["loss"] for arm in arms}
+            write_json(file, losses)
+        return json.loads(file.read_text())
+
+    def finetune(self) -> None:
+        """Two at a time on two cores, since small models leave a second thread little to do."""
+        first = [name for name in self.finetuned_models() if not name.endswith("-1")]
+        with ThreadPoolExecutor(self.options.jobs) as pool:
+            for labels in self.options.labels:
+                if labels in self.sizes_with_pilots:
+                    jobs = [(name, labels, rate, 0) for name in first for rate in RATES_OF_FINETUNING]
+                    list(pool.map(lambda job: self.finetuned(*job), jobs))
+                rates = {name: self.rate_of(name, labels) for name in self.finetuned_models()}
+                jobs = [(name, labels, rate, seed) for seed in self.finetune_seeds(labels) for name, rate in rates.items()]
+                list(pool.map(lambda job: self.finetuned(*job), jobs))
+        self.tfidf()
+
+    def finetune_seeds(self, labels: int) -> range:
+        return range(self.options.finetune_seeds if labels < 20_000 else min(2, self.options.finetune_seeds))
+
+    def finetuned_models(self) -> dict[str, tuple[Path, bool]]:
+        """By name: the folder, and whether its weights are drawn anew."""
+        models = {arm.name: (self.pretrained(arm), False) for arm in self.planned}
+        randoms = {f"random {name[0]}": (folder, True) for name, (folder, _) in models.items() if name in ("B-0", "D-0")}
+        return models | randoms
+
+    @property
+    def sizes_with_pilots(self) -> list[int]:
+        """Numbers of labels that have learning rates of their own; larger ones take those of the largest of these."""
+        return [labels for labels in self.options.labels if labels < 20_000] or self.options.labels[:1]
+
+    def rate_of(self, name: str, labels: int) -> float:
+        """The best on dev, of the first pretraining seed."""
+        labels = min(labels, self.sizes_with_pilots[-1])
+        first = name.replace("-1", "-0")
+        return max(RATES_OF_FINETUNING, key=lambda rate: self.finetuned(first, labels, rate, 0)["dev"])
+
+    def finetuned(self, name: str, labels: int, rate: float, seed: int) -> dict[str, Any]:
+        file = self.folder / "finetuned" / f"{name.replace(' ', '-')}-{labels}-{rate:g}-{seed}.json"
+        if not file.is_file():
+            folder, drawn = self.finetuned_models()[name]
+            job = {"folder": str(folder), "from_scratch": drawn, "labels": labels, "learning_rate": rate, "seed": seed}
+            common = {"job": "finetune", "threads": 1, "tokenizer": str(self.tokenizer), "data": str(self.data)}
+            write_json(file, answer(torch_command({**common, **job})))
+        return json.loads(file.read_text())
+
+    def tfidf(self) -> dict[str, Any]:
+        """By number of labels."""
+        file = self.folder / "tfidf.json"
+        if not file.is_file():
+            labels = list(self.options.labels)
+            write_json(file, answer(torch_command({"job": "tfidf", "data": str(self.data), "labels": labels})))
+        return json.loads(file.read_text())
+
+    def report(self) -> None:
+        learning_report.write(self)
+
+
+class Paced:
+    """A process that does a round of steps when it is told to."""
+
+    def __init__(self, command: Sequence[str]):
+        self.caches = tempfile.TemporaryDirectory()  # so that all compile
+        caches = {"XDG_CACHE_HOME": self.caches.name, "TORCHINDUCTOR_CACHE_DIR": self.caches.name}
+        given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment() | caches}
+        self.process = subprocess.Popen(command, **given)
+        self.seconds: list[float] = []
+        self.first: float = read_answer(self.process.stdout)["first"]
+
+    def round(self) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write("round\n")
+        self.process.stdin.flush()
+        self.seconds.append(read_answer(self.process.stdout)["seconds"])
+        return self.seconds[-1]
+
+    def end(self) -> list[float]:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        return self.seconds
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, **tcmalloc()}
+
+
+def torch_command(job: dict[str, Any]) -> list[str]:
+    return [sys.executable, str(HERE / "learning_torch.py"), json.dumps(job)]
+
+
+def answer(command: Sequence[str]) -> dict[str, Any]:
+    """What a process says at its end; what it writes to stderr is shown."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(), check=True)
+    return read_answer(done.stdout.splitlines())
+
+
+def read_answer(lines: Any) -> dict[str, Any]:
+    for line in lines:
+        if line.startswith("ANSWER"):
+            return json.loads(line.removeprefix("ANSWER"))
+    sys.exit("a process ended without an answer, see above")
+
+
+def write_json(path: Path, values: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(values, indent=1), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def pace_ours(config: RunConfig, workdir: Path, per_round: int) -> None:
+    """As `pace` of learning_torch.py: the compiled step on the run's own rows."""
+    keep_between_steps()
+    begin(config, workdir)
+    prepare(config, workdir)
+    began = time.perf_counter()
+    steps = tpulm.training_steps(config, workdir)
+    jax.block_until_ready(next(steps).state.params)
+    say({"first": time.perf_counter() - began})
+    step = next(steps)
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        for _ in range(per_round):
+            step = next(steps)
+        jax.block_until_ready(step.state.params)
+        say({"seconds": (time.perf_counter() - began) / per_round})
+
+
+def train_ours(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """The run in folder/run, and the models of its kept steps in folder/STEP."""
+    with drawn_progress() as progress:
+        summary = tpulm.run(config, folder / "run", progress=progress)
+    for step in sorted(int(path.name) for path in (folder / "run" / "checkpoints").iterdir() if path.name.isdigit()):
+        if not (folder / str(step)).is_dir():
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                export_step(folder / "run", step, Path(scratch), folder / str(step))
+    return {"steps": summary.steps, "diverged": False, "tokens_per_second": summary.tokens_per_second, "health": summary.health}
+
+
+def export_step(run: Path, step: int, scratch: Path, to: Path) -> None:
+    """A work folder whose only checkpoint is that of a step, exported."""
+    for path in run.iterdir():
+        if path.name not in ("checkpoints", "results", "export", "report"):
+            (scratch / path.name).symlink_to(path.resolve())
+    (scratch / "checkpoints").mkdir()
+    (scratch / "checkpoints" / str(step)).symlink_to((run / "checkpoints" / str(step)).resolve())
+    shutil.copytree(str(pipeline.export(open_run(scratch), scratch)), to)
+
+
+def say(values: dict[str, Any]) -> None:
+    print("ANSWER" + json.dumps(values), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--language", choices=("ko", "ja"), default="ko")
+    parser.add_argument("--budget-minutes", type=float, default=18.0, help="of each arm")
+    parser.add_argument("--arms", default="ABCD")
+    parser.add_argument("--seeds", type=int, default=2, help="of pretraining, for B and D")
+    parser.add_argument("--labels", type=int, nargs="*", default=[1_000, 10_000, 50_000], help="as many as there are, at most")
+    parser.add_argument("--finetune-seeds", type=int, default=5, help="two for 20,000 labels and more")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="trainings at once")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--pace", help=argparse.SUPPRESS)
+    parser.add_argument("--per-round", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    experiment = Experiment(options)
+    if options.pace:
+        pace_ours(experiment.ours(options.pace), experiment.folder / "paced" / options.pace, options.per_round)
+    elif options.run:
+        say(train_ours(RunConfig.model_validate_json(options.run[1]), Path(options.run[0])))
+    else:
+        began = time.perf_counter()
+        for stage in options.stages:
+            getattr(experiment, stage)()
+            print(f"{stage}: {(time.perf_counter() - began) / 60:.1f} min since the beginning", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""What benchmarks/learning.py found: W/learning.json, W/learning.md and three plots."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from learning_data import read
+from learning_torch import metric
+
+if TYPE_CHECKING:
+    from learning import Experiment
+
+RESAMPLES = 10_000
+NAMES = {
+    "A": "A: run_mlm's defaults",
+    "B": "B: transformers, tuned",
+    "C": "C: tpulm, B's settings",
+    "D": "D: tpulm's best",
+    "random B": "B, random weights",
+    "random D": "D, random weights",
+    "TF-IDF": "TF-IDF",
+}
+
+
+class Cell(NamedTuple):
+    """One way on one number of labels: test scores of all seeds, and for each test example its mean answer or correctness."""
+
+    scores: list[float]
+    answers: np.ndarray  # [seeds, N]
+
+    def __str__(self) -> str:
+        if len(self.scores) == 1:
+            return f"{self.scores[0]:.4f}"
+        return f"{statistics.mean(self.scores):.4f} ± {statistics.stdev(self.scores):.4f}"
+
+
+def write(experiment: Experiment) -> None:
+    folder, curves, pace, pilots = experiment.folder, experiment.curves(), experiment.pace(), experiment.pilots()
+    labels: list[int] = experiment.options.labels
+    cells = {(way, count): cell for count in labels for way in NAMES if (cell := cell_of(experiment, way, count))}
+    test = read(experiment.data / "test.jsonl")
+    lines = [f"{pace['processor']}; {experiment.options.budget_minutes:g} minutes an arm", ""]
+    lines += [*pretraining_table(curves), ""]
+    lines += [*finetuning_table(cells, labels, len(read(experiment.data / "train.jsonl"))), ""]
+    lines += ["Paces (seconds before the first step's end, seconds of a step): "]
+    lines += ["; ".join(f"{way} {one['first']:.1f}, {one['seconds']:.3f}" for way, one in pace["paces"].items()), ""]
+    lines += [f"Pilots of {pilots['minutes']:.1f} minutes, held-out loss: "]
+    lines += ["; ".join(f"{name.removeprefix('pilot-')} {loss:.3f}" for name, loss in pilots["losses"].items()), ""]
+    lines += differences(cells, labels, test)
+    if tokens := tokens_to_match(curves):
+        lines += ["", tokens]
+    (folder / "learning.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    record = {"curves": curves, "pace": pace, "pilots": pilots, "budget_minutes": experiment.options.budget_minutes}
+    record["scores"] = [{"way": way, "labels": count, "test": cell.scores} for (way, count), cell in cells.items()]
+    (folder / "learning.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    draw(folder, curves, cells, labels)
+    print("\n".join(lines))
+
+
+def cell_of(experiment: Experiment, way: str, labels: int) -> Cell | None:
+    if way == "TF-IDF":
+        found = experiment.tfidf()[str(labels)]
+        return Cell([found["test"]], np.asarray([found["answers"]]))
+    runs = []
+    for name in experiment.finetuned_models():
+        if name == way or name[:-2] == way:
+            rate = experiment.rate_of(name, labels)
+            runs += [experiment.finetuned(name, labels, rate, seed) for seed in experiment.finetune_seeds(labels)]
+    return Cell([run["test"] for run in runs], np.asarray([run["answers"] for run in runs])) if runs else None
+
+
+def pretraining_table(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
+    lines = ["| arm | steps | tokens | PFLOP | held-out loss | bits a character |", "|---|---|---|---|---|---|"]
+    for name, curve in sorted(curves.items()):
+        end = curve[-1]
+        lines.append(
+            f"| {NAMES[name[0]]}, seed {name[-1]} | {end['step']:,} | {end['tokens'] / 1e6:.1f}M | {end['flops'] / 1e15:.2f} | "
+            f"{end['loss']:.3f} | {end['bits_per_character']:.3f} |"
+        )
+    return lines
+
+
+def finetuning_table(cells: dict[tuple[str, int], Cell], labels: Sequence[int], most: int) -> list[str]:
+    lines = ["| test score | " + " | ".join(f"{min(count, most):,} labels" for count in labels) + " |"]
+    lines.append("|---" * (len(labels) + 1) + "|")
+    for way, name in NAMES.items():
+        found = [str(cells.get((way, count), "")) for count in labels]
+        if any(found):
+            lines.append(f"| {name} | " + " | ".join(found) + " |")
+    return lines
+
+
+def differences(cells: dict[tuple[str, int], Cell], labels: Sequence[int], test: list[Any]) -> list[str]:
+    """Of D to the others: the mean over seeds, and a 95 % interval by resampling test examples, the same for both."""
+    lines = []
+    for count in labels:
+        for other in ("B", "C", "TF-IDF"):
+            if ("D", count) in cells and (other, count) in cells:
+                mean, low, high = bootstrap(cells["D", count].answers, cells[other, count].answers, test)
+                lines.append(f"D - {other}, {count:,} labels: {mean:+.4f} ({low:+.4f} to {high:+.4f})")
+    return lines
+
+
+def bootstrap(ours: np.ndarray, theirs: np.ndarray, test: list[Any]) -> tuple[float, float, float]:
+    truth = np.asarray([one.label for one in test])
+    chance = np.random.default_rng(0)
+    if isinstance(test[0].label, int):
+        gained = (ours == truth).mean(axis=0) - (theirs == truth).mean(axis=0)
+        means = gained[chance.integers(0, len(gained), (RESAMPLES, len(gained)))].mean(axis=1)
+        return float(gained.mean()), *np.quantile(means, (0.025, 0.975))
+
+    def difference(chosen: np.ndarray) -> float:
+        some = [test[number] for number in chosen]
+        return float(
+            np.mean([metric(run[chosen], some) for run in ours]) - np.mean([metric(run[chosen], some) for run in theirs])
+        )
+
+    drawn = [difference(chance.integers(0, len(test), len(test))) for _ in range(RESAMPLES // 20)]
+    return difference(np.arange(len(test))), *np.quantile(drawn, (0.025, 0.975))
+
+
+def tokens_to_match(curves: dict[str, list[dict[str, Any]]]) -> str | None:
+    """Where D's curve crosses B's last loss, between two of its stops on a straight line."""
+    if not {"B-0", "D-0"} <= curves.keys():
+        return None
+    goal, before = curves["B-0"][-1], None
+    for point in curves["D-0"]:
+        if point["loss"] <= goal["loss"]:
+            share = 1.0 if before is None else (before["loss"] - goal["loss"]) / (before["loss"] - point["loss"])
+            start = before or {"tokens": point["tokens"], "minutes": point["minutes"]}
+            tokens, minutes = (start[key] + share * (point[key] - start[key]) for key in ("tokens", "minutes"))
+            about = "at most " if before is None else ""
+            return (
+                f"D has B's last loss, {goal['loss']:.3f}, after {about}{tokens / 1e6:.1f}M tokens and {minutes:.1f} minutes; "
+                f"B took {goal['tokens'] / tokens:.1f} times as many tokens and {goal['minutes'] / minutes:.1f} times as long"
+            )
+        before = point
+    return "D does not reach B's last loss"
+
+
+def draw(
+    folder: Path, curves: dict[str, list[dict[str, Any]]], cells: dict[tuple[str, int], Cell], labels: Sequence[int]
+) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "tpulm"  # the same results give the same file
+    import matplotlib.pyplot as plt
+
+    colours = dict(zip("ABCD", plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
+    for key, title, unit in (("minutes", "minutes", 1.0), ("flops", "10¹⁵ floating-point operations", 1e15)):
+        figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+        for name, curve in sorted(curves.items()):
+            label = NAMES[name[0]] if name.endswith("-0") else None
+            points = [point[key] / unit for point in curve], [point["loss"] for point in curve]
+            axes.plot(*points, marker=".", color=colours[name[0]], label=label)
+        axes.set(xlabel=title, ylabel="held-out loss, nats a masked token")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        figure.savefig(folder / f"learning-{key}.svg", metadata={"Date": None})
+    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for way, name in NAMES.items():
+        counts = [count for count in labels if (way, count) in cells]
+        means = [statistics.mean(cells[way, count].scores) for count in counts]
+        spread = [statistics.stdev(scores) if len(scores := cells[way, count].scores) > 1 else 0.0 for count in counts]
+        style: dict[str, Any] = {"color": colours[way[-1]]} if way[-1] in colours else {"color": "grey"}
+        axes.errorbar(
+            counts, means, yerr=spread, marker="o", capsize=3, label=name, ls=":" if way not in "ABCD" else "-", **style
+        )
+    axes.set(xscale="log", xlabel="labels", ylabel="test score")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(folder / "learning-labels.svg", metadata={"Date": None})
