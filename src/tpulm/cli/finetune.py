@@ -345,7 +345,7 @@ def classify(
             header=("label", "score", "text"),
         )
         if as_json:
-            print_json([{"text": text, **one._asdict()} for text, one in zip(texts, answers, strict=True)])
+            print_json([{"text": text, **_values(one)} for text, one in zip(texts, answers, strict=True)])
         return
     assert input is not None
     _classify_file(classifier, input, output, columns, format, on_error)
@@ -354,6 +354,12 @@ def classify(
 def _scores(answer: Classified) -> list[float]:
     """The probabilities of the labels, where a text may have several."""
     return [(answer.probabilities or {})[label] for label in answer.labels or ()]
+
+
+def _values(answer: Classified) -> dict[str, Any]:
+    """For --json: `labels` stands there only where a text may have several."""
+    values = answer._asdict()
+    return values if answer.labels is not None else {name: value for name, value in values.items() if name != "labels"}
 
 
 def _answer(answer: Classified) -> tuple[str, str]:
