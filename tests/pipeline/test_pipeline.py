@@ -45,7 +45,7 @@ def test_the_summary_and_the_folder_agree(finished: tuple[RunConfig, Path, pipel
     assert not (workdir / "corpus" / "pieces").exists()  # the spill is gone once the rows exist
     card = (Path(summary.export) / "README.md").read_text()
     assert "toy" in card
-    assert f"{100 * summary.eval_accuracy:.2f} %" in card
+    assert f"{100 * summary.eval_accuracy:.2f}%" in card
 
 
 def test_running_again_does_nothing_and_says_so(finished: tuple[RunConfig, Path, pipeline.Summary]) -> None:
