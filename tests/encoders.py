@@ -13,6 +13,8 @@ from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.huggingface import save_model
 from tpulm.nn.params import initialize
+from tpulm.progress import Silent
+from tpulm.runtime import interrupt
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "film", "was", "good", "bad", "very", "plot", "cast", "and", "."]
 SIZES: dict[str, Any] = {
@@ -80,3 +82,16 @@ def write_tsv(path: Path, examples: list[tuple[str, str]], header: str = "id\tdo
     lines = [header, *(f"{number}\t{text}\t{label}" for number, (text, label) in enumerate(examples))]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+class StopAt(Silent):
+    """Asks for a stop when so many steps have been made in all."""
+
+    def __init__(self, steps: int):
+        self._left = steps
+
+    def advance(self, amount: float) -> None:
+        if amount == 1:
+            self._left -= 1
+            if self._left == 0:
+                interrupt.request("SIGTERM")

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 import tpulm
-from encoders import reviews
+from encoders import StopAt, reviews
 from tpulm import storage
 from tpulm.errors import ConfigError, Stopped, WorkFolderMismatch
 from tpulm.finetuning import BenchReport, bench
 from tpulm.finetuning.benchmark import positive_f1
 from tpulm.finetuning.run import read_results
 from tpulm.progress import Silent
-from tpulm.runtime import interrupt
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "max_length": 16, "log_every_steps": 1}
 RATES = [1e-6, 5e-3]
@@ -94,19 +93,6 @@ def test_again_nothing_is_trained(encoder: Path, glue: Path, finished: tuple[Pat
     again = run(encoder, glue, workdir)
     assert again.values() == report.values()
     assert {path: path.stat().st_mtime_ns for path in workdir.glob("cola/*/*")} == before
-
-
-class StopAt(Silent):
-    """Asks for a stop when so many steps have been made in all."""
-
-    def __init__(self, steps: int):
-        self._left = steps
-
-    def advance(self, amount: float) -> None:
-        if amount == 1:
-            self._left -= 1
-            if self._left == 0:
-                interrupt.request("SIGTERM")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 
 import tpulm
 from command_line import invoke
-from encoders import build_encoder, reviews
+from encoders import StopAt, build_encoder, reviews
 from tpulm import storage
 from tpulm.config import FinetuneConfig, ModelConfig
 from tpulm.errors import ConfigError, DataError, Stopped
@@ -25,8 +25,6 @@ from tpulm.labelled.rows import Rows
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.classification import LabelledInputs
 from tpulm.objectives.embedding import RankedTexts, ScoredPairs
-from tpulm.progress import Silent
-from tpulm.runtime import interrupt
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.tuning import Labelled
 
@@ -220,18 +218,6 @@ def test_in_cloud_storage(encoder: Path, tmp_path: Path, gcs: Any) -> None:
     tpulm.finetune(encoder, "gs://runs/train.jsonl", "gs://runs/sts", **settings)
     assert tpulm.Classifier("gs://runs/sts").config.pooling == "cls"
     assert tpulm.embed("gs://runs/sts", ["a good film"]).shape == (1, 32)
-
-
-class StopAt(Silent):
-    """Asks for a stop at the step of this number."""
-
-    def __init__(self, step: int):
-        self._left = step
-
-    def advance(self, amount: float) -> None:
-        self._left -= 1 if amount == 1 else 0
-        if self._left == 0:
-            interrupt.request("SIGTERM")
 
 
 def test_triplets_from_files_stopped_and_continued(encoder: Path, tmp_path: Path) -> None:

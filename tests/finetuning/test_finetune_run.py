@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tpulm
-from encoders import reviews, write_tsv
+from encoders import StopAt, reviews, write_tsv
 from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import load_model
 from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
@@ -19,7 +19,6 @@ from tpulm.finetuning import FinetuneSummary, read_mistakes
 from tpulm.labelled import Columns
 from tpulm.nn.params import named_leaves
 from tpulm.progress import Silent
-from tpulm.runtime import interrupt
 
 COLUMNS = Columns("document", "label")
 CONFIG = FinetuneConfig(epochs=3, batch_size=16, learning_rate=3e-3, max_length=16, log_every_steps=2)
@@ -111,19 +110,6 @@ def test_the_folder_is_tidy(finished: FinetuneSummary) -> None:
     page = (output / "report" / "index.html").read_text()
     assert all(part in page for part in ("Confusion", "Mistakes on dev", "Accuracy on dev", "seed 1"))
     assert f"{finished.values()['test_accuracy']:.4f} ± " in page
-
-
-class StopAt(Silent):
-    """Asks for a stop when so many steps have been made in all."""
-
-    def __init__(self, steps: int):
-        self._left = steps
-
-    def advance(self, amount: float) -> None:
-        if amount == 1:
-            self._left -= 1
-            if self._left == 0:
-                interrupt.request("SIGTERM")
 
 
 @pytest.mark.parametrize("steps", [9, 13, 30])

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 import tpulm
-from encoders import build_encoder, reviews
+from encoders import StopAt, build_encoder, reviews
 from tpulm.errors import ConfigError, DataError, Stopped
 from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_scores, read_columns, spans_of
-from tpulm.progress import Silent
-from tpulm.runtime import interrupt
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -191,18 +189,6 @@ def test_from_files_and_again(tmp_path: Path) -> None:
         tpulm.Classifier(tmp_path / "out").evaluate([("good", [[0, 4, "prase"]])])
     with pytest.raises(DataError, match="from 0 to 9, and the text has 4 characters"):
         tpulm.Classifier(tmp_path / "out").evaluate([("good", [[0, 9, "praise"]])])
-
-
-class StopAt(Silent):
-    """Asks for a stop at the step of this number."""
-
-    def __init__(self, step: int):
-        self._left = step
-
-    def advance(self, amount: float) -> None:
-        self._left -= 1 if amount == 1 else 0
-        if self._left == 0:
-            interrupt.request("SIGTERM")
 
 
 @pytest.mark.parametrize("step", [12, 25])

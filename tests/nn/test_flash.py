@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import NamedSharding
+from kernels import check_values_and_gradients, on_devices
 
 from tpulm import accelerators
 from tpulm.config import HardwareConfig
@@ -21,10 +20,6 @@ from tpulm.plan.analysis import devices_of, examine
 from tpulm.train.mesh import batch_sharding, make_mesh
 
 B, H, L, K = 2, 2, 1024, 16
-
-
-def on_devices(count: int) -> NamedSharding:
-    return batch_sharding(make_mesh(HardwareConfig(), jax.devices()[:count]))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +35,6 @@ def test_values_and_gradients_are_those_of_plain_attention(
     """Rows of several blocks of queries, with segments and padding, over devices."""
     place = jnp.arange(L, dtype=jnp.int32)[None]
     segments = jnp.where(place < jnp.asarray([[700], [L]]), place // 300, -1)
-    query, key, value, g = (jax.random.normal(jax.random.key(seed), (B, H, L, K), jnp.float32) for seed in range(4))
     settings: dict[str, Any] = {"words": words if rate else None, "dropout_rate": rate}
     of_kernel = {**settings, "causal": causal, "rows": on_devices(devices), "interpret": True}
 
@@ -50,11 +44,7 @@ def test_values_and_gradients_are_those_of_plain_attention(
     def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         return attention(query, key, value, segments, **settings, reach=CAUSAL if causal else EVERYTHING)
 
-    expected, expected_pull = jax.vjp(plain, query, key, value)
-    found, pull = jax.vjp(kernel, query, key, value)
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-    for ours, theirs in zip(pull(g), expected_pull(g), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=5e-6)
+    check_values_and_gradients(kernel, plain, (B, H, L, K))
 
 
 def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,22 +7,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import NamedSharding
+from kernels import check_values_and_gradients, on_devices
 
-from tpulm.config import HardwareConfig
 from tpulm.nn import flash_gpu
 from tpulm.nn.attention import CAUSAL, EVERYTHING, Reach, attention, has_kernels, kernels_agree
 from tpulm.nn.dropout import DropoutWords, row_seeds, site_seeds, token_seeds, words_at
-from tpulm.train.mesh import batch_sharding, make_mesh
 
 B, H, L, K = 2, 2, 384, 16
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
-
-
-def on_devices(count: int) -> NamedSharding:
-    return batch_sharding(make_mesh(HardwareConfig(), jax.devices()[:count]))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +25,6 @@ def test_values_and_gradients_are_those_of_plain_attention(reach: Reach, rate: f
     """Rows of several blocks, with segments and padding, over devices."""
     place = jnp.arange(L, dtype=jnp.int32)[None]
     segments = jnp.where(place < jnp.asarray([[250], [L]]), place // 100, -1)
-    query, key, value, g = (jax.random.normal(jax.random.key(seed), (B, H, L, K), jnp.float32) for seed in range(4))
     tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
     words = words_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
     settings: dict[str, Any] = {"words": words if rate else None, "dropout_rate": rate}
@@ -44,11 +36,7 @@ def test_values_and_gradients_are_those_of_plain_attention(reach: Reach, rate: f
     def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         return attention(query, key, value, segments, **settings, reach=reach)
 
-    expected, expected_pull = jax.vjp(plain, query, key, value)
-    found, pull = jax.vjp(kernel, query, key, value)
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-    for ours, theirs in zip(pull(g), expected_pull(g), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=5e-6)
+    check_values_and_gradients(kernel, plain, (B, H, L, K))
 
 
 def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

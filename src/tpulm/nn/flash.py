@@ -94,7 +94,7 @@ def _backward(settings: _Settings, kept: tuple[Array, ...], g: Array) -> tuple[A
 _flash.defvjp(_forward, _backward)
 
 
-def _dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
+def dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
     """A product of matrices over one axis of each, summed in float32."""
     axes = (((contracted[0],), (contracted[1],)), ((), ()))
     return jax.lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)
@@ -103,7 +103,7 @@ def _dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
 def _scores(
     query: Float[Array, "K L"], key: Float[Array, "K M"], of_query: Int[Array, "1 L"], of_key: Int[Array, "M 1"], causal: bool
 ) -> Float[Array, "M L"]:
-    scores = _dot(key, query, (0, 0))
+    scores = dot(key, query, (0, 0))
     allowed = of_key == of_query
     if causal:
         place = [jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1)]
@@ -128,7 +128,7 @@ def _forward_kernel(settings: _Settings, *refs: Any) -> None:
     if settings.rate:
         weights = jnp.where(_is_kept(weights.shape, first, second, settings.rate), weights, 0.0)
     scale = jnp.float32(1.0 / (1.0 - settings.rate)) / normalizer
-    mixed[...] = (_dot(value, weights.astype(value.dtype), (1, 0)) * scale).astype(mixed.dtype)
+    mixed[...] = (dot(value, weights.astype(value.dtype), (1, 0)) * scale).astype(mixed.dtype)
     log_normalizer[...] = highest + jnp.log(normalizer)
 
 
@@ -136,7 +136,7 @@ def _backward_kernel(settings: _Settings, *refs: Any) -> None:
     query, key, value, of_query, of_key, first, second, mixed, log_normalizer, g = (ref[...] for ref in refs[:10])
     d_query, d_key, d_value, *sums = refs[10:]
     softmax = jnp.exp(_scores(query, key, of_query, of_key, settings.causal) - log_normalizer)
-    weights, d_softmax = softmax, _dot(value, g, (0, 0))
+    weights, d_softmax = softmax, dot(value, g, (0, 0))
     if settings.rate:
         scale = jnp.where(
             _is_kept(softmax.shape, first, second, settings.rate), jnp.float32(1.0 / (1.0 - settings.rate)), jnp.float32(0.0)
@@ -144,9 +144,9 @@ def _backward_kernel(settings: _Settings, *refs: Any) -> None:
         weights, d_softmax = softmax * scale, d_softmax * scale
     row_sums = jnp.sum(g.astype(jnp.float32) * mixed.astype(jnp.float32), axis=0, keepdims=True)
     d_scores = (softmax * (d_softmax - row_sums) * jnp.float32(query.shape[0] ** -0.5)).astype(query.dtype)
-    d_query[...] = _dot(key, d_scores, (1, 0)).astype(d_query.dtype)
+    d_query[...] = dot(key, d_scores, (1, 0)).astype(d_query.dtype)
     part, parts = pl.program_id(2), pl.num_programs(2)
-    here = _dot(query, d_scores, (1, 1)), _dot(g, weights.astype(g.dtype), (1, 1))
+    here = dot(query, d_scores, (1, 1)), dot(g, weights.astype(g.dtype), (1, 1))
     for total, added, out in zip(sums, here, (d_key, d_value), strict=True):
         total[...] = jnp.where(part == 0, added, total[...] + added)
 
@@ -191,6 +191,9 @@ def _call(kernel: Callable[..., None], arguments: Any, reads: str, writes: str, 
             interpret=settings.interpret,
         )(*arguments)
 
-    rows = settings.rows
-    split = jax.shard_map(local, mesh=rows.mesh, in_specs=rows.spec, out_specs=rows.spec, check_vma=False)
-    return split(*arguments)
+    return over_rows(local, settings.rows)(*arguments)
+
+
+def over_rows(local: Callable[..., list[Array]], rows: NamedSharding) -> Callable[..., list[Array]]:
+    """`local` on each device, for its own rows of every argument and result."""
+    return jax.shard_map(local, mesh=rows.mesh, in_specs=rows.spec, out_specs=rows.spec, check_vma=False)

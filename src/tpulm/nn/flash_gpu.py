@@ -27,6 +27,7 @@ from jax.sharding import NamedSharding
 from jaxtyping import Bool, Float, Int
 
 from tpulm.nn.dropout import DropoutWords, mix
+from tpulm.nn.flash import dot, over_rows
 from tpulm.nn.layers import PRODUCT
 
 _LONG, _SHORT = 128, 64  # a block of the side that a kernel is for, and of the side that it goes over
@@ -98,12 +99,6 @@ def _backward(settings: _Settings, kept: tuple[Array, ...], g: Array) -> tuple[A
 _flash.defvjp(_forward, _backward)
 
 
-def _dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
-    """A product of matrices over one axis of each, summed in float32."""
-    axes = (((contracted[0],), (contracted[1],)), ((), ()))
-    return jax.lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)
-
-
 class _Block(NamedTuple):
     """Tokens of a row, along one axis of a block of weights: [N, 1] or [1, N]."""
 
@@ -150,13 +145,13 @@ def _forward_kernel(settings: _Settings, query: Any, key: Any, value: Any, *refs
     def add(part: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         total, highest, normalizer = sums
         keys, here = _block(part * _SHORT, _SHORT, of_queries[:1], 1), pl.ds(part * _SHORT, _SHORT)
-        scores = _scores(_dot(own, key[here, :], (1, 1)), size, queries, keys, settings)
+        scores = _scores(dot(own, key[here, :], (1, 1)), size, queries, keys, settings)
         higher = jnp.maximum(highest, jnp.max(scores, axis=1))
         weights, shrink = jnp.exp2(scores - higher[:, None]), jnp.exp2(highest - higher)
         normalizer = shrink * normalizer + jnp.sum(weights, axis=1)
         if settings.rate:
             weights = jnp.where(_is_kept(queries, keys, of_head, settings.rate), weights, jnp.float32(0.0))
-        return shrink[:, None] * total + _dot(weights.astype(value.dtype), value[here, :], (1, 0)), higher, normalizer
+        return shrink[:, None] * total + dot(weights.astype(value.dtype), value[here, :], (1, 0)), higher, normalizer
 
     zeros = jnp.zeros((_LONG, size), jnp.float32), jnp.full((_LONG,), -1e30, jnp.float32), jnp.zeros((_LONG,), jnp.float32)
     parts = _parts(begin, settings.before, settings.after, length)
@@ -189,11 +184,9 @@ def _keys_kernel(settings: _Settings, key: Any, value: Any, query: Any, g: Any, 
     def add(part: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         here = pl.ds(part * _SHORT, _SHORT)
         queries, some, some_g = _block(part * _SHORT, _SHORT, of_queries, 1), query[here, :], g[here, :]
-        products, d_weights = _dot(own_key, some, (1, 1)), _dot(own_value, some_g, (1, 1))
+        products, d_weights = dot(own_key, some, (1, 1)), dot(own_value, some_g, (1, 1))
         weights, d_scores = _weights(products, d_weights, queries, keys, of_head, size, settings)
-        return sums[0] + _dot(d_scores.astype(some.dtype), some, (1, 0)), sums[1] + _dot(
-            weights.astype(g.dtype), some_g, (1, 0)
-        )
+        return sums[0] + dot(d_scores.astype(some.dtype), some, (1, 0)), sums[1] + dot(weights.astype(g.dtype), some_g, (1, 0))
 
     zeros = jnp.zeros((_LONG, size), jnp.float32)
     sums = jax.lax.fori_loop(*_parts(begin, settings.after, settings.before, length), add, (zeros, zeros))
@@ -208,9 +201,9 @@ def _queries_kernel(settings: _Settings, query: Any, g: Any, key: Any, value: An
     def add(part: Array, total: Array) -> Array:
         here = pl.ds(part * _SHORT, _SHORT)
         keys, some = _block(part * _SHORT, _SHORT, of_queries[:1], 1), key[here, :]
-        products, d_weights = _dot(own, some, (1, 1)), _dot(own_g, value[here, :], (1, 1))
+        products, d_weights = dot(own, some, (1, 1)), dot(own_g, value[here, :], (1, 1))
         _, d_scores = _weights(products, d_weights, queries, keys, of_head, size, settings)
-        return total + _dot(d_scores.astype(some.dtype), some, (1, 0))
+        return total + dot(d_scores.astype(some.dtype), some, (1, 0))
 
     parts = _parts(begin, settings.before, settings.after, length)
     d_query[...] = jax.lax.fori_loop(*parts, add, jnp.zeros((_LONG, size), jnp.float32)).astype(d_query.dtype)
@@ -243,6 +236,4 @@ def _call(kernel: Callable[..., None], arguments: Sequence[Array], reads: str, w
             interpret=settings.interpret,
         )(*arguments)
 
-    rows = settings.rows
-    split = jax.shard_map(local, mesh=rows.mesh, in_specs=rows.spec, out_specs=rows.spec, check_vma=False)
-    return split(*arguments)
+    return over_rows(local, settings.rows)(*arguments)
