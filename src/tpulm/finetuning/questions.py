@@ -76,7 +76,8 @@ class QuestionAnswering(Task):
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         """As `answer_metric` says; the loss in nats a place; `unaligned` is the share of answers that tokens cannot express."""
-        each, true = self._each(outputs, data), self._true(data)
+        assert data.examples is not None
+        each, true = self._scored(self._found(outputs, data.rows, data.examples), data), self._true(data)
         past = np.arange(outputs.shape[1]) >= data.rows.lengths[:, None]
         chances = log_probabilities(np.where(past[:, None], -np.inf, outputs.transpose(0, 2, 1)))
         chosen = np.take_along_axis(chances, data.labels[:, :2, None].astype(np.int64), axis=2)
@@ -97,7 +98,7 @@ class QuestionAnswering(Task):
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Questions without an exact match; the confidence is the answer's probability."""
         found, true = self._found(outputs, data.rows, examples), self._true(data)
-        wrong = np.flatnonzero(self._each(outputs, data)[:, 1] == 0)
+        wrong = np.flatnonzero(self._scored(found, data)[:, 1] == 0)
         expected = [" / ".join(dict.fromkeys(texts)) or "(none)" for texts in true]
         said = [one.answer or "(none)" for one in found]
         return ordered_mistakes(examples, wrong, expected, said, np.array([one.score for one in found]))
@@ -105,17 +106,18 @@ class QuestionAnswering(Task):
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         assert data.examples is not None
         true, found = self._true(data), list[str]()
-        said = Counter(one.answer for one in self._found(outputs, data.rows, data.examples))
-        only, count = said.most_common(1)[0]
+        answers = self._found(outputs, data.rows, data.examples)
+        only, count = Counter(one.answer for one in answers).most_common(1)[0]
         shown, right = f"'{only}'" if only else "that there is no answer", np.mean([only in (texts or [""]) for texts in true])
         if count >= NEARLY_ALL * len(true) and right < count / len(true):
             found.append(f"it says {shown} to {count / len(true):.0%} of dev, where {right:.0%} have that answer")
-        name, column = self.config.chosen_by, ("f1", "exact_match").index(self.config.chosen_by)
-        value, of_none = (
-            float(each[:, column].mean()) for each in (self._each(outputs, data), self._scored([""] * len(true), true))
-        )
-        if self.null and value <= of_none:
-            found.append(f"its {shown_score(name, value)} is no better than that of never finding an answer ({of_none:.4f})")
+        if self.null:
+            name, column = self.config.chosen_by, ("f1", "exact_match").index(self.config.chosen_by)
+            none = [Found("", 0, 0, 0.0)] * len(true)
+            value, of_none = (float(self._scored(said, data)[:, column].mean()) for said in (answers, none))
+            if value <= of_none:
+                never = f"that of never finding an answer ({of_none:.4f})"
+                found.append(f"its {shown_score(name, value)} is no better than {never}")
         return found
 
     def _found(self, outputs: np.ndarray, rows: Rows, examples: Examples) -> list[Found]:
@@ -123,13 +125,11 @@ class QuestionAnswering(Task):
         search = Search(config.max_answer_length or 30, self.null, config.null_score_diff_threshold or 0.0)
         return [best[0] for best in best_answers(outputs, rows, examples.pairs or [], search)]
 
-    def _each(self, outputs: np.ndarray, data: Labelled) -> np.ndarray:
-        assert data.examples is not None
-        return self._scored([one.answer for one in self._found(outputs, data.rows, data.examples)], self._true(data))
-
-    def _scored(self, said: list[str], true: list[list[str]]) -> np.ndarray:
+    def _scored(self, said: list[Found], data: Labelled) -> np.ndarray:
+        """float64 [N, 2], as `answer_scores`."""
+        true = self._true(data)
         metric = self.config.answer_metric or metric_for([text for texts in true for text in texts])
-        return answer_scores(said, true, metric)
+        return answer_scores([one.answer for one in said], true, metric)
 
     @staticmethod
     def _true(data: Labelled) -> list[list[str]]:
