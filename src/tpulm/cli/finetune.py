@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.finetuning import FinetuneSummary
     from tpulm.labelled import Columns
-    from tpulm.labelled.records import RowFormat
+    from tpulm.labelled.examples import TextRow
+    from tpulm.labelled.records import RowFormat, RowWriter
     from tpulm.predict.classify import Classified, ClassifierForUse
 
 _SHOWN_MISTAKES = 8
@@ -403,17 +404,14 @@ def _predict(
     skipped: Counter[str] = Counter()
     reading: dict[str, Any] = {"format": format, "on_error": on_error, "skipped": skipped}
     rows = read_texts(input, task.columns_of(columns), fault=task.fault, adapt=task.adapt, **reading)
-    counted = 0
+
+    def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
+        given = [row.pair for row in chunk]
+        found = classifier.predict([row.text for row in chunk], None if given[0] is None else given)
+        return (_columns_of_answer(row.text, answer) for row, answer in zip(chunk, found, strict=True))
+
     with writing_rows(output, header=True) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl")) as writer:
-        while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
-            given = [row.pair for row in chunk]
-            found = classifier.predict([row.text for row in chunk], None if given[0] is None else given)
-            for row, answer in zip(chunk, found, strict=True):
-                added = _columns_of_answer(row.text, answer)
-                if (clash := next((name for name in added if name in row.record.values), None)) is not None:
-                    raise ConfigError(f"{input} has a column '{clash}' already, where the answer would go; rename it")
-                writer.write({**row.record.values, **added}, row.record.place)
-            counted += len(chunk)
+        counted = _write_answers(rows, answered, writer, input)
     print_table("", {"answered": f"{counted:,} texts", **_left_out(0, None, skipped)})
 
 
@@ -450,6 +448,29 @@ def _check_apart(input: PurePath, output: PurePath) -> None:
             raise ConfigError(f"--output {output} is a file that --input reads, and would be overwritten; name another file")
 
 
+def _write_answers(
+    rows: Iterator[TextRow],
+    answered: Callable[[list[TextRow]], Iterable[dict[str, Any]]],
+    writer: RowWriter,
+    input: PurePath | None,
+    *,
+    taken: Sequence[str] = (),
+    what: str = "answer",
+    advance: Callable[[float], None] = lambda count: None,
+) -> int:
+    """Write each row with the columns that answer it; how many rows there were. Raises ConfigError for a row that has a column
+    of such a name, or of those that are `taken`."""
+    counted = 0
+    while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
+        for row, added in zip(chunk, answered(chunk), strict=True):
+            if (clash := next((name for name in taken or added if name in row.record.values), None)) is not None:
+                raise ConfigError(f"{input} has a column '{clash}' already, where the {what} would go; rename it")
+            writer.write({**row.record.values, **added}, row.record.place)
+        counted += len(chunk)
+        advance(len(chunk))
+    return counted
+
+
 def _classify_file(
     classifier: ClassifierForUse,
     input: PurePath,
@@ -467,23 +488,22 @@ def _classify_file(
 
     skipped: Counter[str] = Counter()
     rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
-    counted = 0
+
+    def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
+        pairs = None if columns.pair is None else [row.pair or "" for row in chunk]
+        for answer in classifier([row.text for row in chunk], pairs):
+            if answer.labels is not None:
+                yield {"predicted": list(answer.labels), "score": [round(one, 6) for one in _scores(answer)]}
+            elif answer.label is not None:
+                yield {"predicted": answer.label, "score": round(answer.score, 6)}
+            else:
+                yield {"predicted": round(answer.score, 6)}
+
     to = writing_rows(output, header=columns.header) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl"))
     with drawn_progress() as progress, to as writer:
         progress.start("Classifying", unit="text")
-        while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
-            pairs = None if columns.pair is None else [row.pair or "" for row in chunk]
-            for row, answer in zip(chunk, classifier([row.text for row in chunk], pairs), strict=True):
-                clash = next((name for name in ("predicted", "score") if name in row.record.values), None)
-                if clash is not None:
-                    raise ConfigError(f"{input} has a column '{clash}' already, where the answer would go; rename it")
-                score = round(answer.score, 6)
-                found = {"predicted": score} if answer.label is None else {"predicted": answer.label, "score": score}
-                if answer.labels is not None:
-                    found = {"predicted": list(answer.labels), "score": [round(one, 6) for one in _scores(answer)]}
-                writer.write({**row.record.values, **found}, row.record.place)
-            counted += len(chunk)
-            progress.advance(len(chunk))
+        taken = ("predicted", "score")
+        counted = _write_answers(rows, answered, writer, input, taken=taken, advance=progress.advance)
     lines = {"classified": f"{counted:,} texts", **_left_out(classifier.cut, classifier.max_length, skipped)}
     print_table("", lines | ({} if output is None else {"written to": str(output)}))
 
@@ -525,8 +545,10 @@ def embed(
     embedder = Embedder(load(model, reads=True))
     if not embedder.is_tuned:
         console.print("[yellow]note:[/] not fine-tuned for embeddings: the mean of its hidden states", soft_wrap=True)
+    known: dict[str, np.ndarray] | None = None
     if texts:
         vectors = embedder(texts)
+        known = dict(zip(texts, vectors, strict=True))
         lines = [(text, *(f"{cosine:.3f}" for cosine in row)) for text, row in zip(texts, vectors @ vectors.T, strict=True)]
         print_table("Cosines", lines, header=("", *(str(number) for number in range(1, len(texts) + 1))))
         if as_json:
@@ -538,7 +560,8 @@ def embed(
 
     from tpulm import storage
     from tpulm.labelled import Columns, read_texts
-    from tpulm.labelled.records import writing_rows
+    from tpulm.labelled.examples import TextRow
+    from tpulm.labelled.records import Record, writing_rows
 
     assert output is not None
     skipped, found = Counter[str](), list[np.ndarray]()
@@ -546,25 +569,26 @@ def embed(
         _check_apart(input, output)
         columns = Columns(text=text_column, header=not no_header)
         rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
-        given = ((row.record.values, row.record.place, row.text) for row in rows)
     else:
-        given = (({"text": text}, "", text) for text in texts or ())
-    counted = 0
+        rows = (TextRow(Record({"text": text}, ""), text, None) for text in texts or ())
+
+    def vectors_of(chunk: list[TextRow]) -> np.ndarray:
+        return embedder([row.text for row in chunk]) if known is None else np.stack([known[row.text] for row in chunk])
+
+    def embedded(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
+        return ({"embedding": vector} for vector in vectors_of(chunk).tolist())
+
     with ExitStack() as stack:
         progress = stack.enter_context(drawn_progress())
         writer = stack.enter_context(writing_rows(output)) if suffix == ".jsonl" else None
         progress.start("Embedding", unit="text")
-        while chunk := list(islice(given, _TEXTS_AT_ONCE)):
-            vectors = embedder([text for _, _, text in chunk])
-            if writer is None:
-                found.append(vectors)
-            else:
-                for (values, place, _), vector in zip(chunk, vectors.tolist(), strict=True):
-                    if "embedding" in values:
-                        raise ConfigError(f"{input} has a column 'embedding' already, where the vector would go; rename it")
-                    writer.write({**values, "embedding": vector}, place)
-            counted += len(chunk)
-            progress.advance(len(chunk))
+        if writer is not None:
+            counted = _write_answers(rows, embedded, writer, input, what="vector", advance=progress.advance)
+        else:
+            while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
+                found.append(vectors_of(chunk))
+                progress.advance(len(chunk))
+            counted = sum(map(len, found))
     if writer is None:
         import io
 
