@@ -22,7 +22,7 @@ from tpulm.models.classifier import HEADS, SequenceClassifier, TokenClassifier, 
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator, Generator
 from tpulm.models.embedding import TextEncoder
-from tpulm.nn.attention import Heads
+from tpulm.nn.attention import Heads, rotary_frequencies
 from tpulm.nn.layers import Activation, Dense, Norm
 from tpulm.nn.transformer import Layer, place_of
 
@@ -150,8 +150,7 @@ def _encoder(graph: _Graph, params: Any, config: ModelConfig, table: str) -> str
         place = place_of(number, config, causal=False)
         theta, window = config.local_theta if place.is_local else config.rotary_theta, place.reach.before
         if config.positions == "rotary" and theta not in turns:
-            size = config.hidden_size // config.num_heads
-            frequencies = 1.0 / theta ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+            frequencies = rotary_frequencies(config.hidden_size // config.num_heads, theta)
             angles = add("Mul", add("Unsqueeze", add("Cast", positions, to=1), [1]), frequencies[None])
             turns[theta] = add("Cos", angles), add("Sin", angles)
         if window not in masks:

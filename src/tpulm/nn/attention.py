@@ -47,10 +47,15 @@ class Rotation(NamedTuple):
 
 
 def rotation(positions: Int[Array, "B L"], *, head_size: int, theta: float) -> Rotation:
-    """Pair i of a head turns by position / theta ** (2 i / head_size)."""
-    frequencies = 1.0 / theta ** (np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size))
-    angles = positions[:, None, :, None].astype(jnp.float32) * jnp.asarray(frequencies, jnp.float32)[None, None, None, :]
+    """Pair i of a head turns by position * frequency i."""
+    frequencies = jnp.asarray(rotary_frequencies(head_size, theta), jnp.float32)
+    angles = positions[:, None, :, None].astype(jnp.float32) * frequencies[None, None, None, :]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
+
+
+def rotary_frequencies(head_size: int, theta: float) -> np.ndarray:
+    """[K/2]: theta ** (-2 i / head_size)."""
+    return 1.0 / theta ** (np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size))
 
 
 @jax.custom_vjp
