@@ -27,7 +27,7 @@ from tpulm.special_tokens import SpecialTokens
 FORMAT_VERSION = 1
 SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
 WORD_START = "word_start"
-_SHARES = (0.1, 0.5, 0.9, 1.0)  # of the documents, whose lengths are told
+_SHARES = (0.1, 0.5, 0.9, 1.0)  # of the documents: the quantiles of their lengths that are reported
 
 
 class Record(BaseModel):
