@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Without what they share, without learning.py, which takes hours, and prepare.py and train_tokenizer.py, of which one case is enough.
-BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,cloud_stand_in contenders corpora learning learning_data learning_report learning_torch memory prepare train_tokenizer),$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,cloud_stand_in contenders corpora learning learning_data learning_report learning_torch memory prepare train_tokenizer turns),$(wildcard benchmarks/*.py))
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, each of which would compile all modules again

@@ -44,8 +44,8 @@ from typing import Any, NamedTuple
 import jax
 import learning_data
 import learning_report
-from allocator import tcmalloc
 from train_step import processor
+from turns import Contender, environment, read_answer, say
 
 import tpulm
 from tpulm import pipeline
@@ -183,10 +183,18 @@ class Experiment:
         if not file.is_file():
             ways = ["A", *WAYS_OF_B, "C", *WAYS_OF_D]
             rounds = {"A": 20, "D-32": 10}
-            paced = {way: Paced(self._pace_command(way, rounds.get(way, 5))) for way in ways}
-            for _, (way, one) in itertools.product(range(ROUNDS), paced.items()):
-                print(f"{way} {one.round():.3f}", file=sys.stderr)
-            found = {way: {"first": one.first, "seconds": statistics.median(one.end())} for way, one in paced.items()}
+            with tempfile.TemporaryDirectory() as caches:  # one each, so that all compile
+                variables = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
+                paced = [
+                    Contender(way, self._pace_command(way, rounds.get(way, 5)), **dict.fromkeys(variables, f"{caches}/{way}"))
+                    for way in ways
+                ]
+                for _, one in itertools.product(range(ROUNDS), paced):
+                    print(f"{one.name} {one.round()['seconds']:.3f}", file=sys.stderr)
+                for one in paced:
+                    one.end()
+            medians = {one.name: statistics.median(answer["seconds"] for answer in one.answers) for one in paced}
+            found = {one.name: {"first": one.ready["first"], "seconds": medians[one.name]} for one in paced}
             write_json(file, {"paces": found, "processor": processor()})
         return json.loads(file.read_text())
 
@@ -288,13 +296,14 @@ class Experiment:
             last = self.pretrained(arm)
             steps = sorted(int(folder.name) for folder in last.parent.iterdir() if folder.name.isdigit())
             pace, size = self.pace()["paces"][arm.way], self.batch_size(arm.way)
+            flops_per_row = self.flops_per_row("C" if arm.way[0] in "AB" else arm.way)
             scores = self.scored([last.parent / str(step) for step in steps])
             curves[arm.name] = [
                 {
                     "step": step,
                     "minutes": (pace["first"] + step * pace["seconds"]) / 60,
                     "tokens": step * size * 64,
-                    "flops": step * size * self.flops_per_row("C" if arm.way[0] in "AB" else arm.way),
+                    "flops": step * size * flops_per_row,
                     **scored,
                 }
                 for step, scored in zip(steps, scores, strict=True)
@@ -348,7 +357,7 @@ class Experiment:
         return range(self.options.finetune_seeds if labels < 20_000 else min(2, self.options.finetune_seeds))
 
     def finetuned_models(self) -> dict[str, tuple[Path, bool]]:
-        """By name: the folder, and whether its weights are drawn anew."""
+        """By name: the folder, and whether it starts from random weights."""
         models = {arm.name: (self.pretrained(arm), False) for arm in self.planned}
         randoms = {f"random {name[0]}": (folder, True) for name, (folder, _) in models.items() if name in ("B-0", "D-0")}
         return models | randoms
@@ -385,35 +394,6 @@ class Experiment:
         learning_report.write(self)
 
 
-class Paced:
-    """A process that does a round of steps when it is told to."""
-
-    def __init__(self, command: Sequence[str]):
-        self.caches = tempfile.TemporaryDirectory()  # so that all compile
-        caches = {"XDG_CACHE_HOME": self.caches.name, "TORCHINDUCTOR_CACHE_DIR": self.caches.name}
-        given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment() | caches}
-        self.process = subprocess.Popen(command, **given)
-        self.seconds: list[float] = []
-        self.first: float = read_answer(self.process.stdout)["first"]
-
-    def round(self) -> float:
-        assert self.process.stdin is not None
-        self.process.stdin.write("round\n")
-        self.process.stdin.flush()
-        self.seconds.append(read_answer(self.process.stdout)["seconds"])
-        return self.seconds[-1]
-
-    def end(self) -> list[float]:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
-        return self.seconds
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, **tcmalloc()}
-
-
 def torch_command(job: dict[str, Any]) -> list[str]:
     return [sys.executable, str(HERE / "learning_torch.py"), json.dumps(job)]
 
@@ -421,14 +401,7 @@ def torch_command(job: dict[str, Any]) -> list[str]:
 def answer(command: Sequence[str]) -> dict[str, Any]:
     """What a process says at its end; what it writes to stderr is shown."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(), check=True)
-    return read_answer(done.stdout.splitlines())
-
-
-def read_answer(lines: Any) -> dict[str, Any]:
-    for line in lines:
-        if line.startswith("ANSWER"):
-            return json.loads(line.removeprefix("ANSWER"))
-    sys.exit("a process ended without an answer, see above")
+    return read_answer(done.stdout.splitlines(), "a process")
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -454,6 +427,7 @@ def pace_ours(config: RunConfig, workdir: Path, per_round: int) -> None:
             step = next(steps)
         jax.block_until_ready(step.state.params)
         say({"seconds": (time.perf_counter() - began) / per_round})
+    say({})
 
 
 def train_ours(config: RunConfig, folder: Path) -> dict[str, Any]:
@@ -475,10 +449,6 @@ def export_step(run: Path, step: int, scratch: Path, to: Path) -> None:
     (scratch / "checkpoints").mkdir()
     (scratch / "checkpoints" / str(step)).symlink_to((run / "checkpoints" / str(step)).resolve())
     shutil.copytree(str(pipeline.export(open_run(scratch), scratch)), to)
-
-
-def say(values: dict[str, Any]) -> None:
-    print("ANSWER" + json.dumps(values), flush=True)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@
     finetune   a saved model on labelled examples: the same code for all of them
     tfidf      1 to 4 characters and logistic regression; of pairs the cosine of both
 
-Torch runs under tcmalloc where it is installed (benchmarks/allocator.py). Texts are tokenized once and kept; that time is in
+Torch runs under tcmalloc where it is installed (benchmarks/turns.py). Texts are tokenized once and kept; that time is in
 no budget.
 """
 
@@ -33,6 +33,7 @@ from transformers import (
     BertForMaskedLM,
     PreTrainedTokenizerFast,
 )
+from turns import say
 
 LENGTH = 64
 MASKED = 0.15
@@ -62,7 +63,7 @@ def main() -> None:
     if threads := job.pop("threads", None):
         torch.set_num_threads(threads)
     result = {"pretrain": pretrain, "pace": pace, "score": score, "finetune": finetune, "tfidf": tfidf}[name](**job)
-    print("ANSWER" + json.dumps(result), flush=True)
+    say(result)
 
 
 def tokenizer_of(folder: str) -> Any:
@@ -212,12 +213,12 @@ def pace(tokenizer: str, rows: str, texts: str, peer: dict[str, Any], per_round:
     training.step()
     first = time.perf_counter() - began
     training.step()
-    print("ANSWER" + json.dumps({"first": first}), flush=True)
+    say({"first": first})
     for _ in sys.stdin:
         began = time.perf_counter()
         for _ in range(per_round):
             training.step()
-        print("ANSWER" + json.dumps({"seconds": (time.perf_counter() - began) / per_round}), flush=True)
+        say({"seconds": (time.perf_counter() - began) / per_round})
     return {}
 
 

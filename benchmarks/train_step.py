@@ -32,7 +32,6 @@ import os
 import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -41,7 +40,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from allocator import tcmalloc
+from turns import Contender, ContenderError, say
 
 from tpulm.accelerators import from_device_kind, nvidia_driver, tpu_chips
 from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
@@ -397,9 +396,9 @@ def contend(name: str, case: Case) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"  # which makes the masks alone: the GPU is torch's
     if library == "matmul":
         measure = products(*variant.split("-"))
-        _say({})
+        say({})
         for _ in sys.stdin:
-            _say({"gflops": measure()})
+            say({"gflops": measure()})
         return
     rows = make_rows(case)
     if library == "tpulm":
@@ -413,10 +412,10 @@ def contend(name: str, case: Case) -> None:
     step()
     first = time.perf_counter() - began
     step()
-    _say({"flops": flops, "first_step_seconds": first, "device": device_kind() if library == "tpulm" else ""})
+    say({"flops": flops, "first_step_seconds": first, "device": device_kind() if library == "tpulm" else ""})
     for _ in sys.stdin:
-        _say({"seconds": seconds(step, case.steps_per_round)})
-    _say({"peak_memory_bytes": peak_memory(library)})
+        say({"seconds": seconds(step, case.steps_per_round)})
+    say({"peak_memory_bytes": peak_memory(library)})
 
 
 def device_kind() -> str:
@@ -440,46 +439,6 @@ def peak_memory(library: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _say(answer: dict[str, Any]) -> None:
-    print("ANSWER" + json.dumps(answer), flush=True)
-
-
-class ContenderError(Exception):
-    """A contender ended too soon."""
-
-
-class Contender:
-    """A process that measures a round when it is told to."""
-
-    def __init__(self, name: str, case: str):
-        self.name, self.answers = name, list[dict[str, Any]]()
-        command = [sys.executable, __file__, "--contend", name, "--cases", case]
-        environment = os.environ | tcmalloc()
-        self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.ready = self._answer()
-
-    def round(self) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write("round\n")
-        self._process.stdin.flush()
-        self.answers.append(self._answer())
-        return self.answers[-1]
-
-    def end(self) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        answer = self._answer() if self.answers and "seconds" in self.answers[0] else {}
-        self._process.wait()
-        return answer
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("ANSWER"):
-                return json.loads(line.removeprefix("ANSWER"))
-        raise ContenderError(f"{self.name} ended without an answer, see above")
-
-
 def run(name: str, contenders: Sequence[str], *, rounds: int) -> dict[str, Any]:
     case = ALL_CASES[name]
     if case.model.architecture != "bert":
@@ -487,7 +446,8 @@ def run(name: str, contenders: Sequence[str], *, rounds: int) -> dict[str, Any]:
     running, figures = list[Contender](), dict[str, dict[str, Any]]()
     for one in contenders:
         try:
-            running.append(Contender(one, name))
+            command = [sys.executable, __file__, "--contend", one, "--cases", name]
+            running.append(Contender(one, command))
         except ContenderError as error:
             print(error, file=sys.stderr)
             figures[one] = {"failed": str(error)}
