@@ -85,6 +85,8 @@ def test_the_class_follows_from_norms_and_heads(norm_position, head, architectur
         ({"type_vocab_size": False}, "type_vocab_size is False: a number is expected, not true or false"),
         ({"type_vocab_size": 0}, "no class of transformers has these settings"),
         ({"vocab_size": True}, "vocab_size must be a positive whole number, not True"),
+        ({"architectures": -1e38}, "architectures must be a list of names of classes, not -1e+38"),
+        ({"architectures": [["BertModel"]]}, "architectures must be a list of names of classes"),
         ({"hidden_dropout_prob": "x" * 1_000}, "hidden_dropout_prob is 'xxxxx"),
     ],
 )

@@ -164,10 +164,11 @@ FOREIGN_TYPES = (*FOREIGN_ENCODERS, "gpt2", "llama")
 
 
 class Described(NamedTuple):
-    """What a config.json says of a model; `vocab_size` is without any padding of ours."""
+    """What a config.json says of a model; `vocab_size` is without any padding of ours, `classes` are its "architectures"."""
 
     config: ModelConfig
     vocab_size: int
+    classes: list[str]
 
 
 def model_type_of(config: ModelConfig, head: Head) -> str:
@@ -250,7 +251,7 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     config = _validated(fields, form.fields, origin)
     if "biases" in form.fields:
         _check_heads(values, config, origin)
-    return Described(config, _vocab_size(values, origin))
+    return Described(config, _vocab_size(values, origin), _classes(values, origin))
 
 
 def _of_modernbert(config: ModelConfig) -> dict[str, Any]:
@@ -315,6 +316,13 @@ def _vocab_size(values: Mapping[str, Any], origin: str) -> int:
     if type(size) is not int or size < 1:
         raise DataError(f"vocab_size must be a positive whole number, not {brief(size)}", location=origin)
     return size
+
+
+def _classes(values: Mapping[str, Any], origin: str) -> list[str]:
+    classes = values.get("architectures") or []
+    if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes):
+        raise DataError(f"architectures must be a list of names of classes, not {brief(classes)}", location=origin)
+    return classes
 
 
 def _validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:

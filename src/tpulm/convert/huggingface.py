@@ -198,13 +198,12 @@ def load_weights(folder: PurePath) -> Weights:
     config, found = described.config, read_tensors(folder / WEIGHTS)
     kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
     head: Head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
-    declared = values.get("architectures") or ()
     if head == "classification":  # whose tensors may have the names of another one's
         for one in FINE_TUNED:
-            if class_name(values["model_type"], one) in declared:
+            if class_name(values["model_type"], one) in described.classes:
                 head = one
                 break
-    bare = class_name(values["model_type"], "embedding") in declared
+    bare = class_name(values["model_type"], "embedding") in described.classes
     if head == "masked" and bare and storage.exists(folder / MODULES):
         head = "embedding"
     has_answers = head in FINE_TUNED
