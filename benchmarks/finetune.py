@@ -1,12 +1,13 @@
-"""Fine-tuning a BERT on film reviews against transformers' Trainer: examples a second, same rows, dropout and precision.
+"""Fine-tuning a BERT on film reviews against transformers' Trainer: examples a second, same rows, dropout and type.
 
     python benchmarks/finetune.py [--rounds 3] [--rows 5000] [--data FOLDER] [--json FILE]
 
 bert-mini (4 layers of 256) with KcBERT's vocabulary on the first rows of ko/nsmc_train_50k, or, where FOLDER is not there, on
-made-up texts; batches of 32, at most 128 tokens, dropout 0.1, AdamW, gradients clipped at 1; float32, on a GPU bfloat16. A
-round is an epoch of each, by turns, steps alone: no scoring, no saving, compiling before. Twice: with batches of rows of like
-length (the Trainer's "group_by_length"), and with random batches. Both pad to the longest row of a batch, we to the next of our
-fixed lengths. Needs torch and accelerate; `make bench` installs them.
+made-up texts; batches of 32, at most 128 tokens, dropout 0.1, AdamW, gradients clipped at 1; in float32, and in bfloat16 where
+the device multiplies it. A round is an epoch of each, by turns, steps alone: no scoring, no saving, compiling before. The
+Trainer's attention is torch's fused one or the plain one, whichever is faster. Twice: with batches of rows of like length (the
+Trainer's "group_by_length"), and with random batches. Both pad to the longest row of a batch, we to the next of our fixed
+lengths. Under tcmalloc where it is installed (benchmarks/turns.py). Needs torch and accelerate; `make bench` installs them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from train_step import processor
+from turns import environment
 
 from tpulm import tokenization
+from tpulm.accelerators import cpu_multiplies_bfloat16
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.finetuning import Classifier
@@ -54,6 +58,9 @@ def main() -> None:
     for name in ("torch", "accelerate"):
         if importlib.util.find_spec(name) is None:
             sys.exit(f"{name} is not installed: 'pip install {name}' makes the comparison possible")
+    variables = environment()
+    if variables.get("LD_PRELOAD") != os.environ.get("LD_PRELOAD"):
+        os.execve(sys.executable, [sys.executable, *sys.argv], variables)
     keep_between_steps()  # as fine-tuning does, before JAX starts its threads
     if options.data.is_dir():
         tokenizer = tokenization.load(options.data / "vocab" / "kcbert_vocab.txt", TokenizerConfig())
@@ -63,7 +70,10 @@ def main() -> None:
         print(f"{options.data} is not a folder, so texts are made up", file=sys.stderr)
         examples, words = made_up(options.rows)
         tokenizer = tokenization.train([[*examples.texts, words, words]], TokenizerConfig(vocab_size=8_000))
-    results = [compare(tokenizer, examples, grouped=grouped, rounds=options.rounds) for grouped in (True, False)]
+    on_cpu = jax.default_backend() == "cpu"
+    types = ["float32"] * on_cpu + ["bfloat16"] * (not on_cpu or cpu_multiplies_bfloat16())
+    cases = itertools.product(types, (True, False))
+    results = [compare(tokenizer, examples, dtype, grouped=grouped, rounds=options.rounds) for dtype, grouped in cases]
     if options.json:
         Path(options.json).write_text(json.dumps(results))
     for result in results:
@@ -71,26 +81,30 @@ def main() -> None:
     print(f"at least {REQUIRED} is wanted of times_trainer")
 
 
-def compare(tokenizer: tokenization.Tokenization, examples: Examples, *, grouped: bool, rounds: int) -> dict[str, Any]:
+def compare(
+    tokenizer: tokenization.Tokenization, examples: Examples, dtype: Any, *, grouped: bool, rounds: int
+) -> dict[str, Any]:
+    settings: dict[str, Any] = {"max_length": MAX_LENGTH, "batch_size": BATCH_SIZE, "epochs": rounds + 1}
     model = random_model(tokenizer)
-    classifier = Classifier(
-        model, labels=("0", "1"), max_length=MAX_LENGTH, batch_size=BATCH_SIZE, epochs=rounds + 1, group_by_length=grouped
-    )
+    classifier = Classifier(model, labels=("0", "1"), group_by_length=grouped, compute_dtype=dtype, **settings)
     data = classifier.encode(examples)
-    contenders = {"tpulm": ours(classifier, data), "trainer": theirs(classifier, data, grouped=grouped)}
+    contenders = {"tpulm": ours(classifier, data)}
+    contenders |= {f"trainer_{attention}": theirs(classifier, data, attention=attention) for attention in ("sdpa", "eager")}
     contenders["tpulm"]()  # which compiles
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, epoch in contenders.items():
             times[name].append(epoch())
     medians = {name: statistics.median(values) for name, values in times.items()}
-    ratios = [theirs / ours for ours, theirs in zip(times["tpulm"], times["trainer"], strict=True)]
+    fastest = min((name for name in contenders if name != "tpulm"), key=lambda name: medians[name])
+    ratios = [theirs / ours for ours, theirs in zip(times["tpulm"], times[fastest], strict=True)]
     return {
         "batches": "like lengths" if grouped else "random",
+        "compute_dtype": dtype,
         "threads": len(os.sched_getaffinity(0)),
-        "device": jax.devices()[0].device_kind,
+        "device": processor() if jax.default_backend() == "cpu" else jax.devices()[0].device_kind,
         **{f"{name}_examples_per_second": round(len(examples) / seconds) for name, seconds in medians.items()},
-        "times_trainer": round(medians["trainer"] / medians["tpulm"], 2),
+        "times_trainer": round(medians[fastest] / medians["tpulm"], 2),
         "range": [round(min(ratios), 2), round(max(ratios), 2)],
     }
 
@@ -124,7 +138,7 @@ def ours(classifier: Classifier, data: Labelled) -> Callable[[], float]:
     return epoch
 
 
-def theirs(classifier: Classifier, data: Labelled, *, grouped: bool) -> Callable[[], float]:
+def theirs(classifier: Classifier, data: Labelled, *, attention: str) -> Callable[[], float]:
     """The same of transformers' Trainer."""
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
@@ -133,7 +147,6 @@ def theirs(classifier: Classifier, data: Labelled, *, grouped: bool) -> Callable
     warnings.filterwarnings("ignore")
     their_logging.set_verbosity_error()
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    on_gpu = torch.cuda.is_available()  # both in bfloat16 there, and in float32 on a CPU
     rows, special = data.rows, classifier.model.tokenization.special
     config = BertConfig(
         vocab_size=classifier.model.vocab_size,
@@ -145,7 +158,7 @@ def theirs(classifier: Classifier, data: Labelled, *, grouped: bool) -> Callable
         hidden_act="gelu_pytorch_tanh",
     )
     config.num_labels = 2
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = attention
     features = [
         {"input_ids": rows.ids[start:end].tolist(), "labels": int(label)}
         for start, end, label in zip(rows.starts, rows.starts[1:], data.labels, strict=False)
@@ -179,13 +192,13 @@ def theirs(classifier: Classifier, data: Labelled, *, grouped: bool) -> Callable
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.clip_norm or 0.0,
         optim="adamw_torch_fused",
-        train_sampling_strategy="group_by_length" if grouped else "random",
+        train_sampling_strategy="group_by_length" if settings.group_by_length else "random",
         save_strategy="no",
         logging_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        use_cpu=not on_gpu,
-        bf16=on_gpu,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=settings.compute_dtype == "bfloat16",
     )
     trainer = Trainer(
         model=BertForSequenceClassification(config).train(),

@@ -15,6 +15,7 @@ import pytest
 
 import tpulm
 from encoders import reviews
+from tpulm import accelerators
 from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
@@ -219,6 +220,30 @@ def test_every_epoch_sees_every_row(encoder: Path) -> None:
         assert float(state.window["rows"]) == batch["weights"].sum()
         rows += int(batch["weights"].sum())
     assert rows == 41 and tuned.settings.steps == 3
+
+
+def test_a_training_computes_to_its_end_as_it_began(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On whatever processor it goes on; scores are in float32, as `predict` computes them."""
+
+    def here(has_bfloat16: bool) -> None:
+        monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: has_bfloat16)
+
+    here(True)
+    classifier = tpulm.Classifier(encoder, **{**QUICK, "checkpoint": {"keep": 3}})
+    classifier.fit(reviews(320), reviews(64, seed=1), folder=tmp_path)
+    scored = classifier.evaluate(reviews(64, seed=2))
+    assert scored["accuracy"] > 0.95
+    classifier.save_pretrained(tmp_path / "saved")
+    assert tpulm.Classifier(tmp_path / "saved").evaluate(reviews(64, seed=2)) == scored
+
+    data = classifier.encode(reviews(320))
+    here(False)
+    assert classifier.tuning_of(data, tmp_path).config.compute_dtype == "bfloat16"
+    assert classifier.tuning_of(data).config.compute_dtype == "float32"
+    here(True)
+    (tmp_path / "compute_dtype.json").unlink()  # as older versions left it, which computed in float32
+    assert classifier.tuning_of(data, tmp_path).config.compute_dtype == "float32"
+    assert classifier.tuning_of(data, tmp_path / "new").config.compute_dtype == "bfloat16"
 
 
 @pytest.mark.parametrize(("hardware", "rows"), [({"data": 4, "tensor": 2}, 44), ({"microbatch_size": 4}, 64)])

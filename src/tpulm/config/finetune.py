@@ -70,7 +70,7 @@ class FinetuneConfig(Settings):
     patience: Positive | None = 3  # epochs without a better dev metric after which training ends; None: never
     seed: Seed = 0  # of the head's first values, the order of rows and dropout; several runs count up from it
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on TPU and GPU, float32 on a CPU
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: as in pretraining; scores in float32 on a CPU
     log_every_steps: Positive = 50
     checkpoint: CheckpointConfig = CheckpointConfig()
     hardware: HardwareConfig = HardwareConfig()

@@ -28,6 +28,7 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.tokenization.given import TOKENIZER_CONFIG
 from tpulm.train import loop
 from tpulm.train.loop import History, Selection, Step, steps_of
+from tpulm.train.program import fastest_compute_dtype, kept_compute_dtype
 from tpulm.train.throughput import Meter
 from tpulm.train.trackers import Tracking
 from tpulm.train.tuning import Labelled, Tuning
@@ -147,7 +148,7 @@ class Classifier:
         def score(params: Any) -> dict[str, float]:
             return self.task.scores(outputs.of(params, dev.rows), dev, self.answers.names)
 
-        tuning, config = self.tuning_of(data).beginning(seed, self.first_params(seed)), self.config
+        tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed)), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
         result = loop.train(
             tuning,
@@ -313,14 +314,23 @@ class Classifier:
         again = self.model.head == self.task.head and known == self.answers
         return begin_classifier(self.model.params, spec, again=again, seed=seed)
 
-    def tuning_of(self, data: Labelled) -> Tuning:
-        """The compiled program for as much data: the last one if it fits, so that what is compiled serves all seeds."""
+    def tuning_of(self, data: Labelled, folder: PurePath | None = None) -> Tuning:
+        """The compiled program for as much data: the last one if it fits, so that what is compiled serves all seeds.
+
+        With "auto" it computes in what trains fastest, or as the checkpoints in `folder` were made. Scores stay in float32 on a
+        CPU, as those of `predict`.
+        """
+        dtype = self.config.compute_dtype
+        if dtype == "auto":
+            begun = folder is not None and bool(storage.committed_steps(folder / "checkpoints"))
+            dtype = fastest_compute_dtype() if folder is None else kept_compute_dtype(folder, begun=begun)
         groups = Groups.made_of(data.rows) if self.task.objective.several_rows else None
         num_rows, group = (len(data.rows), None) if groups is None else (len(groups), groups.most)
-        if self._tuning is None or (self._tuning.num_rows, self._tuning.group) != (num_rows, group):
+        wanted = (num_rows, group, dtype)
+        if (last := self._tuning) is None or (last.num_rows, last.group, last.config.compute_dtype) != wanted:
             self._tuning = Tuning(
                 self.model.config,
-                self._of_rows,
+                self._of_rows.model_copy(update={"compute_dtype": dtype}),
                 num_rows=num_rows,
                 group=group,
                 num_classes=self.answers.num_classes,

@@ -324,11 +324,16 @@ def _check_kernels(platform: Literal["tpu", "gpu"]) -> None:
         )
 
 
-def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", "bfloat16"]:
-    """What `train.compute_dtype = "auto"` became when the run began, on whatever machine; decided and recorded if it begins
-    now: on a CPU, bfloat16 where the processor multiplies it.
+def fastest_compute_dtype() -> Literal["float32", "bfloat16"]:
+    """What trains fastest here: bfloat16, except on a CPU without instructions for it."""
+    slow = jax.default_backend() == "cpu" and not accelerators.cpu_multiplies_bfloat16()
+    return "float32" if slow else "bfloat16"
 
-    `begun`: there are checkpoints; runs of versions that recorded nothing were computed in float32 there.
+
+def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", "bfloat16"]:
+    """What `compute_dtype = "auto"` became when the run began, on whatever machine; decided and recorded if it begins now.
+
+    `begun`: there are checkpoints; runs of versions that recorded nothing were computed in float32 on a CPU.
     """
     path = workdir / "compute_dtype.json"
     if storage.exists(path):
@@ -336,8 +341,7 @@ def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", 
         if kept not in ("float32", "bfloat16"):
             raise StorageError(f"{path} names no compute_dtype, so it is damaged or was edited; write float32 or bfloat16")
         return kept
-    slow = jax.default_backend() == "cpu" and (begun or not accelerators.cpu_multiplies_bfloat16())
-    decided = "float32" if slow else "bfloat16"
+    decided = "float32" if begun and jax.default_backend() == "cpu" else fastest_compute_dtype()
     if not begun:
         storage.write_json(path, {"compute_dtype": decided})
     return decided
