@@ -7,10 +7,10 @@ same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (
 
     A  transformers' run_mlm with its defaults: grouped rows, batches of 8, 5e-5, dropout 0.1, float32
     B  the same, tuned: logits at predicted positions only, batches of 64, warm-up, no dropout, bfloat16, the fastest of three
-       ways to compute it, the learning rate by pilots
+       ways to compute it, the learning rate that is ahead of two others when half of the budget is spent
     C  tpulm with B's model and settings
-    D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch and optimizer by pilots as
-       long as B's
+    D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch and optimizer by pilots of a
+       sixth of the budget
 
 beside them: the encoders with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
 
@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import shutil
 import statistics
@@ -57,7 +58,8 @@ from tpulm.workfolder import begin, open_run
 
 HERE = Path(__file__).resolve().parent
 STAGES = ("texts", "pace", "pilots", "arms", "score", "ablations", "finetune", "report")
-STOPS = 10  # models kept of an arm, the last one at its end
+DIVERGED = {"loss": math.inf, "bits_per_character": math.inf}
+STOPS = 10  # models kept of an arm
 ROUNDS = 5
 PILOTS = 6  # a pilot takes a sixth of the budget
 TUNED = {"batch_size": 64, "warmup_fraction": 0.06, "weight_decay": 0.01, "dropout": 0.0, "bfloat16": True, "gathered": True}
@@ -104,9 +106,16 @@ ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D's chosen way, fo
 class Arm(NamedTuple):
     name: str  # "B-1": B's second seed
     way: str  # of A, B, C or D, as paced
-    steps: int
+    steps: int  # at which the learning rate is 0
     seed: int
     learning_rate: float | None = None
+    stops: int = 1  # models kept, the last one at the end
+
+    @property
+    def folder(self) -> str:
+        """The same for equal work, whatever its name: what was begun as a pilot is continued."""
+        rate = "" if self.learning_rate is None else f"-{self.learning_rate:g}"
+        return f"{self.way}-{self.steps}-{self.seed}{rate}".replace(" ", "-")
 
 
 class Experiment:
@@ -218,18 +227,20 @@ class Experiment:
     # Pretraining
 
     def pilots(self) -> dict[str, Any]:
-        """B's learning rate, and which of its ways D goes: the lowest held-out loss after as many minutes for each."""
+        """B's learning rate, and which of its ways D goes: by the held-out loss after as many minutes for each."""
         file = self.folder / "pilots.json"
         if not file.is_file():
-            minutes = self.options.budget_minutes / PILOTS
-            way = self.way_of_b
-            arms = [Arm(f"pilot-B-{rate:g}", way, self.steps(way, minutes), 100, rate) for rate in RATES_OF_B]
-            arms += [Arm(f"pilot-{way}", way, self.steps(way, minutes), 100) for way in WAYS_OF_D]
-            self.pretrain(arms)
-            scores = {arm.name: self.scored([self.pretrained(arm)])[0]["loss"] for arm in arms}
-            rate = min(RATES_OF_B, key=lambda rate: scores[f"pilot-B-{rate:g}"])
-            chosen = min(WAYS_OF_D, key=lambda way: scores[f"pilot-{way}"])
-            write_json(file, {"minutes": minutes, "losses": scores, "learning_rate": rate, "D": chosen})
+            budget = self.options.budget_minutes
+            minutes, way = budget / PILOTS, self.way_of_b
+            steps = self.steps(way, budget)
+            half = round(steps / 2)
+            rates = [Arm(f"B at {rate:g}", way, steps, 0, rate, STOPS) for rate in RATES_OF_B]
+            ways = [Arm(one, one, self.steps(one, minutes), 100) for one in WAYS_OF_D]
+            folders = self.pretrain([*((arm, half) for arm in rates), *((arm, arm.steps) for arm in ways)])
+            losses = dict(zip((arm.name for arm in [*rates, *ways]), self.losses(folders), strict=True))
+            rate = min(rates, key=lambda arm: losses[arm.name]).learning_rate
+            chosen = min(WAYS_OF_D, key=lambda way: losses[way])
+            write_json(file, {"minutes": minutes, "losses": losses, "learning_rate": rate, "D": chosen})
         return json.loads(file.read_text())
 
     @cached_property
@@ -237,43 +248,42 @@ class Experiment:
         minutes, pilots, way = self.options.budget_minutes, self.pilots(), self.way_of_b
         seeds = range(self.options.seeds)
         rate = pilots["learning_rate"]
-        arms = [Arm(f"B-{seed}", way, self.steps(way, minutes), seed, rate) for seed in seeds]
-        arms += [Arm(f"D-{seed}", pilots["D"], self.steps(pilots["D"], minutes), seed) for seed in seeds]
-        arms += [Arm("C-0", "C", self.steps("C", minutes), 0, rate), Arm("A-0", "A", self.steps("A", minutes), 0)]
+        arms = [Arm(f"B-{seed}", way, self.steps(way, minutes), seed, rate, STOPS) for seed in seeds]
+        arms += [Arm(f"D-{seed}", pilots["D"], self.steps(pilots["D"], minutes), seed, None, STOPS) for seed in seeds]
+        arms += [Arm("C-0", "C", self.steps("C", minutes), 0, rate, STOPS)]
+        arms += [Arm("A-0", "A", self.steps("A", minutes), 0, None, STOPS)]
         return [arm for arm in arms if arm.name[0] in self.options.arms]
 
     def arms(self) -> None:
-        self.pretrain(self.planned)
+        self.pretrain([(arm, arm.steps) for arm in self.planned])
 
-    def pretrain(self, arms: Sequence[Arm]) -> None:
-        """Side by side, torch with a thread each: how long it takes no longer matters."""
+    def pretrain(self, arms: Sequence[tuple[Arm, int]]) -> list[Path]:
+        """Each up to a step, side by side, torch with a thread each: how long it takes no longer matters."""
         with ThreadPoolExecutor(self.options.jobs) as pool:
-            list(pool.map(self.pretrained, arms))
+            return list(pool.map(lambda one: self.pretrained(*one), arms))
 
-    def pretrained(self, arm: Arm) -> Path:
-        """The folder of its last model; those of its stops lie beside it, each under its step."""
-        folder = self.folder / "arms" / arm.name
-        if not (folder / "done.json").is_file():
-            print(f"{arm.name}: {arm.steps:,} steps, {arm.way}", file=sys.stderr)
-            stops = STOPS if arm.name[1] == "-" else 1  # of arms; not of pilots and ablations
+    def pretrained(self, arm: Arm, until: int | None = None) -> Path:
+        """The folder of its model after `until` steps, by default its last one; beside it those of its stops, each STEP."""
+        folder, until = self.folder / "arms" / arm.folder, until or arm.steps
+        if not (folder / str(until)).is_dir():
+            print(f"{arm.name}: {until:,} of {arm.steps:,} steps, {arm.way}", file=sys.stderr)
             if arm.way == "A" or arm.way in WAYS_OF_B:
-                job = {"steps": arm.steps, "seed": arm.seed, "stops": stops, "threads": 1}
-                done = answer(
+                job = {"steps": arm.steps, "until": until, "seed": arm.seed, "stops": arm.stops, "threads": 1}
+                answer(
                     torch_command(
                         {"job": "pretrain", "folder": str(folder), **self.torch_job(arm.way, arm.learning_rate), **job}
                     )
                 )
             else:
-                run = self.ours(arm.way, arm.steps, arm.seed, arm.learning_rate, stops)
-                done = answer([sys.executable, __file__, *self._arguments(), "--run", str(folder), run.model_dump_json()])
-            write_json(folder / "done.json", {**arm._asdict(), **done})
-        return folder / str(json.loads((folder / "done.json").read_text())["steps"])
+                run = self.ours(arm.way, arm.steps, arm.seed, arm.learning_rate, arm.stops)
+                answer([sys.executable, __file__, *self._arguments(), "--run", str(folder), run.model_dump_json()])
+        return folder / str(until)
 
     # Scores
 
     def scored(self, folders: Sequence[Path]) -> list[dict[str, Any]]:
         """The loss of each on the held-out texts, remembered beside it."""
-        missing = [folder for folder in folders if not (folder / "score.json").is_file()]
+        missing = [folder for folder in folders if folder.is_dir() and not (folder / "score.json").is_file()]
         common = {"job": "score", "threads": 1, "tokenizer": str(self.tokenizer), "texts": str(self.data / "heldout.txt")}
         shares = [some for number in range(self.options.jobs) if (some := missing[number :: self.options.jobs])]
 
@@ -284,7 +294,10 @@ class Experiment:
 
         with ThreadPoolExecutor(self.options.jobs) as pool:
             list(pool.map(score, shares))
-        return [json.loads((folder / "score.json").read_text()) for folder in folders]
+        return [json.loads((folder / "score.json").read_text()) if folder.is_dir() else DIVERGED for folder in folders]
+
+    def losses(self, folders: Sequence[Path]) -> list[float]:
+        return [score["loss"] for score in self.scored(folders)]
 
     def score(self) -> None:
         self.curves()
@@ -335,9 +348,8 @@ class Experiment:
                     steps = round(steps / sum(one["share"] * one.get("batch_size", full) / full for one in settings["phases"]))
                 arms += [Arm(f"ablation {way} {seed}", way, steps, seed) for seed in (100, 101)]
             arms.append(Arm("ablation none 101", chosen, self.steps(chosen, minutes), 101))
-            self.pretrain(arms)
-            losses = {arm.name: self.scored([self.pretrained(arm)])[0]["loss"] for arm in arms}
-            write_json(file, losses)
+            folders = self.pretrain([(arm, arm.steps) for arm in arms])
+            write_json(file, dict(zip((arm.name for arm in arms), self.losses(folders), strict=True)))
         return json.loads(file.read_text())
 
     def finetune(self) -> None:
@@ -430,15 +442,14 @@ def pace_ours(config: RunConfig, workdir: Path, per_round: int) -> None:
     say({})
 
 
-def train_ours(config: RunConfig, folder: Path) -> dict[str, Any]:
+def train_ours(config: RunConfig, folder: Path) -> None:
     """The run in folder/run, and the models of its kept steps in folder/STEP."""
     with drawn_progress() as progress:
-        summary = tpulm.run(config, folder / "run", progress=progress)
+        tpulm.run(config, folder / "run", progress=progress)
     for step in sorted(int(path.name) for path in (folder / "run" / "checkpoints").iterdir() if path.name.isdigit()):
         if not (folder / str(step)).is_dir():
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 export_step(folder / "run", step, Path(scratch), folder / str(step))
-    return {"steps": summary.steps, "diverged": False, "tokens_per_second": summary.tokens_per_second, "health": summary.health}
 
 
 def export_step(run: Path, step: int, scratch: Path, to: Path) -> None:
@@ -471,7 +482,8 @@ def main() -> None:
     if options.pace:
         pace_ours(experiment.ours(options.pace), experiment.folder / "paced" / options.pace, options.per_round)
     elif options.run:
-        say(train_ours(RunConfig.model_validate_json(options.run[1]), Path(options.run[0])))
+        train_ours(RunConfig.model_validate_json(options.run[1]), Path(options.run[0]))
+        say({})
     else:
         began = time.perf_counter()
         for stage in options.stages:

@@ -179,9 +179,9 @@ class Pretraining:
 
 
 def pretrain(
-    folder: str, tokenizer: str, rows: str, texts: str, peer: dict[str, Any], steps: int, seed: int, stops: int
+    folder: str, tokenizer: str, rows: str, texts: str, peer: dict[str, Any], steps: int, until: int, seed: int, stops: int
 ) -> dict[str, Any]:
-    """Models of `stops` steps, the last one at the end, in folder/STEP."""
+    """Up to step `until`; models of `stops` of all `steps`, the last one at the end, in folder/STEP."""
     training = Pretraining(tokenizer, rows, texts, Peer(**peer), steps, seed)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -193,10 +193,11 @@ def pretrain(
         training.done = kept["step"]
     due = {max(1, round(steps * number / stops)) for number in range(1, stops + 1)}
     began, since, losses = time.perf_counter(), training.done, []
-    while training.done < steps:
+    while training.done < until:
         losses.append(training.step())
         if not math.isfinite(losses[-1]):
-            return {"steps": training.done, "diverged": True}
+            print(f"the loss is {losses[-1]} at step {training.done:,}", file=sys.stderr)
+            break
         if training.done in due:
             training.save(place / str(training.done))
             kept = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict(), "step": training.done}
@@ -204,7 +205,7 @@ def pretrain(
             state.with_suffix(".unfinished").replace(state)
             seconds = (time.perf_counter() - began) / (training.done - since)
             print(f"{training.done:,}/{steps:,}  {seconds:.3f} s a step  loss {np.mean(losses[-50:]):.3f}", file=sys.stderr)
-    return {"steps": training.done, "diverged": False}
+    return {}
 
 
 def pace(tokenizer: str, rows: str, texts: str, peer: dict[str, Any], per_round: int) -> dict[str, Any]:
@@ -355,7 +356,8 @@ def answers(model: Any, words: Any, examples: list[Example], types: bool) -> np.
     found = np.zeros(len(rows))
     for first in range(0, len(order), 128):
         chosen = order[first : first + 128]
-        logits = model(**padded([rows[number] for number in chosen], words.pad_token_id, types)).logits
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(**padded([rows[number] for number in chosen], words.pad_token_id, types)).logits.float()
         found[chosen] = logits.argmax(1).numpy() if logits.shape[1] > 1 else logits[:, 0].numpy()
     return found
 
