@@ -12,7 +12,7 @@ same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (
     D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch and optimizer by pilots of a
        sixth of the budget
 
-beside them: the encoders with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
+beside them: D with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
 
 The minutes are counted in steps: all ways take turns at the very steps they will do, each in a process of its own, and the
 median pace says how many the budget pays for, after what comes before the first step. So a busy machine makes nobody's
@@ -366,13 +366,12 @@ class Experiment:
         self.tfidf()
 
     def finetune_seeds(self, labels: int) -> range:
-        return range(self.options.finetune_seeds if labels < 20_000 else min(2, self.options.finetune_seeds))
+        return range(self.options.finetune_seeds if labels < 20_000 else 1)
 
     def finetuned_models(self) -> dict[str, tuple[Path, bool]]:
         """By name: the folder, and whether it starts from random weights."""
         models = {arm.name: (self.pretrained(arm), False) for arm in self.planned}
-        randoms = {f"random {name[0]}": (folder, True) for name, (folder, _) in models.items() if name in ("B-0", "D-0")}
-        return models | randoms
+        return models | {"random weights": (models["D-0"][0], True)} if "D-0" in models else models
 
     @property
     def sizes_with_pilots(self) -> list[int]:
@@ -471,7 +470,7 @@ def main() -> None:
     parser.add_argument("--arms", default="ABCD")
     parser.add_argument("--seeds", type=int, default=2, help="of pretraining, for B and D")
     parser.add_argument("--labels", type=int, nargs="*", default=[1_000, 10_000, 50_000], help="as many as there are, at most")
-    parser.add_argument("--finetune-seeds", type=int, default=5, help="two for 20,000 labels and more")
+    parser.add_argument("--finetune-seeds", type=int, default=5, help="one for 20,000 labels and more")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="trainings at once")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--pace", help=argparse.SUPPRESS)

@@ -21,8 +21,7 @@ NAMES = {
     "B": "B: transformers, tuned",
     "C": "C: tpulm, B's settings",
     "D": "D: tpulm's best",
-    "random B": "B, random weights",
-    "random D": "D, random weights",
+    "random weights": "D with random weights",
     "TF-IDF": "TF-IDF",
 }
 
@@ -168,10 +167,8 @@ def draw(
         counts = [count for count in labels if (way, count) in cells]
         means = [statistics.mean(cells[way, count].scores) for count in counts]
         spread = [statistics.stdev(scores) if len(scores := cells[way, count].scores) > 1 else 0.0 for count in counts]
-        style: dict[str, Any] = {"color": colours[way[-1]]} if way[-1] in colours else {"color": "grey"}
-        axes.errorbar(
-            counts, means, yerr=spread, marker="o", capsize=3, label=name, ls=":" if way not in "ABCD" else "-", **style
-        )
+        style = {"color": colours.get(way, "grey"), "ls": {"TF-IDF": ":", "random weights": "--"}.get(way, "-")}
+        axes.errorbar(counts, means, yerr=spread, marker="o", capsize=3, label=name, **style)
     axes.set(xscale="log", xlabel="labels", ylabel="test score")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
