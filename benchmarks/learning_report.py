@@ -167,7 +167,7 @@ def draw(
         counts = [count for count in labels if (way, count) in cells]
         means = [statistics.mean(cells[way, count].scores) for count in counts]
         spread = [statistics.stdev(scores) if len(scores := cells[way, count].scores) > 1 else 0.0 for count in counts]
-        style = {"color": colours.get(way, "grey"), "ls": {"TF-IDF": ":", "random weights": "--"}.get(way, "-")}
+        style: dict[str, Any] = {"color": colours.get(way, "grey"), "ls": {"TF-IDF": ":", "random weights": "--"}.get(way, "-")}
         axes.errorbar(counts, means, yerr=spread, marker="o", capsize=3, label=name, **style)
     axes.set(xscale="log", xlabel="labels", ylabel="test score")
     axes.grid(alpha=0.3)
