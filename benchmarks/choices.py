@@ -25,7 +25,7 @@ from jax import Array
 
 from tpulm.models import bert
 from tpulm.nn import attention, layers, transformer
-from tpulm.nn.dropout import DropoutWords
+from tpulm.nn.dropout import DropoutSeeds
 from tpulm.objectives import rtd
 from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.program import Program
@@ -39,21 +39,21 @@ def gelu(x: Array) -> Array:
     return jax.nn.gelu(x, approximate=True)
 
 
-def drop(implementation: str, x: Array, *, rate: float, words: DropoutWords | None) -> Array:
-    if words is None or rate == 0.0:
+def drop(implementation: str, x: Array, *, rate: float, seeds: DropoutSeeds | None) -> Array:
+    if seeds is None or rate == 0.0:
         return x
-    seeds = jnp.ravel(words.first)[:4] if implementation == "rbg" else jnp.ravel(words.first)[:2]
+    seeds = jnp.ravel(seeds.first)[:4] if implementation == "rbg" else jnp.ravel(seeds.first)[:2]
     keep = jax.random.bernoulli(jax.random.wrap_key_data(seeds, impl=implementation), 1.0 - rate, x.shape)
     return jnp.where(keep, x / (1.0 - rate), 0.0)
 
 
 def attend_plainly(
-    query: Array, key: Array, value: Array, segments: Array, *, words: DropoutWords | None, dropout_rate: float
+    query: Array, key: Array, value: Array, segments: Array, *, seeds: DropoutSeeds | None, dropout_rate: float
 ) -> Array:
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key) * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(jnp.where(allowed, scores, -1e30), axis=-1)
-    return jnp.einsum("bhlm,bhmk->bhlk", attention.dropout(weights, rate=dropout_rate, words=words), value)
+    return jnp.einsum("bhlm,bhmk->bhlk", attention.dropout(weights, rate=dropout_rate, seeds=seeds), value)
 
 
 @contextlib.contextmanager

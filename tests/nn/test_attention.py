@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tpulm.nn.attention import CAUSAL, EVERYTHING, Reach, attend, attention, attention_spec
-from tpulm.nn.dropout import DropoutWords, dropout, row_seeds, site_seeds, token_seeds, words_at
+from tpulm.nn.dropout import DropoutSeeds, dropout, row_seeds, seeds_at, site_seeds, token_seeds
 from tpulm.nn.params import TruncatedNormal, initialize
 
 B, H, L, K = 3, 2, 8, 4
@@ -19,13 +19,13 @@ def normal(seed: int, *shape: int) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), shape, jnp.float32)
 
 
-def some_words() -> DropoutWords:
+def some_seeds() -> DropoutSeeds:
     tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
-    return words_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
+    return seeds_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
 
 
 def plain(
-    query: jax.Array, key: jax.Array, value: jax.Array, words: DropoutWords | None, rate: float, reach: Reach
+    query: jax.Array, key: jax.Array, value: jax.Array, seeds: DropoutSeeds | None, rate: float, reach: Reach
 ) -> jax.Array:
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key) / jnp.sqrt(jnp.float32(K))
     allowed = SEGMENTS[:, None, :, None] == SEGMENTS[:, None, None, :]
@@ -33,7 +33,7 @@ def plain(
     allowed = allowed & (ahead >= -(L if reach.before is None else reach.before))[None, None]
     allowed = allowed & (ahead <= (L if reach.after is None else reach.after))[None, None]
     weights = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1)
-    return jnp.einsum("bhlm,bhmk->bhlk", dropout(weights, rate=rate, words=words), value)
+    return jnp.einsum("bhlm,bhmk->bhlk", dropout(weights, rate=rate, seeds=seeds), value)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def plain(
     ],
 )
 def test_value_and_gradients_are_those_of_the_formula(rate: float, reach: Reach, keep_weights: bool):
-    words = some_words() if rate else None
+    seeds = some_seeds() if rate else None
     arrays = [normal(i, B, H, L, K) for i in range(3)]
     g = normal(3, B, H, L, K)
 
@@ -59,11 +59,11 @@ def test_value_and_gradients_are_those_of_the_formula(rate: float, reach: Reach,
     def both(*arrays: jax.Array) -> Any:
         ours, pull = jax.vjp(
             lambda q, k, v: attention(
-                q, k, v, SEGMENTS, words=words, dropout_rate=rate, reach=reach, keep_weights=keep_weights
+                q, k, v, SEGMENTS, seeds=seeds, dropout_rate=rate, reach=reach, keep_weights=keep_weights
             ),
             *arrays,
         )
-        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, words, rate, reach), *arrays)
+        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, seeds, rate, reach), *arrays)
         return (ours, *pull(g)), (theirs, *expected_pull(g))
 
     for ours, theirs in zip(*both(*arrays), strict=True):
@@ -76,7 +76,7 @@ def test_a_token_sees_its_own_segment_alone(causal: bool):
     x = normal(1, B * L, H * K)
 
     reach = CAUSAL if causal else EVERYTHING
-    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, words=None, reach=reach))
+    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, seeds=None, reach=reach))
 
     def run(x: jax.Array) -> np.ndarray:
         return np.asarray(layer(x)).reshape(B, L, -1)
@@ -96,7 +96,7 @@ def test_softmax_is_float32_in_bfloat16():
     key = jnp.asarray([[[[10.0] * 4, [10.0, 10.0, 10.0, 10.125]]]], jnp.bfloat16)
     value = jnp.asarray([[[[1.0] * 4, [0.0] * 4]]], jnp.bfloat16)
     mixed = attention(
-        jnp.broadcast_to(query, (1, 1, 2, 4)), key, value, jnp.zeros((1, 2), jnp.int32), words=None, dropout_rate=0.0
+        jnp.broadcast_to(query, (1, 1, 2, 4)), key, value, jnp.zeros((1, 2), jnp.int32), seeds=None, dropout_rate=0.0
     )
     assert mixed.dtype == jnp.bfloat16
     np.testing.assert_allclose(mixed.astype(jnp.float32), 1.0 / (1.0 + np.exp(0.5)), rtol=0.01)
@@ -105,7 +105,7 @@ def test_softmax_is_float32_in_bfloat16():
 def test_large_scores_do_not_overflow():
     query = jnp.full((1, 1, 2, 4), 1e4)
     mixed, pull = jax.vjp(
-        lambda q: attention(q, query, query, jnp.zeros((1, 2), jnp.int32), words=None, dropout_rate=0.0), query
+        lambda q: attention(q, query, query, jnp.zeros((1, 2), jnp.int32), seeds=None, dropout_rate=0.0), query
     )
     assert np.isfinite(mixed).all()
     assert np.isfinite(pull(mixed)[0]).all()

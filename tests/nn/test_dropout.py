@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpulm.nn.dropout import dropout, mix, random_bits, row_seeds, site_seeds, token_seeds, words_at
+from tpulm.nn.dropout import dropout, mix, random_bits, row_seeds, seeds_at, site_seeds, token_seeds
 
 ROWS, LENGTH, WIDTH = 64, 32, 128
 
@@ -17,8 +17,8 @@ def kept(seed: int, *, site: int = 0, rows: int = ROWS, rate: float = 0.1) -> np
     """Which elements of [rows, LENGTH, WIDTH] are kept."""
     keys = jax.random.split(jax.random.key(seed), rows)
     tokens = token_seeds(row_seeds(keys), LENGTH)
-    words = words_at(site_seeds(jax.random.key(seed + 1), (4,))[site], tokens, (rows * LENGTH, 1))
-    y = dropout(jnp.ones((rows * LENGTH, WIDTH)), rate=rate, words=words)
+    seeds = seeds_at(site_seeds(jax.random.key(seed + 1), (4,))[site], tokens, (rows * LENGTH, 1))
+    y = dropout(jnp.ones((rows * LENGTH, WIDTH)), rate=rate, seeds=seeds)
     return np.asarray(y).reshape(rows, LENGTH, WIDTH) > 0
 
 
@@ -30,10 +30,10 @@ def assert_share(hits: float, trials: int, expected: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.003])
 def test_share_dropped_and_scale(rate: float):
-    words = words_at(
+    seeds = seeds_at(
         site_seeds(jax.random.key(0), ()), token_seeds(row_seeds(jax.random.split(jax.random.key(1), 64)), 8), (512, 1)
     )
-    y = np.asarray(dropout(jnp.full((512, 700), 2.0), rate=rate, words=words))
+    y = np.asarray(dropout(jnp.full((512, 700), 2.0), rate=rate, seeds=seeds))
     assert_share((y == 0).sum(), y.size, rate)
     np.testing.assert_allclose(np.unique(y), [0.0, 2.0 / (1.0 - rate)], rtol=1e-6)
 
@@ -72,10 +72,10 @@ def test_no_token_repeats_or_shifts_another():
 
 
 def test_all_32_bits_are_fair():
-    words = words_at(
+    seeds = seeds_at(
         site_seeds(jax.random.key(2), ()), token_seeds(row_seeds(jax.random.split(jax.random.key(3), 16)), 16), (256, 1)
     )
-    bits = np.asarray(random_bits(words, (256, 64)))
+    bits = np.asarray(random_bits(seeds, (256, 64)))
     for bit in range(32):
         assert_share(((bits >> bit) & 1).sum(), bits.size, 0.5)
 
@@ -90,8 +90,8 @@ def test_a_change_of_any_input_bit_changes_half_of_the_output_bits():
 
 def test_weights_are_numbered_over_heads_and_keys():
     tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), 4)), 8)
-    words = words_at(site_seeds(jax.random.key(1), ()), tokens, (4, 1, 8, 1))
-    bits = np.asarray(random_bits(words, (4, 3, 8, 8)))
+    seeds = seeds_at(site_seeds(jax.random.key(1), ()), tokens, (4, 1, 8, 1))
+    bits = np.asarray(random_bits(seeds, (4, 3, 8, 8)))
     assert len(np.unique(bits)) == bits.size  # 768 of 2**32: a collision has probability 7e-5
 
 
@@ -102,10 +102,10 @@ def test_a_rows_mask_does_not_depend_on_the_rows_beside_it():
 
 def kept_of_rows(seed: int, rows: slice) -> np.ndarray:
     keys = jax.random.split(jax.random.key(seed), ROWS)[rows]
-    words = words_at(
+    seeds = seeds_at(
         site_seeds(jax.random.key(seed + 1), (4,))[0], token_seeds(row_seeds(keys), LENGTH), (len(keys) * LENGTH, 1)
     )
-    y = dropout(jnp.ones((len(keys) * LENGTH, WIDTH)), rate=0.1, words=words)
+    y = dropout(jnp.ones((len(keys) * LENGTH, WIDTH)), rate=0.1, seeds=seeds)
     return np.asarray(y).reshape(len(keys), LENGTH, WIDTH) > 0
 
 
@@ -113,8 +113,8 @@ def test_the_mask_does_not_depend_on_the_devices():
     mesh = Mesh(np.asarray(jax.devices()).reshape(4, 2), ("data", "tensor"))
 
     def masked(keys: jax.Array) -> jax.Array:
-        words = words_at(site_seeds(jax.random.key(1), ()), token_seeds(row_seeds(keys), 8), (keys.shape[0] * 8, 1))
-        return dropout(jnp.ones((keys.shape[0] * 8, 16)), rate=0.1, words=words)
+        seeds = seeds_at(site_seeds(jax.random.key(1), ()), token_seeds(row_seeds(keys), 8), (keys.shape[0] * 8, 1))
+        return dropout(jnp.ones((keys.shape[0] * 8, 16)), rate=0.1, seeds=seeds)
 
     keys = jax.random.split(jax.random.key(0), 16)
     split = jax.jit(
@@ -127,8 +127,8 @@ def test_the_mask_does_not_depend_on_the_devices():
 
 def test_without_words_or_rate_nothing_happens():
     x = jnp.arange(6.0).reshape(2, 3)
-    words = words_at(
+    seeds = seeds_at(
         site_seeds(jax.random.key(0), ()), token_seeds(row_seeds(jax.random.split(jax.random.key(0), 2)), 1), (2, 1)
     )
-    assert dropout(x, rate=0.1, words=None) is x
-    assert dropout(x, rate=0.0, words=words) is x
+    assert dropout(x, rate=0.1, seeds=None) is x
+    assert dropout(x, rate=0.0, seeds=seeds) is x

@@ -15,7 +15,7 @@ from tpulm import accelerators
 from tpulm.config import HardwareConfig
 from tpulm.nn import flash
 from tpulm.nn.attention import CAUSAL, EVERYTHING, attention, has_kernels, kernels_agree
-from tpulm.nn.dropout import DropoutWords, row_seeds, site_seeds, token_seeds, words_at
+from tpulm.nn.dropout import DropoutSeeds, row_seeds, seeds_at, site_seeds, token_seeds
 from tpulm.plan.analysis import devices_of, examine
 from tpulm.train.mesh import batch_sharding, make_mesh
 
@@ -23,19 +23,19 @@ B, H, L, K = 2, 2, 1024, 16
 
 
 @pytest.fixture(scope="module")
-def words() -> DropoutWords:
+def seeds() -> DropoutSeeds:
     tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
-    return words_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
+    return seeds_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
 
 
 @pytest.mark.parametrize(("causal", "rate", "devices"), [(False, 0.1, 2), (True, 0.1, 1), (True, 0.0, 2)])
 def test_values_and_gradients_are_those_of_plain_attention(
-    causal: bool, rate: float, devices: int, words: DropoutWords
+    causal: bool, rate: float, devices: int, seeds: DropoutSeeds
 ) -> None:
     """Rows of several blocks of queries, with segments and padding, over devices."""
     place = jnp.arange(L, dtype=jnp.int32)[None]
     segments = jnp.where(place < jnp.asarray([[700], [L]]), place // 300, -1)
-    settings: dict[str, Any] = {"words": words if rate else None, "dropout_rate": rate}
+    settings: dict[str, Any] = {"seeds": seeds if rate else None, "dropout_rate": rate}
     of_kernel = {**settings, "causal": causal, "rows": on_devices(devices), "interpret": True}
 
     def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -74,13 +74,13 @@ def test_it_compiles_and_its_cost_is_counted(name: str) -> None:
     seeds: Any = jax.ShapeDtypeStruct((count, 1, 512, 1), jnp.uint32, sharding=rows)
     segments = jax.ShapeDtypeStruct((count, 512), jnp.int32, sharding=rows)
 
-    def gradients(g: jax.Array, arrays: list[jax.Array], segments: jax.Array, words: DropoutWords) -> Any:
+    def gradients(g: jax.Array, arrays: list[jax.Array], segments: jax.Array, seeds: DropoutSeeds) -> Any:
         def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-            return flash.flash_attention(*(query, key, value, segments), words=words, dropout_rate=0.1, causal=True, rows=rows)
+            return flash.flash_attention(*(query, key, value, segments), seeds=seeds, dropout_rate=0.1, causal=True, rows=rows)
 
         return jax.vjp(kernel, *arrays)[1](g)
 
-    lowered = jax.jit(gradients).lower(arrays[0], arrays[1:], segments, DropoutWords(seeds, seeds))
+    lowered = jax.jit(gradients).lower(arrays[0], arrays[1:], segments, DropoutSeeds(seeds, seeds))
     found = examine(lowered.compile(), count, 0.0)
     assert (found.kernels, found.opaque, found.flops) == (2, {}, 7 * 2 * H * 512 * 512 * 64)
     assert found.cycles > 2 * H * 512 * 512 * 0.0114

@@ -12,7 +12,7 @@ from kernels import check_values_and_gradients, on_devices
 
 from tpulm.nn import flash_gpu
 from tpulm.nn.attention import CAUSAL, EVERYTHING, Reach, attention, has_kernels, kernels_agree
-from tpulm.nn.dropout import DropoutWords, row_seeds, site_seeds, token_seeds, words_at
+from tpulm.nn.dropout import DropoutSeeds, row_seeds, seeds_at, site_seeds, token_seeds
 
 B, H, L, K = 2, 2, 384, 16
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
@@ -26,8 +26,8 @@ def test_values_and_gradients_are_those_of_plain_attention(reach: Reach, rate: f
     place = jnp.arange(L, dtype=jnp.int32)[None]
     segments = jnp.where(place < jnp.asarray([[250], [L]]), place // 100, -1)
     tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
-    words = words_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
-    settings: dict[str, Any] = {"words": words if rate else None, "dropout_rate": rate}
+    seeds = seeds_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
+    settings: dict[str, Any] = {"seeds": seeds if rate else None, "dropout_rate": rate}
     of_kernel = {**settings, "before": reach.before, "after": reach.after, "rows": on_devices(devices), "interpret": True}
 
     def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -65,13 +65,13 @@ def test_it_is_lowered_for_a_gpu(reach: Reach) -> None:
     array = jax.ShapeDtypeStruct((B, H, 512, 64), jnp.bfloat16)
     seeds: Any = jax.ShapeDtypeStruct((B, 1, 512, 1), jnp.uint32)
 
-    def gradients(g: jax.Array, arrays: list[jax.Array], segments: jax.Array, words: DropoutWords) -> Any:
-        settings: dict[str, Any] = {"words": words, "dropout_rate": 0.1, "before": reach.before, "after": reach.after}
+    def gradients(g: jax.Array, arrays: list[jax.Array], segments: jax.Array, seeds: DropoutSeeds) -> Any:
+        settings: dict[str, Any] = {"seeds": seeds, "dropout_rate": 0.1, "before": reach.before, "after": reach.after}
 
         def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
             return flash_gpu.flash_attention(query, key, value, segments, **settings, rows=on_devices(1))
 
         return jax.vjp(kernel, *arrays)[1](g)
 
-    traced = jax.jit(gradients).trace(array, [array] * 3, jax.ShapeDtypeStruct((B, 512), jnp.int32), DropoutWords(seeds, seeds))
+    traced = jax.jit(gradients).trace(array, [array] * 3, jax.ShapeDtypeStruct((B, 512), jnp.int32), DropoutSeeds(seeds, seeds))
     assert traced.lower(lowering_platforms=("cuda",)).as_text().count("custom_call @__gpu$xla.gpu.triton") == 3

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
 from tpulm.nn.attention import rotation
-from tpulm.nn.dropout import dropout, site_seeds, token_seeds, words_at
+from tpulm.nn.dropout import dropout, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize, project
 from tpulm.nn.params import TruncatedNormal, param, parameters, zeros
 from tpulm.nn.transformer import (
@@ -192,8 +192,8 @@ def embed(
             return x.astype(execution.dtype), None
         rows, length = tokens.ids.shape
         here, below = jax.random.split(randomness.key)
-        words = words_at(site_seeds(here, ()), token_seeds(randomness.rows, length), (rows * length, 1))
-        x = dropout(x, rate=config.dropout, words=words)
+        seeds = seeds_at(site_seeds(here, ()), token_seeds(randomness.rows, length), (rows * length, 1))
+        x = dropout(x, rate=config.dropout, seeds=seeds)
         return x.astype(execution.dtype), Randomness(below, randomness.rows)
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from tpulm.config import ModelConfig
 from tpulm.models.bert import Embeddings, Tokens, embeddings_spec, encode
 from tpulm.models.electra import embedding_size, projection_spec
-from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, token_seeds, words_at
+from tpulm.nn.dropout import DropoutSeeds, dropout, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters
 from tpulm.nn.transformer import Execution, Layer, Randomness, has_norm_bias, initializers, stack_spec
@@ -123,11 +123,11 @@ def logits(
         kind, head = HEADS[head_kind(config)], params.classification_head
         x = hidden[:, 0]
         act = jnp.tanh if kind.activation == "tanh" else activation("gelu")
-        first, second = _dropout_words(randomness, x.shape[0])
-        x = dropout(x, rate=config.dropout, words=first) if kind.dropout_before else x
+        first, second = _dropout_seeds(randomness, x.shape[0])
+        x = dropout(x, rate=config.dropout, seeds=first) if kind.dropout_before else x
         x = act(dense(head.dense, x, dtype=execution.dtype))
         x = x if head.norm is None else normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
-        x = dropout(x, rate=config.dropout, words=second) if kind.dropout_after else x
+        x = dropout(x, rate=config.dropout, seeds=second) if kind.dropout_after else x
         return dense(head.output, x, dtype=execution.dtype).astype(jnp.float32)
 
 
@@ -159,14 +159,14 @@ def token_logits(
         x = x if head.norm is None else normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
         if drop and randomness is not None and head_kind(config) != "eurobert":
             site = site_seeds(jax.random.fold_in(randomness.key, 1), ())
-            words = words_at(site, token_seeds(randomness.rows, length), (rows * length, 1))
-            x = dropout(x, rate=config.dropout, words=words)
+            seeds = seeds_at(site, token_seeds(randomness.rows, length), (rows * length, 1))
+            x = dropout(x, rate=config.dropout, seeds=seeds)
         return dense(head.output, x, dtype=execution.dtype).astype(jnp.float32).reshape(rows, length, -1)
 
 
-def _dropout_words(randomness: Randomness | None, rows: int) -> tuple[DropoutWords | None, ...]:
+def _dropout_seeds(randomness: Randomness | None, rows: int) -> tuple[DropoutSeeds | None, ...]:
     """What the two places of the head draw from, for [B, D]."""
     if randomness is None:
         return None, None
     sites = site_seeds(jax.random.fold_in(randomness.key, 1), (2,))
-    return tuple(words_at(sites[place], randomness.rows, (rows, 1)) for place in range(2))
+    return tuple(seeds_at(sites[place], randomness.rows, (rows, 1)) for place in range(2))

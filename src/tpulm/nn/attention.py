@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.nn import flash, flash_gpu
-from tpulm.nn.dropout import DropoutWords, dropout, row_seeds, site_seeds, token_seeds, words_at
+from tpulm.nn.dropout import DropoutSeeds, dropout, row_seeds, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import PRODUCT, affine, multiply
 from tpulm.nn.params import Initializer, param, parameters, zeros
 
@@ -127,7 +127,7 @@ def attend(
     *,
     dtype: DTypeLike,
     dropout_rate: float,
-    words: DropoutWords | None,
+    seeds: DropoutSeeds | None,
     reach: Reach = EVERYTHING,
     keep_weights: bool = True,
     rope: Rotation | None = None,
@@ -135,14 +135,14 @@ def attend(
 ) -> Float[Array, "R D"]:
     """Self-attention of each token to those of its own segment within `reach`, padding (segment -1) to padding alone.
 
-    `words` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `rope`: rotary
+    `seeds` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `rope`: rotary
     positions. `kernels`: how rows lie on devices that have kernels (flash.py, flash_gpu.py), which long rows are given to.
     """
     with jax.named_scope("project"):
         query, key, value = project(params, x, segments.shape, dtype=dtype, rope=rope)
     with jax.named_scope("mix"):
         arguments = query, key, value, segments
-        dropped: dict[str, Any] = {"words": words, "dropout_rate": dropout_rate}
+        dropped: dict[str, Any] = {"seeds": seeds, "dropout_rate": dropout_rate}
         platform = "" if kernels is None else cast("Any", kernels.mesh.devices).flat[0].platform
         if kernels is not None and _kernel_is_faster(platform, reach, segments.shape[1], query.shape[3]):
             mixed = _by_kernel(platform, *arguments, **dropped, reach=reach, rows=kernels)
@@ -184,7 +184,7 @@ def attention(
     value: Float[Array, "B H L K"],
     segments: Int[Array, "B L"],
     *,
-    words: DropoutWords | None,
+    seeds: DropoutSeeds | None,
     dropout_rate: float,
     reach: Reach = EVERYTHING,
     keep_weights: bool = True,
@@ -201,8 +201,8 @@ def attention(
     length, block = query.shape[2], reach.before
     if block is None or reach.after != block or length % block or length <= 3 * block:
         ids = segments[:, None]
-        return cast("Array", _attention(query, key, value, ids, ids, words, dropout_rate, reach, keep_weights))
-    assert words is None or dropout_rate == 0.0  # ModelConfig sees to it: words are numbered for whole rows
+        return cast("Array", _attention(query, key, value, ids, ids, seeds, dropout_rate, reach, keep_weights))
+    assert seeds is None or dropout_rate == 0.0  # ModelConfig sees to it: seeds are numbered for whole rows
 
     def blocks(x: Array) -> Array:  # [B, H, L, ...] -> [B, H, blocks, block, ...]
         return x.reshape(*x.shape[:2], -1, block, *x.shape[3:])
@@ -236,13 +236,13 @@ def _attention(
     value: Array,
     segments: Array,
     key_segments: Array,
-    words: DropoutWords | None,
+    seeds: DropoutSeeds | None,
     rate: float,
     reach: Reach,
     keep_weights: bool,
 ) -> Array:
     """As `attention`; segments are [B, 1 or H, L] of the queries, and [B, 1 or H, M] of the keys."""
-    return _attention_forward(query, key, value, segments, key_segments, words, rate, reach, keep_weights)[0]
+    return _attention_forward(query, key, value, segments, key_segments, seeds, rate, reach, keep_weights)[0]
 
 
 def _attention_forward(
@@ -251,7 +251,7 @@ def _attention_forward(
     value: Array,
     segments: Array,
     key_segments: Array,
-    words: DropoutWords | None,
+    seeds: DropoutSeeds | None,
     rate: float,
     reach: Reach,
     keep_weights: bool,
@@ -261,13 +261,13 @@ def _attention_forward(
     highest = jnp.max(scores, axis=-1, keepdims=True)
     unnormalized = jnp.exp(scores - highest)
     normalizer = jnp.sum(unnormalized, axis=-1, keepdims=True)
-    weights = dropout(unnormalized / normalizer, rate=rate, words=words).astype(value.dtype)
+    weights = dropout(unnormalized / normalizer, rate=rate, seeds=seeds).astype(value.dtype)
     mixed = checkpoint_name(multiply("bhlm,bhmk->bhlk", weights, value), PRODUCT)
     kept = query, key, value, segments, key_segments
     if keep_weights:
-        return mixed, (*kept, (unnormalized, normalizer), mixed, words)
+        return mixed, (*kept, (unnormalized, normalizer), mixed, seeds)
     log_normalizer = checkpoint_name(highest + jnp.log(normalizer), PRODUCT)
-    return mixed, (*kept, log_normalizer, mixed, words)
+    return mixed, (*kept, log_normalizer, mixed, seeds)
 
 
 def _scores(query: Array, key: Array, segments: Array, key_segments: Array, reach: Reach) -> Float[Array, "B H L M"]:
@@ -283,17 +283,17 @@ def _scores(query: Array, key: Array, segments: Array, key_segments: Array, reac
 
 
 def _attention_backward(rate: float, reach: Reach, keep_weights: bool, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
-    query, key, value, segments, key_segments, of_softmax, mixed, words = kept
+    query, key, value, segments, key_segments, of_softmax, mixed, seeds = kept
     g, dtype = _laid_out(g), query.dtype
     if keep_weights:
         unnormalized, normalizer = of_softmax
         softmax = unnormalized / normalizer
     else:
         softmax = jnp.exp(_scores(query, key, segments, key_segments, reach) - of_softmax)
-    weights = dropout(softmax, rate=rate, words=words).astype(dtype)
+    weights = dropout(softmax, rate=rate, seeds=seeds).astype(dtype)
     d_value = _sum_over_queries(weights, g)
     d_weights = jnp.einsum("bhlk,bhmk->bhlm", g, value, preferred_element_type=jnp.float32)
-    d_softmax = dropout(d_weights, rate=rate, words=words)
+    d_softmax = dropout(d_weights, rate=rate, seeds=seeds)
     row_sums = jnp.sum(g.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1, keepdims=True)
     d_scores = (softmax * (d_softmax - row_sums) * jnp.float32(query.shape[-1] ** -0.5)).astype(dtype)
     d_query = multiply("bhlm,bhmk->bhlk", d_scores, key)
@@ -391,14 +391,14 @@ def kernels_agree(device: Any, platform: Literal["tpu", "gpu"]) -> bool:
         query, key, value, g = jax.random.normal(jax.random.key(0), (4, 1, 2, length, 64), jnp.bfloat16)
         segments = (jnp.arange(length, dtype=jnp.int32) // (length // 3))[None]
         tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(1), 1)), length)
-        words = words_at(site_seeds(jax.random.key(2), ()), tokens, (1, 1, length, 1))
+        seeds = seeds_at(site_seeds(jax.random.key(2), ()), tokens, (1, 1, length, 1))
         rows = NamedSharding(Mesh(np.array([device]), "data"), PartitionSpec("data"))
         interpreted = {"rows": rows, "interpret": device.platform != platform}
 
         def both(function: Callable[..., Array], **settings: Any) -> list[Array]:
             found = list[Array]()
             for reach in _CHECKED[platform]:
-                dropped = {"words": words, "dropout_rate": 0.1} if reach == EVERYTHING else {"words": None, "dropout_rate": 0.0}
+                dropped = {"seeds": seeds, "dropout_rate": 0.1} if reach == EVERYTHING else {"seeds": None, "dropout_rate": 0.0}
                 mixed, pull = jax.vjp(
                     partial(function, segments=segments, reach=reach, **dropped, **settings), query, key, value
                 )

@@ -14,37 +14,37 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, UInt32
+from jaxtyping import Bool, Float, UInt32
 
 
-class DropoutWords(NamedTuple):
-    """Two words for each token of an array and one place in the model; size 1 in the axes over which elements are numbered."""
+class DropoutSeeds(NamedTuple):
+    """Two numbers a token of an array, for one place in the model; size 1 in the axes over which elements are numbered."""
 
     first: UInt32[Array, "..."]
     second: UInt32[Array, "..."]
 
 
 def row_seeds(row_keys: Array) -> UInt32[Array, "B 2"]:
-    """Two words for each row from its key (threefry, one a row)."""
+    """Two numbers for each row from its key (threefry, one a row)."""
     return jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(row_keys)
 
 
 def token_seeds(rows: UInt32[Array, "B 2"], length: int) -> UInt32[Array, "B L 2"]:
-    """Two words for each token from its row's and its position."""
+    """Two numbers for each token from its row's and its position."""
     position = jnp.arange(length, dtype=jnp.uint32)[None, :, None]
     return mix(rows[:, None, :] ^ position, rows[:, None, ::-1])
 
 
 def site_seeds(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "... 2"]:
-    """Two words for each of `shape` places where dropout is applied."""
+    """Two numbers for each of `shape` places where dropout is applied."""
     return jax.random.bits(key, (*shape, 2), jnp.uint32)
 
 
-def words_at(site: UInt32[Array, "2"], tokens: UInt32[Array, "*B 2"], shape: tuple[int, ...]) -> DropoutWords:
-    """The words of one place, in the shape they are to be broadcast from."""
+def seeds_at(site: UInt32[Array, "2"], tokens: UInt32[Array, "*B 2"], shape: tuple[int, ...]) -> DropoutSeeds:
+    """The seeds of one place, in the shape they are to be broadcast from."""
     first = mix(tokens[..., 0] ^ site[0], jnp.broadcast_to(site[1], tokens.shape[:-1]))
     second = mix(tokens[..., 1] ^ site[1], jnp.broadcast_to(site[0], tokens.shape[:-1]))
-    return DropoutWords(first.reshape(shape), second.reshape(shape))
+    return DropoutSeeds(first.reshape(shape), second.reshape(shape))
 
 
 def mix(x: Array, between: Array | None = None) -> Array:
@@ -58,20 +58,26 @@ def mix(x: Array, between: Array | None = None) -> Array:
     return x ^ (x >> jnp.uint32(16))
 
 
-def random_bits(words: DropoutWords, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
+def random_bits(seeds: DropoutSeeds, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """32 random bits for each element of an array of `shape`; a token must not have more than 2**32 elements."""
-    numbered = tuple(size if own == 1 else 1 for size, own in zip(shape, words.first.shape, strict=True))
+    numbered = tuple(size if own == 1 else 1 for size, own in zip(shape, seeds.first.shape, strict=True))
     counter, stride = jnp.zeros(numbered, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
         if numbered[axis] > 1:
             counter = counter + jax.lax.broadcasted_iota(jnp.uint32, numbered, axis) * jnp.uint32(stride)
             stride *= numbered[axis]
-    return mix(counter ^ words.first, words.second)
+    return mix(counter ^ seeds.first, seeds.second)
 
 
-def dropout(x: Float[Array, "..."], *, rate: float, words: DropoutWords | None) -> Float[Array, "..."]:
-    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate); without words, x as it is."""
-    if words is None or rate == 0.0:
+def is_kept(bits: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
+    """With probability 1 - `rate`."""
+    return bits >= jnp.uint32(round(rate * 2**32))
+
+
+def dropout(x: Float[Array, "..."], *, rate: float, seeds: DropoutSeeds | None) -> Float[Array, "..."]:
+    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate); without seeds, x as it is."""
+    if seeds is None or rate == 0.0:
         return x
-    keep = random_bits(words, x.shape) >= jnp.uint32(round(rate * 2**32))
-    return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
+    return jnp.where(
+        is_kept(random_bits(seeds, x.shape), rate), x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype)
+    )

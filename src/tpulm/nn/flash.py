@@ -26,7 +26,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding
 from jaxtyping import Float, Int, Shaped
 
-from tpulm.nn.dropout import DropoutWords, mix
+from tpulm.nn.dropout import DropoutSeeds, is_kept, mix
 from tpulm.nn.layers import PRODUCT
 
 _WEIGHTS = 512 * 512  # of a block, at most: a float32 array of them takes 1 MiB of the chip's 16 or more
@@ -57,7 +57,7 @@ def flash_attention(
     value: Float[Array, "B H L K"],
     segments: Int[Array, "B L"],
     *,
-    words: DropoutWords | None,
+    seeds: DropoutSeeds | None,
     dropout_rate: float,
     causal: bool,
     rows: NamedSharding,
@@ -70,8 +70,8 @@ def flash_attention(
     batch, length = segments.shape
     of_query, of_key = segments[:, None], segments[:, :, None]
     zeros = jnp.zeros((batch, 1, length), jnp.uint32)
-    first, second = (zeros, zeros) if words is None else (word.reshape(batch, 1, length) for word in words)
-    settings = _Settings(0.0 if words is None else dropout_rate, causal, rows, interpret)
+    first, second = (zeros, zeros) if seeds is None else (seed.reshape(batch, 1, length) for seed in seeds)
+    settings = _Settings(0.0 if seeds is None else dropout_rate, causal, rows, interpret)
     query, key, value = (x.swapaxes(2, 3) for x in (query, key, value))
     return cast("Array", _flash(query, key, value, of_query, of_key, first, second, settings)).swapaxes(2, 3)
 
@@ -115,7 +115,7 @@ def _is_kept(shape: tuple[int, ...], first: Array, second: Array, rate: float) -
     """The mask of `dropout.dropout` for weights that are numbered over heads and keys."""
     begin = (pl.program_id(1) * shape[0]).astype(jnp.uint32)
     number = jax.lax.broadcasted_iota(jnp.int32, shape, 0).astype(jnp.uint32) + begin
-    return mix(number ^ first, second) >= jnp.uint32(round(rate * 2**32))
+    return is_kept(mix(number ^ first, second), rate)
 
 
 def _forward_kernel(settings: _Settings, *refs: Any) -> None:

@@ -26,7 +26,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding
 from jaxtyping import Bool, Float, Int
 
-from tpulm.nn.dropout import DropoutWords, mix
+from tpulm.nn.dropout import DropoutSeeds, is_kept, mix
 from tpulm.nn.flash import dot, over_rows
 from tpulm.nn.layers import PRODUCT
 
@@ -60,7 +60,7 @@ def flash_attention(
     value: Float[Array, "B H L K"],
     segments: Int[Array, "B L"],
     *,
-    words: DropoutWords | None,
+    seeds: DropoutSeeds | None,
     dropout_rate: float,
     before: int | None,
     after: int | None,
@@ -70,8 +70,8 @@ def flash_attention(
     """As `attention.attention`, for L that is a multiple of 128 and K that is a power of 2."""
     batch, length = segments.shape
     zeros = jnp.zeros((batch, length), jnp.uint32)
-    first, second = (zeros, zeros) if words is None else (word.reshape(batch, length) for word in words)
-    settings = _Settings(0.0 if words is None else dropout_rate, before, after, rows, interpret)
+    first, second = (zeros, zeros) if seeds is None else (seed.reshape(batch, length) for seed in seeds)
+    settings = _Settings(0.0 if seeds is None else dropout_rate, before, after, rows, interpret)
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, L, H, K], as the projections have it
     return cast("Array", _flash(query, key, value, segments, first, second, settings)).swapaxes(1, 2)
 
@@ -126,7 +126,7 @@ def _scores(products: Array, size: int, queries: _Block, keys: _Block, settings:
 def _is_kept(queries: _Block, keys: _Block, of_head: Array, rate: float) -> Bool[Array, "..."]:
     """The mask of `dropout.dropout` for weights that are numbered over heads and keys, of a head from `of_head` on."""
     _, first, second = queries.tokens[:3]
-    return mix((of_head + keys.place).astype(jnp.uint32) ^ first, second) >= jnp.uint32(round(rate * 2**32))
+    return is_kept(mix((of_head + keys.place).astype(jnp.uint32) ^ first, second), rate)
 
 
 def _parts(begin: Array, before: int | None, after: int | None, length: int) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, UInt32
 
 from tpulm.config import ModelConfig
 from tpulm.nn.attention import CAUSAL, EVERYTHING, Attention, Reach, Rotation, attend, attention_spec
-from tpulm.nn.dropout import DropoutWords, dropout, site_seeds, token_seeds, words_at
+from tpulm.nn.dropout import DropoutSeeds, dropout, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import PRODUCT, Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters, stack
 
@@ -38,7 +38,7 @@ class Execution(NamedTuple):
 
 
 class Randomness(NamedTuple):
-    """What dropout draws from: one key for the step, two words for each row."""
+    """What dropout draws from: one key for the step, two seeds for each row."""
 
     key: Array
     rows: UInt32[Array, "B 2"]
@@ -113,7 +113,7 @@ def apply_layer(
     params: Layer,
     x: Float[Array, "R D"],
     segments: Int[Array, "B L"],
-    words: LayerWords | None,
+    seeds: LayerSeeds | None,
     *,
     config: ModelConfig,
     execution: Execution,
@@ -122,7 +122,7 @@ def apply_layer(
 ) -> Float[Array, "R D"]:
     pre = config.norm_position == "pre"
     dtype = execution.dtype
-    words = words or LayerWords(None, None, None)
+    seeds = seeds or LayerSeeds(None, None, None)
 
     def norm(norm_params: Norm, y: Array) -> Array:
         with jax.named_scope("norm"):
@@ -136,18 +136,18 @@ def apply_layer(
             segments,
             dtype=dtype,
             dropout_rate=config.attention_dropout,
-            words=words.weights,
+            seeds=seeds.weights,
             reach=place.reach,
             keep_weights=execution.remat == "none",
             rope=None if rope is None else rope.local if place.is_local else rope.everywhere,
             kernels=execution.kernels,
         )
-        x = x + dropout(branch, rate=config.dropout, words=words.attention)
+        x = x + dropout(branch, rate=config.dropout, seeds=seeds.attention)
         x = x if pre else norm(params.attention_norm, x)
     with jax.named_scope("feed_forward"):
         branch = norm(params.feed_forward_norm, x) if pre else x
         branch = feed_forward(params, branch, config=config, dtype=dtype)
-        x = x + dropout(branch, rate=config.dropout, words=words.feed_forward)
+        x = x + dropout(branch, rate=config.dropout, seeds=seeds.feed_forward)
         return x if pre else norm(params.feed_forward_norm, x)
 
 
@@ -157,12 +157,12 @@ def feed_forward(params: Layer, x: Float[Array, "R D"], *, config: ModelConfig, 
     return dense(params.down, inner, dtype=dtype)
 
 
-class LayerWords(NamedTuple):
+class LayerSeeds(NamedTuple):
     """What the three places in a layer where dropout is applied draw from."""
 
-    weights: DropoutWords | None  # for [B, H, L, M]
-    attention: DropoutWords | None  # for [R, D]
-    feed_forward: DropoutWords | None  # for [R, D]
+    weights: DropoutSeeds | None  # for [B, H, L, M]
+    attention: DropoutSeeds | None  # for [R, D]
+    feed_forward: DropoutSeeds | None  # for [R, D]
 
 
 def apply_stack(
@@ -184,20 +184,20 @@ def apply_stack(
     rows, length = segments.shape
     sites = tokens = None
     if randomness is not None:
-        sites = site_seeds(randomness.key, (config.num_layers, len(LayerWords._fields)))
+        sites = site_seeds(randomness.key, (config.num_layers, len(LayerSeeds._fields)))
         tokens = token_seeds(randomness.rows, length)
     places = [place_of(number, config, causal=causal) for number in range(config.num_layers)]
 
     def apply(x: Array, layer: Layer, layer_sites: Array | None, place: Place) -> Array:
-        words = None
+        seeds = None
         if layer_sites is not None and tokens is not None:
-            words = LayerWords(
-                weights=words_at(layer_sites[0], tokens, (rows, 1, length, 1)),
-                attention=words_at(layer_sites[1], tokens, (rows * length, 1)),
-                feed_forward=words_at(layer_sites[2], tokens, (rows * length, 1)),
+            seeds = LayerSeeds(
+                weights=seeds_at(layer_sites[0], tokens, (rows, 1, length, 1)),
+                attention=seeds_at(layer_sites[1], tokens, (rows * length, 1)),
+                feed_forward=seeds_at(layer_sites[2], tokens, (rows * length, 1)),
             )
         x = apply_layer(
-            *(layer, execution.laid(x), segments, words), config=config, execution=execution, rope=rope, place=place
+            *(layer, execution.laid(x), segments, seeds), config=config, execution=execution, rope=rope, place=place
         )
         return execution.laid(x)
 

@@ -149,7 +149,7 @@ def look(
 
     With `on` the text scored is that of these sources, cleaned and laid out as the run's own.
     """
-    stages = _trained(config, workdir, ALONE, progress, looking=True)
+    stages = _trained(config, workdir, ALONE, progress, read_only=True)
     return stages.evaluate_on(on) if on else stages.evaluate().scores
 
 
@@ -165,7 +165,7 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
     has_export = storage.exists(workdir / "export")
     if has_export and (not newest or (exported is not None and exported["step"] >= newest)):
         return load_model(workdir, preferred=preferred)
-    stages = _trained(config, workdir, ALONE, progress, looking=True)
+    stages = _trained(config, workdir, ALONE, progress, read_only=True)
     with storage.scratch_folder() as folder:
         step, params = stages.newest_model()
         stages.save(folder / "export", params)
@@ -183,18 +183,18 @@ def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Prog
         yield from Stages(config, folder, ALONE, progress, data, Programs(folder, progress)).steps()
 
 
-def _stages(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, looking: bool = False) -> Stages:
+def _stages(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, read_only: bool = False) -> Stages:
     """The stages after what an earlier command prepared."""
     _initialize(hosts)
-    programs = Programs(workdir, progress, looking=looking)
-    return Stages(config, workdir, hosts, progress, prepared(config, workdir), programs, looking)
+    programs = Programs(workdir, progress, read_only=read_only)
+    return Stages(config, workdir, hosts, progress, prepared(config, workdir), programs, read_only)
 
 
-def _trained(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, looking: bool = False) -> Stages:
+def _trained(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, read_only: bool = False) -> Stages:
     """The same, of a run that has a checkpoint at least: that it has none is said before what else is missing."""
     if newest_step(workdir) is None:
         raise _no_checkpoint(workdir)
-    return _stages(config, workdir, hosts, progress, looking=looking)
+    return _stages(config, workdir, hosts, progress, read_only=read_only)
 
 
 def _no_checkpoint(workdir: PurePath) -> ConfigError:
@@ -255,7 +255,7 @@ class Stages:
     progress: Progress
     data: Prepared
     programs: Programs  # compiled when first asked for
-    looking: bool = False  # beside whoever works in the folder, so nothing is written
+    read_only: bool = False  # beside whoever works in the folder, so nothing is written
     _counted: dict[str, np.ndarray] = field(default_factory=dict)  # a cache: by a phase's folder, how often each token occurs
 
     @cached_property
@@ -370,7 +370,7 @@ class Stages:
         watchdog.report("evaluate")
         model = model or self.newest_model()
         phase = phase_at(self.phases, model.step)
-        if self.looking:
+        if self.read_only:
             self.progress.note(f"evaluating {self.which(model.step)}; nothing is written into {self.workdir}")
         self.progress.start("Evaluating", self._dataset(phase).holdout.counts.rows, "row")
         scores = self._score(phase, model.params, None, advance=self.progress.advance)
@@ -475,7 +475,7 @@ class Stages:
         if step is None:
             raise _no_checkpoint(self.workdir)
         program = self._program(phase_at(self.phases, step))
-        if self.looking:
+        if self.read_only:
             if (found := newest_params(folder, program.abstract_state.params)) is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint any more")
             return Model(found.step, program.placed(found.params))
@@ -547,7 +547,7 @@ class Stages:
 
     def _save_result(self, name: str, values: dict[str, Any]) -> None:
         """By the first host; what it says is the same on all."""
-        if self.hosts.is_first and not self.looking:
+        if self.hosts.is_first and not self.read_only:
             write_result(self.workdir, name, values)
 
     def _machine(self) -> dict[str, Any]:

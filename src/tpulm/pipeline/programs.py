@@ -23,9 +23,9 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
 class Programs:
     """Programs by phase, each compiled when first asked for, or ahead."""
 
-    def __init__(self, workdir: PurePath, progress: Progress, *, looking: bool = False):
-        """`looking`: for evaluation alone, on one device, beside whoever trains."""
-        self._workdir, self._progress, self._looking = workdir, progress, looking
+    def __init__(self, workdir: PurePath, progress: Progress, *, read_only: bool = False):
+        """`read_only`: for evaluation alone, on one device, beside whoever trains."""
+        self._workdir, self._progress, self._read_only = workdir, progress, read_only
         self._compiling: dict[int, Future[Program]] = {}
 
     def begin(self, phase: Phase) -> None:
@@ -66,7 +66,7 @@ class Programs:
 
         def work() -> None:
             try:
-                future.set_result(_program(phase.config, vocabulary, self._workdir, looking=self._looking))
+                future.set_result(_program(phase.config, vocabulary, self._workdir, read_only=self._read_only))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -74,20 +74,20 @@ class Programs:
         self._compiling[phase.number] = future
 
 
-def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, looking: bool) -> Program:
+def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, read_only: bool) -> Program:
     import jax
 
     from tpulm.train.program import Program, keep_compiled, kept_compute_dtype
 
-    keep_compiled(None if looking else workdir)
+    keep_compiled(None if read_only else workdir)
     if config.train.compute_dtype == "auto":
-        begun = looking or bool(storage.committed_steps(workdir / "checkpoints"))
+        begun = read_only or bool(storage.committed_steps(workdir / "checkpoints"))
         kept = kept_compute_dtype(workdir, begun=begun)
         config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": kept})})
-    devices = jax.local_devices()[:1] if looking else None
-    if looking:
+    devices = jax.local_devices()[:1] if read_only else None
+    if read_only:
         config = config.model_copy(update={"hardware": HardwareConfig()})
     program = Program(config, vocab_size=vocabulary.vocab_size, special=vocabulary.special, devices=devices)
-    if not looking:
+    if not read_only:
         program.compile()
     return program
