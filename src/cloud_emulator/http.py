@@ -56,7 +56,7 @@ class Call(Request):
 
     @property
     def root(self) -> str:
-        """Of the addresses in answers."""
+        """The scheme and host that the addresses in answers begin with."""
         return str(self.base_url).rstrip("/")
 
     def integer(self, name: str) -> int | None:

@@ -104,7 +104,7 @@ def names() -> list[str]:
 
 
 def pci_ids() -> set[str]:
-    """Of all generations' chips."""
+    """Those of all generations' chips."""
     return {entry["pci_id"] for entry in _catalogue()["tpu"]}
 
 

@@ -280,7 +280,7 @@ def _ref(call: Call, bucket: str, name: str) -> ObjectRef:
 
 
 def _conditions(call: Call, infix: str = "") -> Preconditions:
-    """Of the query; `infix` "Source" reads those on the source of a copy."""
+    """The preconditions in the query; `infix` "Source" reads those on the source of a copy."""
     generation, metageneration = f"if{infix}Generation", f"if{infix}Metageneration"
     fields = (f"{generation}Match", f"{generation}NotMatch", f"{metageneration}Match", f"{metageneration}NotMatch")
     return Preconditions(*map(call.integer, fields))

@@ -270,7 +270,7 @@ class Folder:
         self.forget_body(stored)
 
     def forget_body(self, stored: StoredObject) -> None:
-        """Of an object whose record is gone or replaced."""
+        """Removes the content of an object whose record is gone or replaced."""
         assert isinstance(stored.content, Path)
         stored.content.unlink(missing_ok=True)
 

@@ -46,7 +46,7 @@ def refused(name: str, **values: object) -> ApiError:
 
 
 def resource_refusal(answer: str, name: str) -> ApiError:
-    """Of "not-found" or "name-taken"; `name` as in projects/p/locations/z/nodes/n."""
+    """The error for "not-found" or "name-taken"; `name` as in projects/p/locations/z/nodes/n."""
     _, project, _, zone, resource = name.split("/", 4)
     return recorded.refusal(answer, project=project, zone=zone, resource=resource)
 

@@ -298,7 +298,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _device_memory(device: Any) -> int | None:
-    """Of one device; of a CPU, the machine's."""
+    """Bytes of one device; on a CPU, the machine's."""
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]

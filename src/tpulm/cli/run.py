@@ -143,7 +143,7 @@ def _loss(loss: float, scores: Mapping[str, float]) -> str:
 
 
 def _detector_rows(scores: Mapping[str, float]) -> dict[str, str]:
-    """Of ELECTRA's discriminator, the half that is fine-tuned."""
+    """Scores of ELECTRA's discriminator, the half that is fine-tuned."""
     if "detection_auc" not in scores:
         return {}
     return {

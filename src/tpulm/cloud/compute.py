@@ -104,7 +104,7 @@ class ComputeApi:
         return found
 
     def zones(self, region: str) -> list[str]:
-        """Of a region; none where the project has no such region."""
+        """The zones of a region; none where the project has no such region."""
         with explained("Compute Engine"):
             found = self.rest.find("compute", f"{self._project}/regions/{region}") or {}
         return sorted(map(last_part, found.get("zones", ())))

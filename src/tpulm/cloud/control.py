@@ -60,7 +60,7 @@ class Control:
         return read_result(self.folder.parent, "export") is not None
 
     def newest_step(self) -> int:
-        """Of a committed checkpoint; 0: there is none."""
+        """The step of the newest committed checkpoint; 0 where there is none."""
         return max(storage.committed_steps(self.folder.parent / "checkpoints"), default=0)
 
     def job(self) -> Job:
@@ -100,7 +100,7 @@ class Control:
         return self.folder / "attempts" / str(number)
 
     def heartbeats(self, attempt: int) -> list[Heartbeat]:
-        """Of all workers; unreadable ones are left out."""
+        """The newest of each worker; unreadable ones are left out."""
         return [beat for worker in self.heard(attempt) if (beat := self.beat(attempt, worker)) is not None]
 
     def beat(self, attempt: int, worker: int) -> Heartbeat | None:

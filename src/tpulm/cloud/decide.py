@@ -275,7 +275,7 @@ def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
 
 
 def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
-    """Of nodes queued in several zones, keep the first that is up. `action` is due for the node itself."""
+    """Among nodes queued in several zones, keep the first that is up. `action` is due for the node itself."""
     served = job.node is not None and job.node.ending is None and _is_up(seen)
     over = _is_over(job) or job.wanted != "running" or seen.complete or _out_of_means(job, now, policy)
     for node in job.spare:

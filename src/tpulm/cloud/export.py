@@ -81,7 +81,7 @@ def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, prog
 
 
 def nodes_of(accelerator: str) -> Nodes:
-    """Of a TPU type, or of GPUs such as "nvidia-l4" or "nvidia-h100-80gb:8". Raises ConfigError for what GKE does not have."""
+    """For a TPU type, or GPUs such as "nvidia-l4" or "nvidia-h100-80gb:8". Raises ConfigError for what GKE does not have."""
     if gpu := _GPU.fullmatch(accelerator.strip().lower()):
         return Nodes(1, {"cloud.google.com/gke-accelerator": gpu[1]}, "nvidia.com/gpu", int(gpu[2] or 1))
     kind = accelerators.find(accelerator)

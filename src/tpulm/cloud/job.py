@@ -156,7 +156,7 @@ class Job(_Value):
 
     @property
     def most_dollars_per_hour(self) -> float:
-        """Of everything that bills, or may begin to."""
+        """The sum over everything that bills, or may begin to."""
         billing = math.fsum(self.price(node.zone) for node in self.nodes if node.ready_at is not None)
         return max([billing, *(self.price(node.zone) for node in self.nodes)]) if self.nodes else self.dollars_per_hour
 

@@ -131,7 +131,7 @@ class Roles:
         self._known: dict[str, frozenset[str]] = {}
 
     def permissions(self, role: str) -> frozenset[str]:
-        """Of "roles/tpu.admin" or "projects/my-project/roles/mine"; a deleted role has none."""
+        """Those of "roles/tpu.admin" or "projects/my-project/roles/mine"; a deleted role has none."""
         if role not in self._known:
             found = self._rest.get("iam", f"v1/{role}")
             self._known[role] = frozenset(() if found.get("deleted") else found.get("includedPermissions", ()))

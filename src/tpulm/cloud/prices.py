@@ -119,7 +119,7 @@ def of_type(
 
 
 def of_vm(machine_type: str, zone: str) -> Price | None:
-    """Of a supervisor's VM, from prices.toml."""
+    """The price of a supervisor's VM, from prices.toml."""
     part = table()["vm"]
     found = part["on_demand"].get(machine_type)
     return None if found is None else Price(found, zone, False, part["source"], part["as_of"])

@@ -45,7 +45,7 @@ class RunStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of training; None: not known."""
+        """Until training ends; None: not known."""
         if self.speed is None or self.steps is None:
             return None
         return max(0, self.steps - self.step) * self.speed.seconds_per_step

@@ -32,7 +32,7 @@ Model = (
 
 
 def head_of(params: Model) -> Head:
-    """Of "spans" and "choice" what has the same parameters."""
+    """The head whose parameters these are; the heads "spans" and "choice" look like others."""
     if isinstance(params, classifier.SequenceClassifier):
         return "classification"
     if isinstance(params, classifier.TokenClassifier):

@@ -52,7 +52,7 @@ class CorpusFacts:
 
 @dataclass(frozen=True)
 class ImportFacts:
-    """Of a dataset made from existing TFRecords instead of text."""
+    """A dataset made from existing TFRecords instead of text."""
 
     records: int  # read
     duplicates: int  # rows left out
@@ -76,7 +76,7 @@ class DatasetFacts:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of held-out text, as `train.evaluate` defines them; loss in nats."""
+    """Scores on held-out text, as `train.evaluate` defines them; loss in nats."""
 
     step: int
     loss: float
@@ -126,7 +126,7 @@ class CardFacts:
 
     @property
     def model(self) -> ModelConfig:
-        """Of the model that the card is about."""
+        """The settings of the model that the card is about."""
         return generator_config(self.config.model) if self.half == "generator" else self.config.model
 
     @property

@@ -210,7 +210,7 @@ def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str =
 
 
 def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
-    """Of all parameters as trained, if both moments of each are there; shared ones are the discriminator's."""
+    """Both moments of all parameters as trained, if all are there; of shared ones the discriminator's."""
     wanted = [f"{name}/{role}" for layout in layouts.values() for name in layout.tensors for role in ("adam_m", "adam_v")]
     if not all(name in extras for name in wanted):
         return {}

@@ -257,7 +257,7 @@ class LanguageFilter:
 
 
 def languages_version() -> str:
-    """Of what decides: another one may decide otherwise."""
+    """The version of what decides: another one may decide otherwise."""
     return f"py3langid {_package().__version__}"
 
 

@@ -101,7 +101,7 @@ class Samples:
 
 
 def merge_samples(parts: Iterable[Mapping[str, Iterable[str]]]) -> Removed:
-    """Of all pieces: the first of each, then the second of each, …, without repetitions."""
+    """Samples of all pieces: the first of each, then the second of each, …, without repetitions."""
     by_reason: dict[str, list[Iterable[str]]] = {}
     for part in parts:
         for reason, texts in part.items():

@@ -57,8 +57,8 @@ class InputRecord(Record):
 
 
 class Counts(Sums):
-    """Of documents kept, exact duplicates included; of those left out, by reason; of what was replaced in all, by kind; and of
-    what was deleted, by pattern."""
+    """Documents kept, exact duplicates included; those left out, by reason; what was replaced in all, by kind; and what was
+    deleted, by pattern."""
 
     documents: int = 0
     bytes: int = 0

@@ -212,7 +212,7 @@ def _distinct(keys: Keys) -> Keys:
 
 
 def _keys_between(path: PurePath, low: int, high: int) -> Keys:
-    """Of a file of ascending keys."""
+    """The keys in a file that has them in ascending order."""
     info = storage.info(path)
     size = 0 if info is None else info.size // _PAIR.itemsize
     ranges = storage.open_ranges(path)

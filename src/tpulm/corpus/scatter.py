@@ -147,7 +147,7 @@ def _write_manifest(
 
 
 def _number_of_parts(text_bytes: int, part_bytes: int) -> int:
-    """Of a small corpus as many as two, four or eight cores can share evenly, which do not get too small by that."""
+    """For a small corpus as many as two, four or eight cores can share evenly, which do not get too small by that."""
     shared = min(_SHARED_PARTS, max(1, text_bytes // _WORTH_SHARING_BYTES))
     return max(-(-text_bytes // part_bytes), 1 << shared.bit_length() - 1)
 

@@ -116,7 +116,7 @@ class Batches:
             iterator.close()
 
     def _places(self, cursor: int) -> Places:
-        """Of this host's rows."""
+        """The places of this host's rows."""
         first = cursor - self._first_cursor + self._host_index * self._share
         return self._order.places(first, first + self._share)
 

@@ -73,7 +73,7 @@ class BlockReader:
         return result
 
     def places(self, first: int, last: int) -> Places:
-        """Of rows [first, last) as they lie in the dataset."""
+        """Where rows [first, last) lie in the dataset."""
         row = np.arange(first, last)
         block = np.searchsorted(self.blocks.first_row, row, "right") - 1
         return Places(block, row - self.blocks.first_row[block])

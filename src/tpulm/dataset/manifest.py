@@ -35,8 +35,8 @@ class Record(BaseModel):
 
 
 class Counts(Sums, Record):
-    """Of a part or a split; of several versions (data.dupe_factor) of the first. Content tokens are those of the text, without
-    [CLS], [SEP] and [PAD], each counted once.
+    """Counts of a part or a split, with several versions (data.dupe_factor) of the first. Content tokens are those of the text,
+    without [CLS], [SEP] and [PAD], each counted once.
     """
 
     documents: int = 0  # without exact duplicates; copies by weight included; 0 where rows were imported
@@ -144,7 +144,7 @@ class SplitManifest(Record):
 
     @property
     def unknown_fraction(self) -> float:
-        """Of the content tokens."""
+        """The fraction of the content tokens."""
         return self.counts.unknown_tokens / max(1, self.counts.tokens)
 
     @property

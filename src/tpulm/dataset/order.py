@@ -71,7 +71,7 @@ class Order:
         self._window = lru_cache(maxsize=16)(self._draw_window)
 
     def places(self, first: int, last: int) -> Places:
-        """Of samples [first, last)."""
+        """The places of samples [first, last)."""
         found: list[Places] = []
         sample = first
         while sample < last:

@@ -242,7 +242,7 @@ def _read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord
 
 
 def _read_records(folder: PurePath, number: int, inputs: str) -> dict[str, PartRecord]:
-    """Of a part's splits, those that are there and whole."""
+    """The records of a part's splits that are there and whole."""
     found = {split: _read_record(folder / split, number, inputs) for split in SPLITS}
     return {split: record for split, record in found.items() if record is not None}
 

@@ -52,7 +52,7 @@ Select = Literal["train", "dev"]
 
 @dataclass(frozen=True)
 class TaskResult:
-    """Of one task. Scores are fractions, by metric and seed, at the learning rate that was best where `chosen_on` says."""
+    """The result of one task. Scores are fractions, by metric and seed, at the rate that was best where `chosen_on` says."""
 
     name: str
     title: str
@@ -297,7 +297,7 @@ class _Bench(NamedTuple):
 
 
 def positive_f1(confusion: np.ndarray, positive: int) -> float:
-    """Of one class, from examples by true (rows) and predicted class; 0 where it is neither, as scikit-learn's f1_score."""
+    """F1 of one class, from examples by true (rows) and predicted class; 0 where it is neither, as scikit-learn's f1_score."""
     said_or_true = confusion[positive].sum() + confusion[:, positive].sum()
     return float(2 * confusion[positive, positive] / said_or_true) if said_or_true else 0.0
 

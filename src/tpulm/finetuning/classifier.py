@@ -225,7 +225,7 @@ class Classifier:
         return self.task.scores(self._outputs_of(data.rows, params), data, self.answers.names)
 
     def scores_before(self, data: Labelled, seed: int) -> dict[str, float]:
-        """Of the parameters that training with this seed begins with."""
+        """The scores of the parameters that training with this seed begins with."""
         outputs = self._of()
         found = outputs.of(outputs.place(self.first_params(seed)), data.rows)
         return self.task.scores(found, data, self.answers.names)

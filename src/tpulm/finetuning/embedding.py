@@ -154,7 +154,7 @@ def _cosines(outputs: np.ndarray) -> np.ndarray:
 
 
 class _Ranked(NamedTuple):
-    """Of each pair that belongs together [R], once."""
+    """The pairs that belong together [R], each once."""
 
     row: np.ndarray  # in which it stands
     query: np.ndarray  # the anchor's number

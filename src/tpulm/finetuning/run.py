@@ -325,7 +325,7 @@ def read_mistakes(output: str | PurePath) -> list[Mistake]:
 
 
 def read_results(output: str | PurePath) -> tuple[SeedResult, ...]:
-    """Of the seeds of a fine-tuning that has ended, those of its summary; else none."""
+    """The results of all seeds of a fine-tuning that has ended, from its summary; else none."""
     folder = storage.as_path(output)
     if not storage.exists(folder / SUMMARY):
         return ()

@@ -13,7 +13,7 @@ from tpulm.labelled import summarize
 
 @dataclass(frozen=True)
 class SeedResult:
-    """Of one seed: the epoch that was best on dev, and its scores."""
+    """The result of one seed: the epoch that was best on dev, and its scores."""
 
     seed: int
     best_epoch: int

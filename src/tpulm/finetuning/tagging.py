@@ -83,7 +83,7 @@ class EntityTagging(Task):
         return [f"{share:.2%} of the entities have no tokens of their own ({why}), and count as missed"] if share else []
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        """Of whole entities, KLUE's two, and the loss in nats a token; `entity_unaligned` is the fraction out of reach."""
+        """F1 of whole entities, KLUE's two, and the loss in nats a token; `entity_unaligned` is the fraction out of reach."""
         labels = data.labels
         scheme, best, rows = TagScheme(names), outputs.argmax(axis=-1), data.rows
         assert rows.spans is not None and data.examples is not None
@@ -122,7 +122,7 @@ class EntityTagging(Task):
 
 
 def _spans(examples: Examples) -> list[list[Span]]:
-    """Of each example, in the order of the text and without blanks at their ends."""
+    """The spans of each example, in the order of the text and without blanks at their ends."""
     if examples.labels is None:
         raise DataError("these examples were read without labels; read them with labelled=True.")
     return [

@@ -201,7 +201,7 @@ class TagScheme:
 
 
 class CharacterScores(NamedTuple):
-    """Of characters, as KLUE scores its entities: each visible one has a tag."""
+    """Scores of characters, as KLUE scores its entities: each visible one has a tag."""
 
     strict_macro_f1: float  # the mean of the types' F1; an entity begins with B- (seqeval: mode="strict", scheme=IOB2)
     character_macro_f1: float  # the mean of the tags' F1, O among them; 1 of a tag that neither is there nor was said

@@ -13,7 +13,7 @@ _ROUNDING: Final = 1e-13  # a spread below this part of the values is rounding, 
 
 
 class ClassScores(NamedTuple):
-    """Of N examples and C classes."""
+    """Scores of N examples and C classes."""
 
     accuracy: float
     macro_f1: float  # mean of f1 over the classes that occur, as label or as prediction
@@ -22,7 +22,7 @@ class ClassScores(NamedTuple):
 
 
 class LabelSetScores(NamedTuple):
-    """Of N examples, each with any number of C labels."""
+    """Scores of N examples, each with any number of C labels."""
 
     micro_f1: float  # of all decisions together
     macro_f1: float  # mean over the labels
@@ -30,7 +30,7 @@ class LabelSetScores(NamedTuple):
 
 
 class RegressionScores(NamedTuple):
-    """Of N examples. A correlation is 0 where labels or predictions do not vary: there it is not defined."""
+    """Scores of N examples. A correlation is 0 where labels or predictions do not vary: there it is not defined."""
 
     pearson: float
     spearman: float
@@ -46,7 +46,7 @@ class RetrievalScores(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Of the same score in several runs."""
+    """The same score in several runs."""
 
     mean: float
     deviation: float  # of the sample (divided by n - 1); 0 for a single value

@@ -250,7 +250,7 @@ def next_sentence_logits(
 def forward_flops(
     config: ModelConfig, *, sequence_length: int, predictions: int, vocab_size: int, next_sentence: bool
 ) -> float:
-    """Of the matrix products of one row's forward pass (a multiply-add is two), with `predictions` gathered positions."""
+    """FLOPs of the matrix products in one row's forward pass (a multiply-add is two), with `predictions` gathered positions."""
     size, inner, length = config.hidden_size, config.intermediate_size, sequence_length
     matrices = 3 if config.feed_forward == "gated" else 2
     projections = 2 * length * (4 * size * size + matrices * size * inner)

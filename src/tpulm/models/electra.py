@@ -84,7 +84,7 @@ def embedding_size(config: ModelConfig) -> int:
 
 
 def generator_spec(config: ModelConfig, *, vocab_size: int) -> Generator:
-    """Of a whole generator with the sizes of `config` (`generator_config` gives them)."""
+    """A whole generator with the sizes of `config` (`generator_config` gives them)."""
     size = embedding_size(config)
     return Generator(
         embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
@@ -167,7 +167,7 @@ def replaced_logits(
 
 
 def forward_flops_of_both(config: ModelConfig, *, sequence_length: int, predictions: int, vocab_size: int) -> float:
-    """Of the matrix products of one row's forward pass through generator and discriminator."""
+    """FLOPs of the matrix products in one row's forward pass through generator and discriminator."""
     length, size = sequence_length, config.hidden_size
 
     def encoder(model: ModelConfig) -> float:

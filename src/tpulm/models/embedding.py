@@ -28,7 +28,7 @@ class TextEncoder:
 
 
 def without_head(params: Encoder) -> TextEncoder:
-    """Of a model, or of its spec."""
+    """The encoder of a model, or of its spec."""
     return TextEncoder(params.embeddings, params.projection, params.layers, params.final_norm)
 
 

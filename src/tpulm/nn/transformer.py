@@ -72,7 +72,7 @@ def layer_spec(config: ModelConfig) -> Layer:
 
 
 def initializers(config: ModelConfig) -> tuple[TruncatedNormal, TruncatedNormal]:
-    """Of matrices at large, and of those whose products are added to the residual stream."""
+    """Two: for matrices at large, and for those whose products are added to the residual stream."""
     scale = math.sqrt(2.0 * config.num_layers) if config.depth_scaled_init else 1.0
     return TruncatedNormal(config.initializer_range), TruncatedNormal(config.initializer_range / scale)
 

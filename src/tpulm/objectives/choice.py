@@ -45,7 +45,7 @@ class MultipleChoice(Classification):
         return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys)[:, None] ^ number)
 
     def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "*B 1"]:
-        """Of rows one by one, or of those of questions."""
+        """The score of each row, or of each choice of each question."""
         shape = tokens.ids.shape
         flat = jax.tree.map(lambda part: part.reshape(-1, shape[-1]), tokens)
         drawn = None if randomness is None else Randomness(randomness.key, randomness.rows.reshape(-1, 2))

@@ -55,12 +55,12 @@ class Classification:
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """Of one row."""
+        """The shape of one row's label."""
         return ()
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of one row of `sequence_length`; outputs of shorter rows may be shorter along the first axis."""
+        """The shape of a row's output at `sequence_length`; those of shorter rows may be shorter along the first axis."""
         return (self.num_classes or 1,)
 
     @property
@@ -74,7 +74,7 @@ class Classification:
 
     @property
     def flops_per_row(self) -> float:
-        """Of a row of `sequence_length`."""
+        """FLOPs of a row of `sequence_length`."""
         return self.flops_of_row(self.sequence_length)
 
     def flops_of_row(self, length: int) -> float:

@@ -64,7 +64,7 @@ class Objective(Protocol):
 
     @property
     def flops_per_row(self) -> float:
-        """Of matrix products, forward and backward, for one row; recomputation and padding of the vocabulary not counted."""
+        """FLOPs of one row's matrix products, forward and backward; recomputation and padding of the vocabulary not counted."""
         ...
 
     def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> Any:

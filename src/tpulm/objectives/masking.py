@@ -186,7 +186,7 @@ def _first_of_word(word_start: Array, candidate: Array, longest: Array) -> Int[A
 
 
 def _take_what_fits(sizes: Int[Array, " W"], room: Int[Array, ""], most_room: int) -> Bool[Array, " W"]:
-    """Of words in their order those that the greedy walk takes; a size of 0 is no word. `room` is at most `most_room`."""
+    """Which words the greedy walk takes, in their order; a size of 0 is no word. `room` is at most `most_room`."""
 
     def one_round(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         left, taken, room = state

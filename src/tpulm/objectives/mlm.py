@@ -79,7 +79,7 @@ class MaskedLanguageModel(Setup):
 
     @property
     def predictions(self) -> int:
-        """Of a row, at most."""
+        """How many tokens of a row are predicted, at most."""
         return self.masking.max_predictions
 
     @property

@@ -145,7 +145,7 @@ def _randomness(key: Array | None, masked: MaskedInputs) -> Randomness | None:
 def _detection_sums(
     logits: Float[Array, "B L"], replaced: Array, weights: Float[Array, "B L"]
 ) -> dict[str, Float[Array, "..."]]:
-    """Of binary cross-entropy (nats), right judgements, and all that precision, recall and AUC need."""
+    """Sums of binary cross-entropy (nats), right judgements, and all that precision, recall and AUC need."""
     truth = replaced.astype(jnp.float32)
     losses = jax.nn.softplus(logits) - truth * logits
     called = (logits > 0).astype(jnp.float32)

@@ -468,7 +468,7 @@ class Stages:
         return f"checkpoint {step:,} of {steps:,}{state}"
 
     def newest_model(self) -> Model:
-        """Of the newest checkpoint. Raises ConfigError where there is none."""
+        """The model of the newest checkpoint. Raises ConfigError where there is none."""
         from tpulm.train.checkpoint import Checkpoints, newest_params
 
         folder, step = self.workdir / "checkpoints", newest_step(self.workdir)

@@ -114,7 +114,7 @@ def _fill(config: RunConfig) -> float:
 
 
 def _share(width: int) -> float:
-    """Of the units, when a matrix of that width is cut into squares."""
+    """The fraction of the units that work, when a matrix of that width is cut into squares."""
     return width / (-(-width // _UNIT) * _UNIT)
 
 

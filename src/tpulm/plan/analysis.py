@@ -50,7 +50,7 @@ def devices_of(accelerator: Accelerator) -> Sequence[Any]:
 
 
 def compiler_version() -> str:
-    """Of libtpu, which holds the compiler."""
+    """The version of libtpu, which holds the compiler."""
     try:
         return metadata.version("libtpu")
     except metadata.PackageNotFoundError:
@@ -95,7 +95,7 @@ class Buffer(NamedTuple):
 
 
 def largest(module: Module, count: int) -> list[Buffer]:
-    """Of those that the program makes itself (parameters and optimizer's state are its arguments), the largest first."""
+    """The largest buffers that the program makes itself (parameters and optimizer's state are its arguments), largest first."""
     found = [*_stacks(module), *_made(module.entry)]
     return sorted(found, key=lambda buffer: -buffer.bytes)[:count]
 

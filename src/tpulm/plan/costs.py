@@ -43,7 +43,7 @@ class Collective(NamedTuple):
 
 @dataclass
 class Costs:
-    """Of one device, for one execution of the program."""
+    """The costs of one device, for one execution of the program."""
 
     flops: float = 0.0
     bytes: float = 0.0  # read from and written to HBM
@@ -181,7 +181,7 @@ class _Walk:
         return [self._computations[name] for name in names]
 
     def _rounds(self, loop: Instruction, within: Computation) -> int | None:
-        """Of a loop that counts up by one: the bound in its condition less the first value of its counter."""
+        """How often a loop runs that counts up by one: the bound in its condition less the first value of its counter."""
         known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
         if known:
             return int(known[1])
@@ -214,7 +214,7 @@ def _collective(opcode: str) -> str | None:
 
 
 def _results(instruction: Instruction) -> tuple[Array, ...]:
-    """Of an asynchronous one, whose shape lists the operands too, the results alone."""
+    """The results; an asynchronous instruction's shape lists its operands, too."""
     if instruction.opcode == "all-reduce-start" or not instruction.opcode.endswith("-start"):
         return instruction.shapes
     count = max(1, len(instruction.operands))

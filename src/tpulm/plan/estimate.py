@@ -45,7 +45,7 @@ class PhasePlan:
 
     @property
     def tokens(self) -> float:
-        """Of text, in a step."""
+        """Tokens of text in a step."""
         return self.layout.batch_size * self.sequence_length * self.text_fraction
 
 
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def tokens(self) -> float:
-        """Of text."""
+        """Tokens of text."""
         return sum(phase.steps * phase.tokens for phase in self.phases)
 
     @property
@@ -83,7 +83,7 @@ class Plan:
         return None if per_hour is None else self.hours * per_hour
 
     def mfu(self, seconds: float) -> float:
-        """Of the whole run, if its steps took `seconds` in all; what is computed for padding does not count."""
+        """MFU of the whole run, if its steps took `seconds` in all; what is computed for padding does not count."""
         flops = sum(phase.steps * phase.model_flops * phase.text_fraction for phase in self.phases)
         return flops / (seconds * self.accelerator.peak_flops)
 
@@ -216,7 +216,7 @@ def _ring_rate(accelerator: Accelerator) -> float:
 
 
 def collectives_by_kind(collectives: tuple[Collective, ...]) -> list[dict[str, Any]]:
-    """Of one step and one device: how many of each kind, and the bytes of their results."""
+    """For one step and one device: how many of each kind, and the bytes of their results."""
     found: dict[tuple[str, int], list[int]] = {}
     for one in collectives:
         entry = found.setdefault((one.kind, one.group), [0, 0])
@@ -317,7 +317,7 @@ def dominating(
 
 
 def state_bytes(parameters: int, hardware: HardwareConfig) -> int:
-    """Of one device: float32 parameters, two moments and the gradient."""
+    """Bytes on one device: float32 parameters, two moments and the gradient."""
     return 16 * parameters // (hardware.fsdp * hardware.tensor)
 
 

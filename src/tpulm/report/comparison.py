@@ -84,7 +84,7 @@ def _scales(run: _Run) -> dict[str, Scale]:
 
 
 def _dollars(run: _Run, step: int) -> float:
-    """Of TPU VMs until this step was done."""
+    """What TPU VMs had cost when this step was done."""
     assert run.job is not None
     at, job = run.history.time(step), run.job
     spans = [(one.zone, one.ready_at, one.ended_at) for one in job.attempts]

@@ -85,7 +85,7 @@ def _scores(found: Record | None) -> Scores | None:
 
 
 def _examples(found: dict[str, Any] | None, step: int) -> tuple[Example, ...]:
-    """Of filled masks, for the card."""
+    """Filled masks, for the card."""
     masked = found["masked"][:_ON_THE_CARD] if found is not None and found["step"] == step and "masked" in found else ()
     return tuple(Example(one["text"], tuple((token, score) for token, score in one["answers"])) for one in masked)
 

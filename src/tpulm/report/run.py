@@ -253,6 +253,6 @@ def changed_settings(config: RunConfig) -> Rows:
 
 
 def _machine_rows(history: History, workdir: PurePath) -> Rows:
-    """Of the newest attempt."""
+    """The machine of the newest attempt."""
     dtype = (read_result(workdir, "train") or {}).get("compute_dtype")
     return [*history.machine, *([("computed in", dtype)] if dtype else [])]

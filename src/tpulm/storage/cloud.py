@@ -80,7 +80,7 @@ def replace_version(path: PurePath, data: bytes, version: str) -> str | None:
 
 
 def info(path: PurePath) -> FileInfo | None:
-    """Of an object; None where there is none (a folder is none)."""
+    """What is known of an object; None where there is none (a folder is none)."""
     found = _find(path)
     return None if found is None else _info(found)
 

@@ -213,7 +213,7 @@ def is_folder(path: AnyPath) -> bool:
 
 
 def info(path: AnyPath) -> FileInfo | None:
-    """Of a file; None where there is none, or a folder."""
+    """What is known of a file; None where there is none, or a folder."""
     source = as_path(path)
     if not isinstance(source, Path):
         return cloud.info(source)

@@ -43,7 +43,7 @@ _SLICE_BYTES = 1 << 17  # of text that is handed on at a time
 
 @dataclass(frozen=True)
 class Overlap:
-    """Of the forms A and B of two vocabularies: `share` is |A∩B| / |A|, `jaccard` |A∩B| / |A∪B|."""
+    """The forms A and B of two vocabularies: `share` is |A∩B| / |A|, `jaccard` |A∩B| / |A∪B|."""
 
     both: int
     share: float
@@ -52,7 +52,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Of the documents in tokens."""
+    """Lengths of the documents in tokens."""
 
     percentiles: dict[str, int]  # "5" to "99", and "max"
     share_over: dict[int, float]  # of documents longer than these

@@ -114,5 +114,5 @@ def page(comparison: Comparison) -> str:
 
 
 def _thinned(curve: Iterable[tuple[int, float]]) -> Iterable[tuple[int, float]]:
-    """Of the points that a screen shows at one height, the last."""
+    """The last one of the points that a screen shows at one height."""
     return {round(share * _CURVE_POINTS): (length, share) for length, share in curve}.values()

@@ -153,7 +153,7 @@ class Vocabulary(NamedTuple):
 
 
 def expected(config: TokenizerConfig, path: str | os.PathLike[str] | None = None) -> Vocabulary:
-    """Of the tokenizer at `path`, else of the one that `config` names or will train."""
+    """The vocabulary of the tokenizer at `path`, else of the one that `config` names or will train."""
     path = path or config.path
     if path is None:
         return Vocabulary(config.vocab_size, special.TRAINED)

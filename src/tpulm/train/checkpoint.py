@@ -91,7 +91,7 @@ def check_format(folder: PurePath) -> None:
 
 
 def array_checksums(folder: PurePath) -> dict[str, int]:
-    """Of the arrays, as `seal` was given them."""
+    """The checksums of the arrays, as `seal` was given them."""
     return storage.read_json(folder / SEAL)["arrays"]
 
 

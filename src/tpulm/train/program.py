@@ -236,7 +236,7 @@ class Compiled:
         return {**self.objective.metrics(window), "grad_norm": float(window["grad_norm"]) / steps}
 
     def learning_rate(self, count: int) -> float:
-        """Of the update after `count` others."""
+        """The rate of the update after `count` others."""
         return float(np.asarray(learning_rate(self._optimizer_config, self._steps)(count)))
 
     def to_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
@@ -264,7 +264,7 @@ class Compiled:
         return jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(self.mesh))
 
     def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
-        """Of so many rows, a whole batch if it is not said, with what the objective reads."""
+        """The shapes of a batch of so many rows, by default a whole one, with what the objective reads."""
         rows, columns = rows or self.layout.batch_size, (objective or self.objective).columns
         tokens = ((rows, length), self._token_dtype)
         return {"tokens": tokens, **{name: ((rows, *column.shape), column.dtype) for name, column in columns.items()}}
@@ -275,7 +275,7 @@ class Compiled:
 
 
 def needed_bytes(program: jax.stages.Compiled) -> int:
-    """Of a device's memory, while the program runs; 0 where that is not known."""
+    """How much of a device's memory the program takes while it runs; 0 where that is not known."""
     sizes: Any = program.memory_analysis()
     if sizes is None:
         return 0

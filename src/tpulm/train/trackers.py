@@ -193,7 +193,7 @@ class Trackers:
 
 
 def _identity(workdir: PurePath) -> str:
-    """Of the run, in all its attempts."""
+    """The same for all attempts of a run."""
     path = workdir / "tracking.json"
     storage.create_if_absent(path, f'{{"id": "{uuid.uuid4().hex[:12]}"}}\n'.encode())
     return storage.read_json(path)["id"]

@@ -252,7 +252,7 @@ class Agent:
         return node is not None and node["attempt"] == self.attempt and node["ending"] is None
 
     def wait_for_its_turn(self):
-        """Of nodes queued in several zones the supervisor keeps the first: its attempt becomes the one that counts."""
+        """Returns once this node's attempt counts: of nodes queued in several zones, the supervisor keeps the first."""
         until = time.time() + TURN_SECONDS
         while time.time() < until:
             job = self.job() or {}

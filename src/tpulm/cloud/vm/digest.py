@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def digest(package):
-    """Of the files that the package consists of, by name and content."""
+    """SHA-256 over the names and contents of a package's files."""
     package, found = Path(package), hashlib.sha256()
     names = sorted(str(path.relative_to(package)) for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
     for name in names:

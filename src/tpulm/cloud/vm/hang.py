@@ -75,7 +75,7 @@ class Watch:
 
 
 def stacks(process, path):
-    """Of all threads of a process: as the kernel sees them, and Python's, which a frozen process cannot report.
+    """What all threads of a process do: as the kernel sees them, and Python's, which a frozen process cannot report.
 
     The process opened `path` when it began to listen for the signal; before that the signal would end it.
     """

@@ -62,7 +62,7 @@ def _hidden_of_site(stream: ByteStream, faults: Faults) -> set[str]:
 
 
 def _wikitext(page: Element, number: int, faults: Faults) -> str | None:
-    """Of an article's newest revision; None for what is counted as left out."""
+    """The text of an article's newest revision; None for what is counted as left out."""
     title = page.findtext("title", "")
     if page.findtext("ns", _ARTICLES).strip() != _ARTICLES:
         faults.leave_out("other_namespace", title)
