@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Without what they share, without learning.py, which takes hours, and prepare.py and train_tokenizer.py, of which one case is enough.
 BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,cloud_stand_in contenders corpora learning learning_data learning_report learning_torch memory prepare train_tokenizer turns),$(wildcard benchmarks/*.py))
+LONG := slow or soak or fuzz or compiles
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, each of which would compile all modules again
@@ -37,8 +38,10 @@ fix: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# One device where one will do: what tests compile for eight takes twice the time. A pytest of your own gives all tests eight.
 test: $(READY)
-	$(BIN)/pytest -n auto --dist worksteal -m "not slow and not soak and not fuzz and not compiles"
+	TPULM_TEST_DEVICES=1 $(BIN)/pytest -n auto --dist worksteal -m "not devices and not ($(LONG))"
+	$(BIN)/pytest -n auto --dist worksteal -m "devices and not ($(LONG))"
 
 # One at a time: the compiler takes all cores. What was compiled before is remembered in ~/.cache/tpulm/plans.
 test-slow: $(READY)

@@ -1,5 +1,7 @@
 """What every test runs under: the CPU as eight devices, strict types and ranks, no network, and no state left by earlier runs.
 
+`make test` runs tests that are not marked `devices` on one device, where what they compile takes half the time.
+
 Everything is set through the environment, before anything imports JAX, so that tests of the JAX-free layers stay fast and
 worker processes inherit the same rules.
 """
@@ -32,7 +34,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Little optimization: programs here compile for longer than they run.
 XLA_FLAGS = [
-    "--xla_force_host_platform_device_count=8",
+    f"--xla_force_host_platform_device_count={os.environ.get('TPULM_TEST_DEVICES', '8')}",
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_max_isa=AVX512",  # the same numbers on every machine: in float32, also where a processor multiplies bfloat16

@@ -46,6 +46,7 @@ def toy(folder: Path, analyser: str) -> RunConfig:
 
 
 @pytest.mark.parametrize(("analyser", "package"), [("mecab", "fugashi"), ("kiwi", "kiwipiepy")])
+@pytest.mark.devices
 def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, analyser: analysers.Name, package: str) -> None:
     pytest.importorskip(package)
     config, workdir, progress = toy(tmp_path, analyser), tmp_path / "w", Notes()
@@ -76,6 +77,7 @@ def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
         pipeline.run(config, workdir)
 
 
+@pytest.mark.devices
 def test_a_classifier_of_it(tmp_path: Path) -> None:
     pytest.importorskip("fugashi")
     config = toy(tmp_path, "mecab")

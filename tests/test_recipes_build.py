@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import pytest
 
+from devices import first
 from tpulm import config
 from tpulm.config import RunConfig
 from tpulm.models import bert, electra
@@ -43,7 +44,7 @@ GENERATORS = {
 
 
 def program(run: RunConfig) -> Program:
-    return Program(run, vocab_size=run.tokenizer.vocab_size, special=SPECIAL, devices=jax.devices()[:8])
+    return Program(run, vocab_size=run.tokenizer.vocab_size, special=SPECIAL, devices=first(8))
 
 
 def encoder_size(half: Any, words: int) -> int:
@@ -93,6 +94,7 @@ def test_the_published_parameters_are_those_of_transformers(torch: ModuleType, n
 
 
 @pytest.mark.parametrize("name", config.list_recipes())
+@pytest.mark.devices
 def test_the_training_step_of_a_recipe_lowers_for_eight_devices(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: lowered)
     for phase in config.phases_of(config.load(name, AS_ON_TPU)):

@@ -56,6 +56,7 @@ def halves(made: tokenization.Tokenization, rows: list[dataset.SampledRow], plac
     return cut
 
 
+@pytest.mark.devices
 def test_whole_words_are_shown_where_whole_words_are_masked(finished: tuple[RunConfig, Path]) -> None:
     config, workdir = finished
     made = tokenization.load(workdir / "tokenizer")
@@ -68,6 +69,7 @@ def test_whole_words_are_shown_where_whole_words_are_masked(finished: tuple[RunC
     assert halves(made, rows, _masked(tokens, made, rows, 0)) > 20
 
 
+@pytest.mark.devices
 def test_morphemes_are_shown_and_trained_on(tmp_path: Path) -> None:
     """Each character is a word to the tokenizer, which knows nothing of others; MeCab does."""
     pytest.importorskip("fugashi")

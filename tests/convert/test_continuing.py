@@ -159,6 +159,7 @@ def leaves_on_file(folder: Path, role: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(f"{role}/"): array for name, array in stored.items() if name.startswith(f"{role}/")}
 
 
+@pytest.mark.devices
 def test_each_moment_lands_in_its_leaf(bert_folder: Path):
     """Bit for bit, over eight devices, from the checkpoint of Google's into the optimizer's state."""
     settings = run_of(bert_folder, "bert-tiny", "hardware.fsdp=4", "model.dropout=0.0")

@@ -170,6 +170,7 @@ def test_the_folder_holds_a_model_and_nothing_else(make_small, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
+@pytest.mark.devices
 def test_the_same_model_gives_the_same_bytes_from_any_device(make_small, tmp_path):
     small = make_small()
     first = save_model(tmp_path / "a", small.params, small.config, **small.arguments)

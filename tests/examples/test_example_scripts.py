@@ -26,6 +26,7 @@ TOY = [
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.devices
 def test_fit_and_a_loop_of_ones_own_end_with_the_same_parameters(
     script, pretrained: Path, labelled: Path, tmp_path: Path, devices: int
 ):

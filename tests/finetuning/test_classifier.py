@@ -55,6 +55,7 @@ def test_the_same_seed_gives_the_same_parameters(encoder: Path) -> None:
     assert not same(first.params, other.params)
 
 
+@pytest.mark.devices
 def test_devices_do_not_matter(encoder: Path) -> None:
     """Data parallelism alone against all kinds together and micro-batches: rounding apart, the same parameters."""
     results = []
@@ -247,6 +248,7 @@ def test_a_training_computes_to_its_end_as_it_began(encoder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("hardware", "rows"), [({"data": 4, "tensor": 2}, 44), ({"microbatch_size": 4}, 64)])
+@pytest.mark.devices
 def test_a_batch_is_no_larger_than_all_rows(
     encoder: Path, monkeypatch: pytest.MonkeyPatch, hardware: dict[str, Any], rows: int
 ) -> None:
@@ -337,6 +339,7 @@ def test_a_causal_model(make_encoder: Callable[[str], Path]) -> None:
         tpulm.Classifier(make_encoder("decoder"), **QUICK).fit(reviews(64))
 
 
+@pytest.mark.devices
 def test_settings(encoder: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'epoch'\. Did you mean 'epochs'\?"):
         tpulm.Classifier(encoder, epoch=3)

@@ -210,6 +210,7 @@ def test_in_cloud_storage(encoder: Path, files: Path, finished: FinetuneSummary,
     assert same("gs://runs/clf", finished.output)
 
 
+@pytest.mark.devices
 def test_settings_by_name(encoder: Path, files: Path, tmp_path: Path) -> None:
     arguments: Any = {"columns": COLUMNS, "epochs": 1, "max_length": 16, "hardware.data": 8}
     summary = tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", **arguments)
@@ -265,6 +266,7 @@ def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 
+@pytest.mark.devices
 def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch_size 12 does not divide"):
         run(encoder, files, tmp_path / "clf", batch_size=12)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
+import devices
 from tpulm.config import HardwareConfig
 from tpulm.train.mesh import batch_sharding, make_mesh
 
@@ -16,7 +17,7 @@ Mixing = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]  # queries, keys
 
 
 def on_devices(count: int) -> NamedSharding:
-    return batch_sharding(make_mesh(HardwareConfig(), jax.devices()[:count]))
+    return batch_sharding(make_mesh(HardwareConfig(), devices.first(count)))
 
 
 def check_values_and_gradients(kernel: Mixing, plain: Mixing, shape: tuple[int, int, int, int]) -> None:

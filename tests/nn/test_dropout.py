@@ -109,6 +109,7 @@ def kept_of_rows(seed: int, rows: slice) -> np.ndarray:
     return np.asarray(y).reshape(len(keys), LENGTH, WIDTH) > 0
 
 
+@pytest.mark.devices
 def test_the_mask_does_not_depend_on_the_devices():
     mesh = Mesh(np.asarray(jax.devices()).reshape(4, 2), ("data", "tensor"))
 

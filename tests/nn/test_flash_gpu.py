@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is dep
 @pytest.mark.parametrize(
     ("reach", "rate", "devices"), [(EVERYTHING, 0.1, 2), (CAUSAL, 0.1, 1), (CAUSAL, 0.0, 1), (Reach(64, 64), 0.0, 1)]
 )
+@pytest.mark.devices
 def test_values_and_gradients_are_those_of_plain_attention(reach: Reach, rate: float, devices: int) -> None:
     """Rows of several blocks, with segments and padding, over devices."""
     place = jnp.arange(L, dtype=jnp.int32)[None]

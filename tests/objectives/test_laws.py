@@ -90,6 +90,7 @@ def rule(axes: tuple[str | None, ...]) -> PartitionSpec:
 
 
 @pytest.mark.parametrize("name", SLOWEST)
+@pytest.mark.devices
 def test_twenty_steps_on_eight_devices_are_those_on_one(name: str):
     """2 data x 2 fsdp x 2 tensor, dropout on: losses within 1e-4 at every step."""
     objective = CASES[name].make(dropout=0.2, attention_dropout=0.2)

@@ -24,6 +24,8 @@ from tpulm.nn.params import named_leaves
 from tpulm.progress import Silent
 from tpulm.train.metrics import VOLATILE, read_metrics
 
+pytestmark = pytest.mark.devices
+
 RUN = """
 [corpus]
 sources = ["corpus.txt.gz"]

@@ -26,6 +26,8 @@ from tpulm.progress import SILENT, PrintedProgress, Progress, Silent
 from tpulm.runtime import interrupt
 from tpulm.train.metrics import read_metrics
 
+pytestmark = pytest.mark.devices
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path, pipeline.Summary]:

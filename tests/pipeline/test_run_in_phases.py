@@ -16,6 +16,8 @@ from tpulm.errors import ConfigError, Stopped
 from tpulm.progress import Silent
 from tpulm.train.metrics import VOLATILE, read_metrics
 
+pytestmark = pytest.mark.devices
+
 PHASES = [{"share": 0.25}, {"share": 0.25, "batch_size": 32}, {"share": 0.5, "sequence_length": 64, "batch_size": 4}]
 
 

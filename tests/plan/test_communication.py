@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import jax
 import pytest
 
+from devices import first
 from tpulm import config
 from tpulm.plan import costs, hlo
 from tpulm.special_tokens import SpecialTokens
@@ -22,11 +22,11 @@ SIZES = {
 }
 
 
-@pytest.mark.skipif(jax.device_count() < DEVICES, reason="needs eight devices")
+@pytest.mark.devices
 @pytest.mark.parametrize("split", [{"hardware.fsdp": 8}, {"hardware.fsdp": 4}])
 def test_splitting_parameters_sends_parameters(split: dict[str, int]):
     run = config.load("bert-tiny", {**SIZES, **split})
-    program = Program(run, vocab_size=256, special=SpecialTokens(0, 1, 2, 3, 4), devices=jax.devices()[:DEVICES])
+    program = Program(run, vocab_size=256, special=SpecialTokens(0, 1, 2, 3, 4), devices=first(DEVICES))
     counted = costs.count(hlo.parse(program.lowered_step.compile().as_text() or ""), DEVICES)
     sent = sum(one.bytes * one.times for one in counted.collectives)
     parameters = 4 * program.num_parameters

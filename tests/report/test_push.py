@@ -54,6 +54,7 @@ print(model.num_parameters(), tokenizer.mask_token)
 """
 
 
+@pytest.mark.devices
 def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     hub.stalled = threading.Event()
     command = [sys.executable, "-m", "tpulm", "push", str(workdir), "user/toy", "--anyway"]
@@ -83,6 +84,7 @@ def test_what_was_sent_loads_by_its_name(torch: Any, workdir: Path, hub: ModelHu
     assert loaded.stdout.split()[1] == "[MASK]"
 
 
+@pytest.mark.devices
 def test_halves_of_an_electra_are_two_repositories(workdir: Path, tmp_path: Path) -> None:
     for half in ("discriminator", "generator"):
         shutil.copytree(workdir / "export", tmp_path / "model" / half)
@@ -91,6 +93,7 @@ def test_halves_of_an_electra_are_two_repositories(workdir: Path, tmp_path: Path
     assert all({"model.safetensors", "config.json", "README.md"} <= {file.name for file in one.files} for one in found)
 
 
+@pytest.mark.devices
 def test_what_is_refused(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     bad = shutil.copytree(workdir, tmp_path / "bad")
     values = json.loads((bad / "results" / "evaluation.json").read_text())

