@@ -16,6 +16,7 @@ from tpulm.nn.params import count
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 
+pytestmark = pytest.mark.devices
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 AS_ON_TPU = ["hardware.unroll=false", "train.compute_dtype=bfloat16"]  # layers as a loop, which also lowers many times faster
 
@@ -94,7 +95,6 @@ def test_the_published_parameters_are_those_of_transformers(torch: ModuleType, n
 
 
 @pytest.mark.parametrize("name", config.list_recipes())
-@pytest.mark.devices
 def test_the_training_step_of_a_recipe_lowers_for_eight_devices(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: lowered)
     for phase in config.phases_of(config.load(name, AS_ON_TPU)):
