@@ -58,7 +58,7 @@ def made(reach: Reach, length: int) -> Callable[[], Any]:
     @jax.jit
     def gradients(*arrays: jax.Array) -> Any:
         def loss(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-            mixed = attention(query, key, value, segments, words=None, dropout_rate=0.0, reach=reach, keep_weights=False)
+            mixed = attention(query, key, value, segments, seeds=None, dropout_rate=0.0, reach=reach, keep_weights=False)
             return jnp.sum(jnp.square(mixed.astype(jnp.float32)))
 
         return jax.grad(loss, (0, 1, 2))(*arrays)

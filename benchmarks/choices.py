@@ -42,8 +42,8 @@ def gelu(x: Array) -> Array:
 def drop(implementation: str, x: Array, *, rate: float, seeds: DropoutSeeds | None) -> Array:
     if seeds is None or rate == 0.0:
         return x
-    seeds = jnp.ravel(seeds.first)[:4] if implementation == "rbg" else jnp.ravel(seeds.first)[:2]
-    keep = jax.random.bernoulli(jax.random.wrap_key_data(seeds, impl=implementation), 1.0 - rate, x.shape)
+    data = jnp.ravel(seeds.first)[:4] if implementation == "rbg" else jnp.ravel(seeds.first)[:2]
+    keep = jax.random.bernoulli(jax.random.wrap_key_data(data, impl=implementation), 1.0 - rate, x.shape)
     return jnp.where(keep, x / (1.0 - rate), 0.0)
 
 

@@ -124,22 +124,25 @@ def bootstrap(ours: np.ndarray, theirs: np.ndarray, test: list[Any]) -> tuple[fl
 
 
 def tokens_to_match(curves: dict[str, list[dict[str, Any]]]) -> str | None:
-    """Where D's curve crosses B's last loss, between two of its stops on a straight line."""
-    if not {"B-0", "D-0"} <= curves.keys():
+    """Where the worst of D's seeds has the last loss of B's best: between two of its stops, on a straight line."""
+    ends = {name: curve[-1] for name, curve in curves.items()}
+    if not {"B-0", "D-0"} <= ends.keys():
         return None
-    goal, before = curves["B-0"][-1], None
-    for point in curves["D-0"]:
+    goal = min((end for name, end in ends.items() if name[0] == "B"), key=lambda end: end["loss"])
+    worst, before = max((name for name in ends if name[0] == "D"), key=lambda name: ends[name]["loss"]), None
+    for point in curves[worst]:
         if point["loss"] <= goal["loss"]:
             share = 1.0 if before is None else (before["loss"] - goal["loss"]) / (before["loss"] - point["loss"])
             start = before or {"tokens": point["tokens"], "minutes": point["minutes"]}
             tokens, minutes = (start[key] + share * (point[key] - start[key]) for key in ("tokens", "minutes"))
             about = "at most " if before is None else ""
             return (
-                f"D has B's last loss, {goal['loss']:.3f}, after {about}{tokens / 1e6:.1f}M tokens and {minutes:.1f} minutes; "
-                f"B took {goal['tokens'] / tokens:.1f} times as many tokens and {goal['minutes'] / minutes:.1f} times as long"
+                f"{worst} has the last loss of the best B, {goal['loss']:.3f}, after {about}{tokens / 1e6:.1f}M tokens and "
+                f"{minutes:.1f} minutes; B took {goal['tokens'] / tokens:.1f} times as many tokens and "
+                f"{goal['minutes'] / minutes:.1f} times as long"
             )
         before = point
-    return "D does not reach B's last loss"
+    return f"{worst} does not reach the last loss of the best B"
 
 
 def draw(
