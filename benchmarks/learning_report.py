@@ -167,7 +167,8 @@ def draw(
         figure.savefig(folder / f"learning-{key}.svg", metadata={"Date": None})
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
     for way, name in NAMES.items():
-        counts = [count for count in labels if (way, count) in cells]
+        if not (counts := [count for count in labels if (way, count) in cells]):
+            continue
         means = [statistics.mean(cells[way, count].scores) for count in counts]
         spread = [statistics.stdev(scores) if len(scores := cells[way, count].scores) > 1 else 0.0 for count in counts]
         style: dict[str, Any] = {"color": colours.get(way, "grey"), "ls": {"TF-IDF": ":", "random weights": "--"}.get(way, "-")}
