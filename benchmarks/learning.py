@@ -20,7 +20,7 @@ budget smaller. The learning rate falls to 0 at the last step. Tokenizing, savin
 
 Scored by one script for all (benchmarks/learning_torch.py, from saved Hugging Face folders): the loss on held-out texts with
 fixed masks; fine-tuning on some of the labels, the learning rate and the epoch chosen on dev, test answered once.
-`nice -n -10` keeps others away from a machine that is shared; torch loses most by company.
+On a shared machine run the stage `pace` under `chrt -r 1`: torch loses most when others compute beside it.
 """
 
 from __future__ import annotations

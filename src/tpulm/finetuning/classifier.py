@@ -322,8 +322,7 @@ class Classifier:
         """
         dtype = self.config.compute_dtype
         if dtype == "auto":
-            begun = folder is not None and bool(storage.committed_steps(folder / "checkpoints"))
-            dtype = fastest_compute_dtype() if folder is None else kept_compute_dtype(folder, begun=begun)
+            dtype = fastest_compute_dtype() if folder is None else kept_compute_dtype(folder)
         groups = Groups.made_of(data.rows) if self.task.objective.several_rows else None
         num_rows, group = (len(data.rows), None) if groups is None else (len(groups), groups.most)
         wanted = (num_rows, group, dtype)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from tpulm import storage, tokenization
+from tpulm import tokenization
 from tpulm.config import HardwareConfig, Phase, RunConfig
 from tpulm.progress import Progress
 from tpulm.runtime import interrupt, watchdog
@@ -81,8 +81,7 @@ def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, re
 
     keep_compiled(None if read_only else workdir)
     if config.train.compute_dtype == "auto":
-        begun = read_only or bool(storage.committed_steps(workdir / "checkpoints"))
-        kept = kept_compute_dtype(workdir, begun=begun)
+        kept = kept_compute_dtype(workdir, read_only=read_only)
         config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": kept})})
     devices = jax.local_devices()[:1] if read_only else None
     if read_only:

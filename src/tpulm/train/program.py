@@ -330,10 +330,10 @@ def fastest_compute_dtype() -> Literal["float32", "bfloat16"]:
     return "float32" if slow else "bfloat16"
 
 
-def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", "bfloat16"]:
+def kept_compute_dtype(workdir: PurePath, *, read_only: bool = False) -> Literal["float32", "bfloat16"]:
     """What `compute_dtype = "auto"` became when the run began, on whatever machine; decided and recorded if it begins now.
 
-    `begun`: there are checkpoints; runs of versions that recorded nothing were computed in float32 on a CPU.
+    Runs of versions that recorded nothing were computed in float32 on a CPU. With `read_only` nothing is recorded.
     """
     path = workdir / "compute_dtype.json"
     if storage.exists(path):
@@ -341,6 +341,7 @@ def kept_compute_dtype(workdir: PurePath, *, begun: bool) -> Literal["float32", 
         if kept not in ("float32", "bfloat16"):
             raise StorageError(f"{path} names no compute_dtype, so it is damaged or was edited; write float32 or bfloat16")
         return kept
+    begun = read_only or bool(storage.committed_steps(workdir / "checkpoints"))
     decided = "float32" if begun and jax.default_backend() == "cpu" else fastest_compute_dtype()
     if not begun:
         storage.write_json(path, {"compute_dtype": decided})

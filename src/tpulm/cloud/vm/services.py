@@ -50,7 +50,7 @@ def request(url, method="GET", data=None, headers=None, patience=PATIENCE_SECOND
 
 
 class Metadata:
-    """What Google's metadata server says of this VM."""
+    """A client of this VM's metadata server."""
 
     def get(self, path, patience=PATIENCE_SECONDS):
         status, body, _ = request(METADATA + path, headers={"Metadata-Flavor": "Google"}, patience=patience)
