@@ -269,20 +269,31 @@ def score(folders: list[str], tokenizer: str, texts: str) -> dict[str, Any]:
 
 
 def finetune(
-    folder: str, tokenizer: str, data: str, labels: int, learning_rate: float, seed: int, from_scratch: bool
+    folder: str,
+    tokenizer: str,
+    data: str,
+    labels: int,
+    learning_rate: float,
+    seed: int,
+    from_scratch: bool,
+    epochs: int | None = None,
+    length: int = LENGTH,
 ) -> dict[str, Any]:
-    """The epoch is chosen on dev, and its model answers test. Accuracy, or Spearman's correlation."""
+    """The epoch is chosen on dev, and its model answers test. Accuracy, or Spearman's correlation.
+
+    None: as many epochs as the number of labels wants.
+    """
     torch.manual_seed(seed)
     words = tokenizer_of(tokenizer)
     train = read(Path(data) / "train.jsonl")[:labels]
     dev = read(Path(data) / "dev.jsonl")
     classes = isinstance(train[0].label, int)
-    model = _classifier(folder, from_scratch, 2 if classes else 1)
+    model = _classifier(folder, from_scratch, 1 + max(int(one.label) for one in train) if classes else 1)
     types = getattr(model.config, "type_vocab_size", 0) > 1
-    rows = encoded(words, train)
+    rows = encoded(words, train, length)
     truth = torch.tensor([one.label for one in train], dtype=torch.long if classes else torch.float32)
     mean, deviation = (0.0, 1.0) if classes else (float(truth.mean()), float(truth.std()))
-    epochs = next(count for most, count in EPOCHS if labels <= most)
+    epochs = epochs or next(count for most, count in EPOCHS if labels <= most)
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.01},
         {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
@@ -306,13 +317,13 @@ def finetune(
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             step += 1
-        reached = metric(answers(model, words, dev, types), dev)
+        reached = metric(answers(model, words, dev, types, length), dev)
         history.append(reached)
         if reached > best:
             best, best_state = reached, {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(best_state)
     test = read(Path(data) / "test.jsonl")
-    found = answers(model, words, test, types)
+    found = answers(model, words, test, types, length)
     replies = [round(float(one), 4) for one in found]
     return {"dev": best, "history": history, "test": metric(found, test), "answers": replies}
 
@@ -348,10 +359,10 @@ def _of_like_length(rows: list[tuple[list[int], list[int]]], chance: np.random.G
 
 
 @torch.no_grad()
-def answers(model: Any, words: Any, examples: list[Example], types: bool) -> np.ndarray:
+def answers(model: Any, words: Any, examples: list[Example], types: bool, length: int) -> np.ndarray:
     """Of each example its class, or its number."""
     model.eval()
-    rows = encoded(words, examples)
+    rows = encoded(words, examples, length)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number][0]))
     found = np.zeros(len(rows))
     for first in range(0, len(order), 128):

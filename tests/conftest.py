@@ -99,6 +99,14 @@ def real_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def programs_of_one_module() -> Iterator[None]:
+    """What a module of tests compiled goes with it: thousands of programs are gigabytes, and slow every exception down."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
+
 @pytest.fixture
 def machines() -> MachineSettings | None:
     """What emulated TPU VMs are like; a module of tests may have others."""
@@ -111,6 +119,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch, machines: MachineSettings | None) -> It
     from cloud_emulator import Emulator
 
     _forget_clients()
+    gc.freeze()  # what is collected below is what the test left, not all that JAX keeps of the tests before, which takes seconds
     with Emulator(machines=machines) as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
@@ -121,6 +130,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch, machines: MachineSettings | None) -> It
     with warnings.catch_warnings():  # what the clients left open, lest the next test be blamed for it
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+    gc.unfreeze()
 
 
 def _forget_clients() -> None:

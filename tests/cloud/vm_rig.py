@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trainer
 
 from cloud_emulator import Emulator, MachineSettings
 from tpulm import config, storage
+from tpulm.cloud import bundle, setup
 from tpulm.cloud import launch as launching
-from tpulm.cloud import setup
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job
@@ -53,9 +54,10 @@ class Cloud:
         self.settings = load(project="tpulm-emulator", **options)
         setup.apply(setup.steps(self.settings))
         run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"], "track.to": list(track)})
-        launching.launch(
-            run, self.workdir, self.settings, prices=dict.fromkeys(self.settings.zones, 2.0), python=str(self._interpreter())
-        )
+        python = self._interpreter()
+        with patch.object(bundle, "fetch_uv", lambda _: python):  # 50 MB to pack, which nobody needs where an interpreter is
+            prices = dict.fromkeys(self.settings.zones, 2.0)
+            launching.launch(run, self.workdir, self.settings, prices=prices, python=str(python))
 
     def _interpreter(self) -> Path:
         path = self._folder / "python"
