@@ -50,6 +50,7 @@ from turns import Contender, environment, read_answer, say
 
 import tpulm
 from tpulm import pipeline
+from tpulm.accelerators import cpu_multiplies_bfloat16
 from tpulm.cli.terminal import drawn_progress
 from tpulm.config import RunConfig
 from tpulm.pipeline.preparation import prepare
@@ -62,7 +63,14 @@ DIVERGED = {"loss": math.inf, "bits_per_character": math.inf}
 STOPS = 10  # models kept of an arm
 ROUNDS = 5
 PILOTS = 6  # a pilot takes a sixth of the budget
-TUNED = {"batch_size": 64, "warmup_fraction": 0.06, "weight_decay": 0.01, "dropout": 0.0, "bfloat16": True, "gathered": True}
+TUNED: dict[str, Any] = {
+    "batch_size": 64,
+    "warmup_fraction": 0.06,
+    "weight_decay": 0.01,
+    "dropout": 0.0,
+    "bfloat16": cpu_multiplies_bfloat16(),
+    "gathered": True,
+}
 WAYS_OF_B: dict[str, dict[str, Any]] = {
     "B": {},
     "B-plain": {"attention": "eager"},
