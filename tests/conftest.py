@@ -119,7 +119,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch, machines: MachineSettings | None) -> It
     from cloud_emulator import Emulator
 
     _forget_clients()
-    gc.freeze()  # what is collected below is what the test left, not all that JAX keeps of the tests before, which takes seconds
+    gc.freeze()  # what is collected below is what the test left; going through all that JAX keeps of others takes seconds
     with Emulator(machines=machines) as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
