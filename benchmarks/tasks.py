@@ -61,7 +61,7 @@ def score(options: argparse.Namespace, language: str, model: Path, *, pretrained
     suite, tasks = TASKS[language]
     place = options.workdir / f"{language}-{'pretrained' if pretrained else 'random'}"
     chosen = [name for name in tasks if name in (options.tasks or tasks)]
-    settings = {"from_scratch": not pretrained, "dropout": DROPOUT}
+    settings: dict[str, Any] = {"dropout": DROPOUT, **({} if pretrained else {"from_scratch": True})}
     with drawn_progress() as progress:
         shared: dict[str, Any] = {"seeds": options.seeds, "progress": progress}
         folder, rates = options.data / language, [LEARNING_RATE]
