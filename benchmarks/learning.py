@@ -6,8 +6,9 @@ Four ways to pretrain an encoder of 4 layers of 256 on rows of 64 tokens with on
 same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (benchmarks/learning_data.py).
 
     A  transformers' run_mlm with its defaults: grouped rows, batches of 8, 5e-5, dropout 0.1, float32
-    B  the same, tuned: logits at predicted positions only, batches of 64, warm-up, no dropout, bfloat16, the fastest of three
-       ways to compute it, the learning rate that is ahead of two others when half of the budget is spent
+    B  the same, tuned: logits at predicted positions only, batches of 64, warm-up, no dropout, bfloat16 where the processor
+       multiplies it, the fastest of three ways to compute it, the learning rate that is ahead of two others when half of the
+       budget is spent
     C  tpulm with B's model and settings
     D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch and optimizer by pilots of a
        sixth of the budget

@@ -52,12 +52,16 @@ def write(folder: Path, language: str, source: Path) -> dict[str, int]:
     corpus = [text for text in usable if normalized(text) not in taken]
     _write(folder / "corpus.txt", corpus)
     _write(folder / "heldout.txt", held_out)
-    for name, examples in labelled._asdict().items():
-        _write(folder / f"{name}.jsonl", (json.dumps(one._asdict(), ensure_ascii=False) for one in examples))
+    write_labelled(folder, labelled)
     counts = {"corpus": len(corpus), "held out": len(held_out), "left out": len(texts) - len(corpus) - len(held_out)}
     counts |= {name: len(examples) for name, examples in labelled._asdict().items()}
     done.write_text(json.dumps(counts, indent=1))
     return counts
+
+
+def write_labelled(folder: Path, labelled: Labelled) -> None:
+    for name, examples in labelled._asdict().items():
+        _write(folder / f"{name}.jsonl", (json.dumps(one._asdict(), ensure_ascii=False) for one in examples))
 
 
 def read(path: Path) -> list[Example]:

@@ -39,6 +39,7 @@ from tpulm.accelerators import cpu_multiplies_bfloat16
 
 LENGTH = 64
 MASKED = 0.15
+BFLOAT16 = cpu_multiplies_bfloat16()
 DROPOUT = 0.1  # in fine-tuning
 EPOCHS = ((2_000, 6), (20_000, 3), (1 << 30, 2))  # most of so many labels
 BATCH = 32
@@ -311,7 +312,7 @@ def finetune(
                 group["lr"] = learning_rate * min((step + 1) / warmup, (total - step) / max(1, total - warmup))
             batch = padded([rows[number] for number in chosen], words.pad_token_id, types)
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=cpu_multiplies_bfloat16()):
+            with torch.autocast("cpu", torch.bfloat16, enabled=BFLOAT16):
                 logits = model(**batch).logits.float()
             wanted = truth[chosen]
             loss = cross_entropy(logits, wanted) if classes else mse_loss(logits[:, 0], (wanted - mean) / deviation)
@@ -369,7 +370,7 @@ def answers(model: Any, words: Any, examples: list[Example], types: bool, length
     found = np.zeros(len(rows))
     for first in range(0, len(order), 128):
         chosen = order[first : first + 128]
-        with torch.autocast("cpu", torch.bfloat16, enabled=cpu_multiplies_bfloat16()):
+        with torch.autocast("cpu", torch.bfloat16, enabled=BFLOAT16):
             logits = model(**padded([rows[number] for number in chosen], words.pad_token_id, types)).logits.float()
         found[chosen] = logits.argmax(1).numpy() if logits.shape[1] > 1 else logits[:, 0].numpy()
     return found
