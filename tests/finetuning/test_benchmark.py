@@ -14,7 +14,7 @@ from encoders import StopAt, reviews
 from tpulm import storage
 from tpulm.errors import ConfigError, Stopped, WorkFolderMismatch
 from tpulm.finetuning import BenchReport, bench
-from tpulm.finetuning.benchmark import positive_f1
+from tpulm.finetuning.benchmark import micro_f1, positive_f1
 from tpulm.finetuning.run import read_results
 from tpulm.progress import Silent
 
@@ -141,8 +141,8 @@ def test_what_cannot_be_done_is_listed(encoder: Path, glue: Path, tmp_path: Path
     """All of KLUE where none of its files is."""
     report = bench("klue", glue, encoder, tmp_path / "w")
     states = {one.name: one.state for one in report.results}
-    assert states["dp"] == states["wos"] == states["re"] == "not supported"
-    assert {states[name] for name in ("ynat", "sts", "nli", "ner")} == {"missing"}
+    assert states["dp"] == states["wos"] == "not supported"
+    assert {states[name] for name in ("ynat", "sts", "nli", "ner", "re")} == {"missing"}
     assert [row[1] for row in report.rows() if row[0] == "DP, LAS"] == ["not supported"]
     assert all(any(line.startswith(one.title.partition(",")[0]) for line in report.remarks()) for one in report.results)
 
@@ -155,3 +155,37 @@ def test_f1_of_one_class_is_that_of_scikit_learn() -> None:
         for one, other in zip(true, said, strict=True):
             confusion = metrics.confusion_matrix(one, other, labels=[0, 1])
             assert positive_f1(confusion, 1) == pytest.approx(metrics.f1_score(one, other, zero_division=0))
+
+
+def test_f1_of_all_classes_but_one_is_that_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    for classes in (2, 30):
+        for true, said in rng.integers(classes, size=(100, 2, 40)):
+            confusion = metrics.confusion_matrix(true, said, labels=range(classes))
+            expected = metrics.f1_score(true, said, average="micro", labels=range(1, classes), zero_division=0)
+            assert micro_f1(confusion, 0) == pytest.approx(expected)
+    assert micro_f1(np.array([[3, 0], [0, 0]]), 0) == 0.0
+
+
+def test_relations_are_learnt(encoder: Path, tmp_path: Path) -> None:
+    rows = list[dict[str, Any]]()
+    for text, label in reviews(64):
+        first = text.split()[0]
+        rows.append(
+            {
+                "sentence": f"{text} the film",
+                "subject_entity": {"word": first, "start_idx": 0, "end_idx": len(first) - 1, "type": "PER"},
+                "object_entity": {"word": "film", "start_idx": len(text) + 5, "end_idx": len(text) + 8, "type": "POH"},
+                "label": "no_relation" if label == "neg" else "per:product",
+            }
+        )
+    for part in ("train", "dev"):
+        storage.write_json(tmp_path / f"klue-re-v1.1_{part}.json", rows)
+    settings = {**SETTINGS, "max_length": 32}
+    report = bench("klue", tmp_path, encoder, tmp_path / "w", tasks=["re"], seeds=1, learning_rates=[5e-3], settings=settings)
+    [result] = read_results(tmp_path / "w" / "re" / "lr-0.005")
+    [_, [missed, right]] = np.array(result.confusion)
+    said = np.array(result.confusion)[:, 1].sum()
+    assert report.results[0].scores == {"micro_f1": [pytest.approx(2 * right / max(1, said + missed + right))]}
+    assert report.rows()[0][0] == "RE, micro F1" and report.rows()[0][2] == "66.44"

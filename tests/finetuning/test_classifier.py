@@ -158,6 +158,23 @@ def test_regression(encoder: Path, tmp_path: Path) -> None:
     assert again.config.task == "regression" and again.predict(["very very good"]) == [pytest.approx(value, abs=1e-6)]
 
 
+def test_a_regression_begins_on_the_scale_of_its_labels(encoder: Path, tmp_path: Path) -> None:
+    """In 69 steps of at most 3e-3 no bias gets from 0 to 1,000."""
+    counted = [(text, 1000.0 + 50.0 * text.split().count("very")) for text, _ in reviews(400)]
+    classifier = tpulm.Classifier(encoder, task="regression", **QUICK)
+    data = classifier.encode(counted, learn=True)
+    head, plain = (
+        classifier.first_params(0, training).classification_head.output  # pyright: ignore[reportAttributeAccessIssue]
+        for training in (data, None)
+    )
+    np.testing.assert_allclose(head.kernel, plain.kernel * data.labels.std(), rtol=1e-6)
+    assert head.bias == pytest.approx(data.labels.mean()) and plain.bias == 0
+    assert classifier.fit(counted).evaluate(counted)["mean_squared_error"] < data.labels.var()
+    classifier.save_pretrained(tmp_path / "out")
+    again = tpulm.Classifier(tmp_path / "out", task="regression", **QUICK)
+    assert same(again.first_params(0, data), classifier.params), "a head that was trained is taken as it is"
+
+
 def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> None:
     """With the same labels from where it is; with others from a new last layer."""
     fitted.save_pretrained(tmp_path / "out")

@@ -11,7 +11,7 @@ import pytest
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.config.finetune import METRICS
 from tpulm.errors import ConfigError, DataError
-from tpulm.finetuning.suites import Suite, find_files, find_suite, read_parts, suites
+from tpulm.finetuning.suites import Suite, find_files, find_suite, mark_entities, read_parts, suites
 from tpulm.finetuning.tasks import find_task
 
 # As their repositories have them: KLUE-benchmark/KLUE, yahoojapan/JGLUE, and what GLUE's download script unpacks.
@@ -19,6 +19,7 @@ KLUE = """klue_benchmark/ynat-v1.1/ynat-v1.1_train.json klue_benchmark/ynat-v1.1
 klue_benchmark/klue-sts-v1.1/klue-sts-v1.1_train.json klue_benchmark/klue-sts-v1.1/klue-sts-v1.1_dev.json
 klue_benchmark/klue-nli-v1.1/klue-nli-v1.1_train.json klue_benchmark/klue-nli-v1.1/klue-nli-v1.1_dev.json
 klue_benchmark/klue-ner-v1.1/klue-ner-v1.1_train.tsv klue_benchmark/klue-ner-v1.1/klue-ner-v1.1_dev.tsv
+klue_benchmark/klue-re-v1.1/klue-re-v1.1_train.json klue_benchmark/klue-re-v1.1/klue-re-v1.1_dev.json
 klue_benchmark/klue-mrc-v1.1/klue-mrc-v1.1_train.json klue_benchmark/klue-mrc-v1.1/klue-mrc-v1.1_dev.json README.md"""
 JGLUE = """datasets/jsts-v1.1/train-v1.1.json datasets/jsts-v1.3/train-v1.3.json datasets/jsts-v1.3/valid-v1.3.json
 datasets/jsts-v1.3/test-v1.3.json datasets/jnli-v1.3/train-v1.3.json datasets/jnli-v1.3/valid-v1.3.json
@@ -79,6 +80,7 @@ def test_entries_fit_the_tasks_of_fine_tuning(name: str) -> None:
     for task in suite.tasks.values():
         if not task.why_not:
             settings = {"metric": task.metrics[0], **task.settings, "task": task.task}
+            assert bool(task.negative) == ("micro_f1" in task.metrics)
             config: FinetuneConfig = finetune_settings(None, settings)
             assert config.chosen_by in METRICS[task.task]
             assert bool(task.positive) == ("f1" in task.metrics and task.task == "classification")
@@ -99,3 +101,27 @@ def test_labels_that_are_not_the_benchmarks_are_refused(tmp_path: PurePath) -> N
     path.write_text(json.dumps(rows))  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(DataError, match=r"labels that NLI, inference does not have: -\. It has contradiction"):
         read_parts(entry, find_task(FinetuneConfig()), {"train": path, "dev": path})
+
+
+def test_two_entities_are_marked_as_klue_marks_them() -> None:
+    """The sentence and the marked one are of the comments of klue_baseline/data/klue_re.py @443c38b; a later subject, too."""
+    row = {
+        "sentence": "조지 해리슨이 쓰고 비틀즈가",
+        "subject_entity": {"word": "비틀즈", "start_idx": 11, "end_idx": 13, "type": "ORG"},
+        "object_entity": {"word": "조지 해리슨", "start_idx": 0, "end_idx": 5, "type": "PER"},
+    }
+    assert mark_entities(row)["sentence"] == "<obj>조지 해리슨</obj>이 쓰고 <subj>비틀즈</subj>가"
+    turned = {**row, "subject_entity": row["object_entity"], "object_entity": row["subject_entity"]}
+    assert mark_entities(turned)["sentence"] == "<subj>조지 해리슨</subj>이 쓰고 <obj>비틀즈</obj>가"
+
+
+@pytest.mark.parametrize("changed", [{"subject_entity": None}, {"sentence": "조지"}, {"subject_entity": {"start_idx": 3}}])
+def test_rows_without_two_entities_are_refused(changed: dict[str, object]) -> None:
+    row = {
+        "guid": "klue-re-v1_train_00000",
+        "sentence": "조지 해리슨이 쓰고 비틀즈가",
+        "subject_entity": {"start_idx": 11, "end_idx": 13},
+        "object_entity": {"start_idx": 0, "end_idx": 5},
+    }
+    with pytest.raises(DataError, match="row klue-re-v1_train_00000 has no sentence with two entities beside each other"):
+        mark_entities({**row, **changed})

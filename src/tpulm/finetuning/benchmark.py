@@ -42,7 +42,6 @@ _SHOWN = {
     "pearson": "Pearson",
     "spearman": "Spearman",
     "micro_f1": "micro F1",
-    "auprc": "AUPRC",
     "uas": "UAS",
     "las": "LAS",
 }
@@ -276,7 +275,10 @@ class _Bench(NamedTuple):
         scores = result.dev if result.test is None else result.test
         if metric in scores:
             return scores[metric]
-        return positive_f1(np.array(result.confusion), summary["labels"].index(task.positive))
+        confusion, labels = np.array(result.confusion), summary["labels"]
+        if metric == "micro_f1":
+            return micro_f1(confusion, labels.index(task.negative))
+        return positive_f1(confusion, labels.index(task.positive))
 
     def _also(
         self, name: str, task: BenchTask, config: FinetuneConfig, rate: float, files: Mapping[str, PurePath]
@@ -300,6 +302,13 @@ def positive_f1(confusion: np.ndarray, positive: int) -> float:
     """F1 of one class, from examples by true (rows) and predicted class; 0 where it is neither, as scikit-learn's f1_score."""
     said_or_true = confusion[positive].sum() + confusion[:, positive].sum()
     return float(2 * confusion[positive, positive] / said_or_true) if said_or_true else 0.0
+
+
+def micro_f1(confusion: np.ndarray, negative: int) -> float:
+    """F1 of all classes but one, counted together, as scikit-learn's f1_score with average="micro" and their labels."""
+    others = np.arange(len(confusion)) != negative
+    said_or_true = confusion[others].sum() + confusion[:, others].sum()
+    return float(2 * np.trace(confusion[others][:, others]) / said_or_true) if said_or_true else 0.0
 
 
 def _shown(metric: str) -> str:

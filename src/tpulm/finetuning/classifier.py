@@ -148,7 +148,7 @@ class Classifier:
         def score(params: Any) -> dict[str, float]:
             return self.task.scores(outputs.of(params, dev.rows), dev, self.answers.names)
 
-        tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed)), self.config
+        tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed, data)), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
         result = loop.train(
             tuning,
@@ -173,7 +173,7 @@ class Classifier:
     def steps(self, train: Any) -> Iterator[Step]:
         """What `fit` does, step by step, for a loop of one's own: `tpulm.training_steps`."""
         data, seed = self.encode(train, learn=True), self.config.seed
-        tuning = self.tuning_of(data).beginning(seed, self.first_params(seed))
+        tuning = self.tuning_of(data).beginning(seed, self.first_params(seed, data))
         yield from steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps)
 
     def encode(self, examples: Any, *, learn: bool = False) -> Labelled:
@@ -224,10 +224,10 @@ class Classifier:
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
         return self.task.scores(self._outputs_of(data.rows, params), data, self.answers.names)
 
-    def scores_before(self, data: Labelled, seed: int) -> dict[str, float]:
+    def scores_before(self, data: Labelled, seed: int, training: Labelled | None = None) -> dict[str, float]:
         """The scores of the parameters that training with this seed begins with."""
         outputs = self._of()
-        found = outputs.of(outputs.place(self.first_params(seed)), data.rows)
+        found = outputs.of(outputs.place(self.first_params(seed, training)), data.rows)
         return self.task.scores(found, data, self.answers.names)
 
     def outputs(self, data: Labelled) -> np.ndarray:
@@ -305,14 +305,16 @@ class Classifier:
             self._placed = outputs.place(self.params)
         return outputs.of(self._placed, rows)
 
-    def first_params(self, seed: int) -> FineTuned:
-        """What training with this seed begins with."""
+    def first_params(self, seed: int, training: Labelled | None = None) -> FineTuned:
+        """What training with this seed begins with; a new head of a regression on the scale of the `training` labels."""
         spec = self._of().objective.spec
-        if self.config.from_scratch:
-            return random_classifier(spec, seed=seed)
         known = None if self.model.answers is None else self.model.answers._replace(null=self.task.null)
-        again = self.model.head == self.task.head and known == self.answers
-        return begin_classifier(self.model.params, spec, again=again, seed=seed)
+        again = self.model.head == self.task.head and known == self.answers and not self.config.from_scratch
+        if self.config.from_scratch:
+            params = random_classifier(spec, seed=seed)
+        else:
+            params = begin_classifier(self.model.params, spec, again=again, seed=seed)
+        return params if again or training is None else self.task.scaled(params, training)
 
     def tuning_of(self, data: Labelled, folder: PurePath | None = None) -> Tuning:
         """The compiled program for as much data: the last one if it fits, so that what is compiled serves all seeds.

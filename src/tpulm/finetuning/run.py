@@ -230,7 +230,7 @@ class _Finetuning:
             outputs["dev"],
             data.rows["dev"],
             training=data.rows["train"],
-            before=self._classifier.scores_before(data.rows["dev"], seed)[config.chosen_by],
+            before=self._classifier.scores_before(data.rows["dev"], seed, data.rows["train"])[config.chosen_by],
             task=self._task,
             names=names,
         )

@@ -14,10 +14,11 @@ from tpulm import storage
 from tpulm.config.finetune import METRICS
 from tpulm.config.schema import Settings
 from tpulm.config.validation import validated
+from tpulm.corpus.readers.jsonl import show
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import ConfigError, DataError, some_of, suggest
 from tpulm.finetuning.tasks import Task
-from tpulm.labelled import Columns, Examples, hold_out
+from tpulm.labelled import Columns, Examples, hold_out, read_examples
 from tpulm.labelled.labels import label_name
 
 _REPORTED_FRACTION = 0.2  # of the examples, where one file is all there is
@@ -47,6 +48,8 @@ class BenchTask(Settings):
     header: bool = True
     labels: tuple[str, ...] = ()
     positive: str = ""
+    negative: str = ""
+    marked: bool = False
     settings: dict[str, Any] = Field(default_factory=dict)
     learning_rates: tuple[float, ...] = ()  # none: the suite's
     skip_malformed: bool = False
@@ -146,7 +149,10 @@ def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> d
     benchmark's."""
     columns = Columns(entry.text, entry.label, entry.pair, header=entry.header) if entry.text else Columns()
     on_error = "skip" if entry.skip_malformed else "stop"
-    parts = {part: task.read(path, columns, on_error=on_error) for part, path in files.items()}
+    if entry.marked:
+        parts = {part: read_examples(path, columns, fault=task.fault, adapt=mark_entities) for part, path in files.items()}
+    else:
+        parts = {part: task.read(path, columns, on_error=on_error) for part, path in files.items()}
     for part, examples in parts.items() if entry.labels else ():
         unknown = sorted({label_name(label) for label in examples.labels or ()} - set(entry.labels))
         if unknown:
@@ -160,3 +166,25 @@ def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> d
         split = hold_out(task.held_out_by(whole), None, fraction=_REPORTED_FRACTION)
         parts |= {"train": whole.take(split.train), "dev": whole.take(split.held_out)}
     return parts
+
+
+def mark_entities(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of KLUE-RE with <subj>…</subj> and <obj>…</obj> in its sentence; "end_idx" is that of the last character.
+
+    Source: KLUE-benchmark/KLUE-baseline, klue_baseline/data/klue_re.py @443c38b, where the marks are new tokens; here they are
+    text, which every tokenizer can write.
+    """
+    try:
+        text, marks = row["sentence"], list[tuple[int, int, str]]()
+        for kind, name in (("subject_entity", "subj"), ("object_entity", "obj")):
+            marks.append((row[kind]["start_idx"], row[kind]["end_idx"] + 1, name))
+        (begin, end, first), (again, last, second) = sorted(marks)
+        if not 0 <= begin < end <= again < last <= len(text):
+            raise ValueError
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"row {row.get('guid', show(row))} has no sentence with two entities beside each other (subject_entity and "
+            "object_entity, with start_idx and end_idx); is this KLUE-RE's own file?"
+        ) from error
+    pieces = (text[:begin], f"<{first}>{text[begin:end]}</{first}>", text[end:again])
+    return {**row, "sentence": "".join([*pieces, f"<{second}>{text[again:last]}</{second}>", text[last:]])}

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -125,6 +126,10 @@ class Task(ABC):
         rows = self.rows(tokenization, examples, max_length=max_length)
         return Labelled(rows, self.labels(examples, classes, learn=learn), examples)
 
+    def scaled(self, params: Any, training: Labelled) -> Any:
+        """Parameters with a new head, as training begins with them."""
+        return params
+
     @abstractmethod
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         """Every metric that the task was registered with, and others."""
@@ -234,6 +239,15 @@ class TextRegression(Task):
                 f"all {len(examples):,} examples are labelled {labels[0]:g}; to learn numbers takes at least two of them"
             )
         return labels
+
+    def scaled(self, params: Any, training: Labelled) -> Any:
+        """The first answers lie around the labels' mean: steps of Adam, each at most a learning rate long, are slow to get
+        there."""
+        head, labels = params.classification_head, training.labels
+        output = replace(
+            head.output, kernel=head.output.kernel * labels.std(), bias=head.output.bias * labels.std() + labels.mean()
+        )
+        return replace(params, classification_head=replace(head, output=output))
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         found = regression_scores(data.labels, outputs[:, 0])._asdict()
