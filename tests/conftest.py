@@ -74,13 +74,13 @@ NO_TORCH = "torch is not installed: run '.venv/bin/pip install torch' to run the
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark users of the `torch` fixture as needs_torch, and skip them where torch is missing."""
+    """Mark users of the `torch` fixture as needs_peer, and skip them where torch is missing."""
     missing = importlib.util.find_spec("torch") is None
     for item in items:
         if "torch" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.needs_torch)
-        if missing and item.get_closest_marker("needs_torch"):
-            item.add_marker(pytest.mark.skip(reason=NO_TORCH))
+            item.add_marker(pytest.mark.needs_peer)
+            if missing:
+                item.add_marker(pytest.mark.skip(reason=NO_TORCH))
 
 
 @pytest.fixture(scope="session")

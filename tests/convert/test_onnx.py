@@ -67,6 +67,7 @@ CASES: list[tuple[str, Head, Answers | None, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.needs_peer
 @pytest.mark.parametrize(
     ("kind", "head", "answers", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else ""
 )
@@ -97,6 +98,7 @@ def test_onnxruntime_computes_the_same(
         )
 
 
+@pytest.mark.needs_peer
 def test_the_file_is_hardly_larger_than_the_weights(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     export_onnx(load_model(build_encoder("bert", tmp_path)), tmp_path / "model.onnx")
@@ -104,6 +106,7 @@ def test_the_file_is_hardly_larger_than_the_weights(tmp_path: Path) -> None:
     assert weights < (tmp_path / "model.onnx").stat().st_size < weights + 50_000
 
 
+@pytest.mark.needs_peer
 def test_from_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     done = invoke("export", str(build_encoder("electra", tmp_path)), "--format", "onnx", "--json")
@@ -112,6 +115,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "electra" / "onnx" / "model.onnx").stat().st_size > 10_000
 
 
+@pytest.mark.needs_peer
 def test_a_decoder_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     with pytest.raises(ConfigError, match="only encoders are exported as ONNX"):

@@ -147,6 +147,7 @@ def test_what_cannot_be_done_is_listed(encoder: Path, glue: Path, tmp_path: Path
     assert all(any(line.startswith(one.title.partition(",")[0]) for line in report.remarks()) for one in report.results)
 
 
+@pytest.mark.needs_peer
 def test_f1_of_one_class_is_that_of_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
@@ -157,6 +158,7 @@ def test_f1_of_one_class_is_that_of_scikit_learn() -> None:
             assert positive_f1(confusion, 1) == pytest.approx(metrics.f1_score(one, other, zero_division=0))
 
 
+@pytest.mark.needs_peer
 def test_f1_of_all_classes_but_one_is_that_of_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)

@@ -15,12 +15,15 @@ from command_line import invoke
 from encoders import build_encoder, reviews
 from tpulm.config import FinetuneConfig
 from tpulm.errors import ConfigError, DataError
+from tpulm.finetuning.multilabel import LabelSets
+from tpulm.finetuning.summary import SeedResult
 from tpulm.finetuning.tasks import doubts_about_model, find_task
 from tpulm.labelled import Columns, label_set_scores
 from tpulm.labelled.rows import Rows
 from tpulm.train.tuning import Labelled
 
 SETTINGS: dict[str, Any] = {"epochs": 6, "batch_size": 16, "learning_rate": 5e-3, "max_length": 16, "dropout": 0.0}
+NO_ROWS: Any = None
 LABELS = ("blame", "emphatic", "praise")
 
 
@@ -43,6 +46,7 @@ def trained(encoder: Path) -> tpulm.Classifier:
     return tpulm.Classifier(encoder, task="multilabel", **SETTINGS).fit(labelled(320), labelled(64, 1))
 
 
+@pytest.mark.needs_peer
 def test_scores_are_those_of_scikit_learn_on_random_labels() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
@@ -53,6 +57,18 @@ def test_scores_are_those_of_scikit_learn_on_random_labels() -> None:
         np.testing.assert_allclose(
             label_set_scores(true, said), [*expected, metrics.accuracy_score(true, said)], rtol=0, atol=1e-12
         )
+
+
+@pytest.mark.needs_peer
+def test_scores_of_each_label_are_those_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng, names = np.random.default_rng(0), ("a", "b", "c")
+    for _ in range(100):
+        true, said = rng.random((9, 3)) < 0.4, rng.random((9, 3)) < 0.5
+        counts = LabelSets().by_class(np.where(said, 1.0, -1.0), Labelled(NO_ROWS, true), names)
+        result = SeedResult(0, 1, 1, {}, None, None, [], None, by_class=counts)
+        found = [[of[one] for of in result.scores_by_class().values()] for one in ("precision", "recall", "f1", "count")]
+        np.testing.assert_allclose(found, metrics.precision_recall_fscore_support(true, said, zero_division=0))
 
 
 def test_known_scores() -> None:

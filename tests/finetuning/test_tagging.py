@@ -15,7 +15,7 @@ import pytest
 import tpulm
 from encoders import StopAt, build_encoder, reviews
 from tpulm.errors import ConfigError, DataError, Stopped
-from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_scores, read_columns, spans_of
+from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_counts, entity_scores, read_columns, spans_of
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -47,6 +47,7 @@ def random_tags(rng: np.random.Generator, rows: int) -> list[list[str]]:
     return [[NAMES[index] for index in rng.integers(0, 5, rng.integers(1, 9))] for _ in range(rows)]
 
 
+@pytest.mark.needs_peer
 def test_scores_are_those_of_seqeval_on_random_tags() -> None:
     seqeval = pytest.importorskip("seqeval.metrics")
     rng, scheme = np.random.default_rng(0), TagScheme(NAMES)
@@ -64,8 +65,15 @@ def test_scores_are_those_of_seqeval_on_random_tags() -> None:
         ]
         macro = seqeval.f1_score(true, said, average="macro", zero_division=0)
         np.testing.assert_allclose(found[:4], [*expected, macro], atol=1e-12)
+        counts, _ = entity_counts(scheme, labels, classes)
+        of_types = seqeval.classification_report(true, said, output_dict=True, zero_division=0)
+        for kind, (right, said_so, there) in zip(scheme.types, counts.tolist(), strict=True):
+            if said_so or there:
+                of = of_types[kind]
+                assert there == of["support"] and right == round(of["recall"] * there) == round(of["precision"] * said_so)
 
 
+@pytest.mark.needs_peer
 def test_scores_of_characters_are_klues_on_random_tags() -> None:
     """Its two lines, seqeval's f1_score(average="macro", mode="strict", scheme=IOB2) and scikit-learn's f1_score(labels=all,
     average="macro", zero_division=1), of tags that tokens of one to three characters give."""

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tpulm.labelled.records import RowFormat, RowWriter
     from tpulm.predict.classify import Classified, ClassifierForUse
 
-_SHOWN_MISTAKES = 8
+_SHOWN_MISTAKES, _MOST_CONFUSED, _MOST_CLASSES = 8, 12, 40
+_OF_CLASS = ("precision", "recall", "f1")
 _TEXTS_AT_ONCE = 4_096
 _COLUMNS, _TRAINING = "Columns", "Training"
 _ROLES = ("text", "label", "pair", "negative")
@@ -224,7 +225,7 @@ def _show(summary: FinetuneSummary) -> None:
     lines = [(name.replace("_", " "), *(summary.shown(part, name) for part in parts)) for name in best.dev]
     lines.append(("examples", *(f"{summary.examples[part]:,}" for part in parts)))
     print_table(title, lines, header=("", *parts))
-    _show_confusion(summary, parts[-1])
+    _show_classes(summary, parts[-1])
     wrong = read_mistakes(summary.output)
     if wrong:
         kind, first = find_task(summary.settings).mistakes_are
@@ -250,13 +251,18 @@ def _left_out(cut: int, max_length: int | None, skipped: Mapping[str, int]) -> d
     return rows | ({"left out": ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())} if skipped else {})
 
 
-def _show_confusion(summary: FinetuneSummary, part: str) -> None:
+def _show_classes(summary: FinetuneSummary, part: str) -> None:
+    """What is confused with what or, of many classes and of texts with several, the scores of each."""
     best = summary.seeds[summary.best]
-    if best.confusion is None or len(summary.labels) > 12:
-        return
-    rows = [(name, *(f"{count:,}" for count in row)) for name, row in zip(summary.labels, best.confusion, strict=True)]
     of_seed = f", seed {best.seed}" if len(summary.seeds) > 1 else ""
-    print_table(f"Confusion on {part}{of_seed}: true labels down, said across", rows, header=("", *summary.labels))
+    if best.confusion is not None and len(summary.labels) <= _MOST_CONFUSED:
+        rows = [(name, *(f"{count:,}" for count in row)) for name, row in zip(summary.labels, best.confusion, strict=True)]
+        print_table(f"Confusion on {part}{of_seed}: true labels down, said across", rows, header=("", *summary.labels))
+    elif best.by_class:
+        scores = sorted(best.scores_by_class().items(), key=lambda item: -item[1]["count"])
+        lines = [(name, *(f"{of[one]:.3f}" for one in _OF_CLASS), f"{of['count']:,}") for name, of in scores[:_MOST_CLASSES]]
+        more = f", the {_MOST_CLASSES} commonest of {len(scores)}" if len(scores) > _MOST_CLASSES else ""
+        print_table(f"By class on {part}{of_seed}{more}", lines, header=("", "precision", "recall", "F1", "true"))
 
 
 def _said(value: Any) -> str:

@@ -101,6 +101,11 @@ class LabelSets(Task):
         assert classes is not None
         return [[classes.values[index] for index in np.flatnonzero(row > 0)] for row in outputs]
 
+    def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
+        true, said = data.labels > 0, outputs > 0
+        counts = np.stack([(true & said).sum(axis=0), said.sum(axis=0), true.sum(axis=0)], axis=1)
+        return dict(zip(names, counts.tolist(), strict=True))
+
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Texts with any label wrong; the confidence is the probability of the surest wrong decision."""
         true, said = data.labels > 0, outputs > 0

@@ -241,6 +241,7 @@ class _Finetuning:
             dev=scores["dev"],
             test=scores.get("test"),
             confusion=self._task.confusion(outputs[last], data.rows[last]),
+            by_class=self._task.by_class(outputs[last], data.rows[last], names),
             history=[dict(epoch) for epoch in fitted.history],
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
             doubts=doubts,

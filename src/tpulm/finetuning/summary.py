@@ -24,6 +24,19 @@ class SeedResult:
     history: list[dict[str, float]]
     rows_per_second: float | None
     doubts: list[str] = field(default_factory=list)  # what is wrong with the model, in words
+    by_class: dict[str, list[int]] = field(default_factory=dict)  # how often rightly said, said, true; of the same part
+
+    def scores_by_class(self) -> dict[str, dict[str, float]]:
+        """Fractions, 0 where nothing was said or true; "count" is of the true ones."""
+        return {
+            name: {
+                "precision": right / max(said, 1),
+                "recall": right / max(true, 1),
+                "f1": 2 * right / max(said + true, 1),
+                "count": true,
+            }
+            for name, (right, said, true) in self.by_class.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,7 @@ class FinetuneSummary:
             "best_epochs": [seed.best_epoch for seed in self.seeds],
             "labels": list(self.labels),
             "confusion": best.confusion,
+            "by_class": best.scores_by_class(),
             "examples": self.examples,
             "skipped": self.skipped,
             "cut": self.cut,

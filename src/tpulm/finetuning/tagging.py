@@ -21,6 +21,7 @@ from tpulm.labelled.entities import (
     TagScheme,
     as_span,
     character_scores,
+    entity_counts,
     entity_scores,
     read_columns,
     span_fault,
@@ -102,6 +103,12 @@ class EntityTagging(Task):
         scheme, best = TagScheme(classes.names), outputs.argmax(axis=-1)
         places = zip(best, rows.starts[:-1], rows.starts[1:], strict=True)
         return [scheme.decode(row[: end - begin], rows.spans[begin:end]) for row, begin, end in places]
+
+    def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
+        """Of each type of entities."""
+        scheme = TagScheme(names)
+        counts, _ = entity_counts(scheme, data.labels, outputs.argmax(axis=-1))
+        return dict(zip(scheme.types, counts.tolist(), strict=True))
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Texts in which anything is missed or wrong; the confidence is the mean probability of the tokens' classes."""

@@ -154,6 +154,10 @@ class Task(ABC):
         """Examples by true and predicted class."""
         return None
 
+    def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
+        """Of each class how often it was rightly said, said, and true."""
+        return {}
+
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """What the model gets wrong, the most confident first."""
         return []
@@ -199,6 +203,11 @@ class TextClassification(Task):
 
     def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]]:
         return class_scores(data.labels, outputs.argmax(axis=1), outputs.shape[1]).confusion.tolist()
+
+    def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
+        confusion = np.array(self.confusion(outputs, data))
+        counts = np.stack([np.diagonal(confusion), confusion.sum(axis=0), confusion.sum(axis=1)], axis=1)
+        return dict(zip(names, counts.tolist(), strict=True))
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         labels, predicted = data.labels, outputs.argmax(axis=1)

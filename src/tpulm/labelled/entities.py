@@ -261,6 +261,20 @@ class EntityScores(NamedTuple):
 
 def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> EntityScores:
     """`labels` int32 [N, L + C]: in each row what `TagScheme.encode` gives; `predicted` classes [N, L]."""
+    counts, aligned = entity_counts(scheme, labels, predicted)
+    hit, found, wanted = counts.sum(axis=0)
+    some = counts[counts[:, 1:].any(axis=1)]
+    return EntityScores(
+        f1=float(2 * hit / max(found + wanted, 1)),
+        precision=float(hit / max(found, 1)),
+        recall=float(hit / max(wanted, 1)),
+        macro_f1=float((2 * some[:, 0] / some[:, 1:].sum(axis=1)).mean()) if len(some) else 0.0,
+        unaligned=float(1 - aligned / wanted) if wanted else 0.0,
+    )
+
+
+def entity_counts(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, int]:
+    """int64 [T, 3]: of each type how many entities were rightly said, said, and true; and of how many true ones tokens are."""
     length, count, types = predicted.shape[1], len(scheme.names), len(scheme.types)
     inside = labels[:, :length] != NO_CLASS
     first = np.diff(np.nonzero(inside)[0], prepend=-1) != 0
@@ -270,15 +284,6 @@ def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) 
     answers = set(map(tuple, said.tolist()))
     right = aligned[np.array([tuple(one) in answers for one in aligned.tolist()], bool)]
     kinds = np.array([0 if name == OUTSIDE else scheme.types.index(name[2:]) for name in scheme.names])
-    lost = np.bincount(kinds, labels[:, length:].sum(axis=0), types)
-    found, there, hits = (np.bincount(some[:, 2], minlength=types) for some in (said, gold, right))
-    wanted, hit = there + lost, hits.sum()
-    some = (found + wanted) > 0
-    each = 2 * hits[some] / (found + wanted)[some]
-    return EntityScores(
-        f1=float(2 * hit / max(found.sum() + wanted.sum(), 1)),
-        precision=float(hit / max(found.sum(), 1)),
-        recall=float(hit / max(wanted.sum(), 1)),
-        macro_f1=float(each.mean()) if len(each) else 0.0,
-        unaligned=float(1 - len(aligned) / wanted.sum()) if wanted.any() else 0.0,
-    )
+    lost = np.bincount(kinds, labels[:, length:].sum(axis=0), types).astype(np.int64)
+    hits, found, there = (np.bincount(some[:, 2], minlength=types) for some in (right, said, gold))
+    return np.stack([hits, found, there + lost], axis=1), len(aligned)

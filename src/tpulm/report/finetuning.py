@@ -58,6 +58,7 @@ def render(folder: PurePath) -> str:
         recipe=None,
         machine=next((one.machine for one in histories.values() if one.machine), []),
         confusion=_confusion(summary, names),
+        by_class=_by_class(summary),
         mistakes=_mistakes(folder),
     )
 
@@ -106,6 +107,12 @@ def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, lis
     return [
         (name, [(f"{count:,}", count / max(sum(row), 1)) for count in row]) for name, row in zip(names, counts, strict=True)
     ]
+
+
+def _by_class(summary: dict[str, Any]) -> list[tuple[str, ...]]:
+    """(class, precision, recall, F1, how many are true), the commonest first."""
+    scores = sorted(summary.get("by_class", {}).items(), key=lambda item: -item[1]["count"])
+    return [(name, *(f"{of[one]:.3f}" for one in ("precision", "recall", "f1")), f"{of['count']:,}") for name, of in scores]
 
 
 def _mistakes(folder: PurePath) -> list[dict[str, Any]]:

@@ -86,6 +86,7 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
         recipe=config.recipe,
         machine=_machine_rows(history, workdir),
         confusion=None,
+        by_class=[],
         mistakes=(),
     )
 
