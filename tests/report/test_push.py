@@ -75,7 +75,6 @@ def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_p
     assert again.returncode == 0 and len(hub.uploads) == 1  # the Hub has the weights
 
 
-@pytest.mark.needs_torch
 @pytest.mark.devices
 def test_what_was_sent_loads_by_its_name(torch: Any, workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     assert push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway").returncode == 0
