@@ -33,8 +33,7 @@ def run(options: argparse.Namespace, way: str, seed: int) -> tpulm.Summary:
     first = options.workdir / "anew-0"
     settings: dict[str, Any] = {
         "language": options.language,
-        "corpus.sources": [str(options.corpus.resolve())],
-        "corpus.text_field": options.text_field,
+        "corpus.sources": [{"path": str(options.corpus.resolve()), "text_field": options.text_field}],
         "data.sequence_length": 128,
         "train.batch_size": 16,
         "train.steps": options.steps,
