@@ -27,9 +27,10 @@ from tpulm import storage
 from tpulm.cli.terminal import drawn_progress
 from tpulm.config import FinetuneConfig
 from tpulm.convert.markdown import table
+from tpulm.finetuning.benchmark import percent
 from tpulm.finetuning.suites import find_files, find_suite, read_parts
 from tpulm.finetuning.tasks import find_task
-from tpulm.labelled import Examples, summarize
+from tpulm.labelled import Examples
 
 CORPORA = {"ko": "nsmc_reviews.txt.gz", "ja": "aozora.txt.gz"}
 TASKS = {"ko": ("klue", ("ner", "nli")), "ja": ("jglue", ("jsts", "jnli", "jsquad", "jcommonsenseqa"))}
@@ -117,11 +118,6 @@ def pairs(examples: Examples) -> list[Example]:
     return [Example(*one) for one in zip(examples.texts, examples.pairs, labels, strict=True)]
 
 
-def shown(scores: list[float]) -> str:
-    mean, deviation = summarize([100 * score for score in scores])
-    return f"{mean:.2f} ± {deviation:.2f}" if len(scores) > 1 else f"{mean:.2f}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -136,8 +132,8 @@ def main() -> None:
         model = pretrain(options, language)
         pretrained, drawn = (score(options, language, model, pretrained=trained) for trained in (True, False))
         for task, scores in pretrained.items():
-            by_torch = shown(repeat(options, REPEATED[task], model)) if task in REPEATED else ""
-            rows.append([task, shown(scores), shown(drawn[task]), by_torch])
+            by_torch = percent(repeat(options, REPEATED[task], model)) if task in REPEATED else ""
+            rows.append([task, percent(scores), percent(drawn[task]), by_torch])
     made = table(["", "laptop-modern", "random weights", "laptop-modern by torch"], rows, right=range(1, 4))
     (options.workdir / "tasks.md").write_text(made + "\n")
     print(made)

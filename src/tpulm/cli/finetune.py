@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tpulm.predict.classify import Classified, ClassifierForUse
 
 _SHOWN_MISTAKES, _MOST_CONFUSED, _MOST_CLASSES = 8, 12, 40
-_OF_CLASS = ("precision", "recall", "f1")
 _TEXTS_AT_ONCE = 4_096
 _COLUMNS, _TRAINING = "Columns", "Training"
 _ROLES = ("text", "label", "pair", "negative")
@@ -253,16 +252,19 @@ def _left_out(cut: int, max_length: int | None, skipped: Mapping[str, int]) -> d
 
 def _show_classes(summary: FinetuneSummary, part: str) -> None:
     """What is confused with what or, of many classes and of texts with several, the scores of each."""
+    from tpulm.report.finetuning import class_rows
+
     best = summary.seeds[summary.best]
     of_seed = f", seed {best.seed}" if len(summary.seeds) > 1 else ""
     if best.confusion is not None and len(summary.labels) <= _MOST_CONFUSED:
         rows = [(name, *(f"{count:,}" for count in row)) for name, row in zip(summary.labels, best.confusion, strict=True)]
         print_table(f"Confusion on {part}{of_seed}: true labels down, said across", rows, header=("", *summary.labels))
     elif best.by_class:
-        scores = sorted(best.scores_by_class().items(), key=lambda item: -item[1]["count"])
-        lines = [(name, *(f"{of[one]:.3f}" for one in _OF_CLASS), f"{of['count']:,}") for name, of in scores[:_MOST_CLASSES]]
-        more = f", the {_MOST_CLASSES} commonest of {len(scores)}" if len(scores) > _MOST_CLASSES else ""
-        print_table(f"By class on {part}{of_seed}{more}", lines, header=("", "precision", "recall", "F1", "true"))
+        lines = class_rows(best.scores_by_class())
+        more = f", the {_MOST_CLASSES} commonest of {len(lines)}" if len(lines) > _MOST_CLASSES else ""
+        print_table(
+            f"By class on {part}{of_seed}{more}", lines[:_MOST_CLASSES], header=("", "precision", "recall", "F1", "true")
+        )
 
 
 def _said(value: Any) -> str:

@@ -88,12 +88,12 @@ class BenchReport:
         for one in self.results:
             name = one.title.partition(",")[0]
             for number, metric in enumerate(self.described.tasks[one.name].metrics):
-                ours = _percent(one.scores[metric]) if one.state == "done" else one.state
+                ours = percent(one.scores[metric]) if one.state == "done" else one.state
                 others = [_published(base.scores.get(one.name, ()), number) for base in bases]
                 found.append([f"{name}, {_shown(metric)}", ours, *others])
             for part, scores in one.also.items():
                 found += [
-                    [f"{name} {part}, {_shown(metric)}", _percent([value]), *("" for _ in bases)]
+                    [f"{name} {part}, {_shown(metric)}", percent([value]), *("" for _ in bases)]
                     for metric, value in scores.items()
                 ]
         return found
@@ -276,9 +276,10 @@ class _Bench(NamedTuple):
         if metric in scores:
             return scores[metric]
         confusion, labels = np.array(result.confusion), summary["labels"]
-        if metric == "micro_f1":
-            return micro_f1(confusion, labels.index(task.negative))
-        return positive_f1(confusion, labels.index(task.positive))
+        chosen = [
+            number for number, one in enumerate(labels) if (one == task.positive if task.positive else one != task.negative)
+        ]
+        return micro_f1(confusion, chosen)
 
     def _also(
         self, name: str, task: BenchTask, config: FinetuneConfig, rate: float, files: Mapping[str, PurePath]
@@ -298,17 +299,13 @@ class _Bench(NamedTuple):
         return kept["scores"]
 
 
-def positive_f1(confusion: np.ndarray, positive: int) -> float:
-    """F1 of one class, from examples by true (rows) and predicted class; 0 where it is neither, as scikit-learn's f1_score."""
-    said_or_true = confusion[positive].sum() + confusion[:, positive].sum()
-    return float(2 * confusion[positive, positive] / said_or_true) if said_or_true else 0.0
+def micro_f1(confusion: np.ndarray, classes: Sequence[int]) -> float:
+    """F1 of some classes counted together, from examples by true (rows) and predicted class; 0 where they are neither.
 
-
-def micro_f1(confusion: np.ndarray, negative: int) -> float:
-    """F1 of all classes but one, counted together, as scikit-learn's f1_score with average="micro" and their labels."""
-    others = np.arange(len(confusion)) != negative
-    said_or_true = confusion[others].sum() + confusion[:, others].sum()
-    return float(2 * np.trace(confusion[others][:, others]) / said_or_true) if said_or_true else 0.0
+    As scikit-learn's f1_score with average="micro" and these labels; of one class the plain F1.
+    """
+    said_or_true = confusion[classes].sum() + confusion[:, classes].sum()
+    return float(2 * np.diagonal(confusion)[classes].sum() / said_or_true) if said_or_true else 0.0
 
 
 def _shown(metric: str) -> str:
@@ -333,7 +330,7 @@ def _named(examples: dict[str, int], select: Select) -> dict[str, int]:
     return {shown: examples[part] for part, shown in names.items()}
 
 
-def _percent(values: Sequence[float]) -> str:
+def percent(values: Sequence[float]) -> str:
     mean, deviation = summarize([100 * value for value in values])
     return f"{mean:.2f} ± {deviation:.2f}" if len(values) > 1 else f"{mean:.2f}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -149,10 +150,8 @@ def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> d
     benchmark's."""
     columns = Columns(entry.text, entry.label, entry.pair, header=entry.header) if entry.text else Columns()
     on_error = "skip" if entry.skip_malformed else "stop"
-    if entry.marked:
-        parts = {part: read_examples(path, columns, fault=task.fault, adapt=mark_entities) for part, path in files.items()}
-    else:
-        parts = {part: task.read(path, columns, on_error=on_error) for part, path in files.items()}
+    read = partial(read_examples, fault=task.fault, adapt=mark_entities) if entry.marked else task.read
+    parts = {part: read(path, columns, on_error=on_error) for part, path in files.items()}
     for part, examples in parts.items() if entry.labels else ():
         unknown = sorted({label_name(label) for label in examples.labels or ()} - set(entry.labels))
         if unknown:

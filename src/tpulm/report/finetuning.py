@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -58,7 +59,7 @@ def render(folder: PurePath) -> str:
         recipe=None,
         machine=next((one.machine for one in histories.values() if one.machine), []),
         confusion=_confusion(summary, names),
-        by_class=_by_class(summary),
+        by_class=class_rows(summary.get("by_class", {})),
         mistakes=_mistakes(folder),
     )
 
@@ -109,10 +110,10 @@ def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, lis
     ]
 
 
-def _by_class(summary: dict[str, Any]) -> list[tuple[str, ...]]:
+def class_rows(scores: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...]]:
     """(class, precision, recall, F1, how many are true), the commonest first."""
-    scores = sorted(summary.get("by_class", {}).items(), key=lambda item: -item[1]["count"])
-    return [(name, *(f"{of[one]:.3f}" for one in ("precision", "recall", "f1")), f"{of['count']:,}") for name, of in scores]
+    found = sorted(scores.items(), key=lambda item: -item[1]["count"])
+    return [(name, *(f"{of[one]:.3f}" for one in ("precision", "recall", "f1")), f"{of['count']:,}") for name, of in found]
 
 
 def _mistakes(folder: PurePath) -> list[dict[str, Any]]:
