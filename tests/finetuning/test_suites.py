@@ -116,12 +116,15 @@ def test_two_entities_are_marked_as_klue_marks_them() -> None:
 
 
 @pytest.mark.parametrize("changed", [{"subject_entity": None}, {"sentence": "조지"}, {"subject_entity": {"start_idx": 3}}])
-def test_rows_without_two_entities_are_refused(changed: dict[str, object]) -> None:
+def test_rows_without_two_entities_are_refused(changed: dict[str, object], tmp_path: PurePath) -> None:
     row = {
         "guid": "klue-re-v1_train_00000",
+        "label": "no_relation",
         "sentence": "조지 해리슨이 쓰고 비틀즈가",
         "subject_entity": {"start_idx": 11, "end_idx": 13},
         "object_entity": {"start_idx": 0, "end_idx": 5},
     }
-    with pytest.raises(DataError, match="row klue-re-v1_train_00000 has no sentence with two entities beside each other"):
-        mark_entities({**row, **changed})
+    path = tmp_path / "klue-re-v1.1_train.json"
+    path.write_text(json.dumps([row, {**row, **changed}]))  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(DataError, match=r"train\.json, item 1: it has no sentence with two entities beside each other"):
+        read_parts(find_suite("klue").tasks["re"], find_task(FinetuneConfig()), {"train": path, "dev": path})

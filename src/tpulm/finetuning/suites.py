@@ -15,7 +15,7 @@ from tpulm import storage
 from tpulm.config.finetune import METRICS
 from tpulm.config.schema import Settings
 from tpulm.config.validation import validated
-from tpulm.corpus.readers.jsonl import show
+from tpulm.corpus.readers.jsonl import UnusableRecord, show
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import ConfigError, DataError, some_of, suggest
 from tpulm.finetuning.tasks import Task
@@ -170,6 +170,7 @@ def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> d
 def mark_entities(row: dict[str, Any]) -> dict[str, Any]:
     """A row of KLUE-RE with <subj>…</subj> and <obj>…</obj> in its sentence; "end_idx" is that of the last character.
 
+    Raises UnusableRecord for a row without two entities that do not overlap.
     Source: KLUE-benchmark/KLUE-baseline, klue_baseline/data/klue_re.py @443c38b, where the marks are new tokens; here they are
     text, which every tokenizer can write.
     """
@@ -181,9 +182,10 @@ def mark_entities(row: dict[str, Any]) -> dict[str, Any]:
         if not 0 <= begin < end <= again < last <= len(text):
             raise ValueError
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"row {row.get('guid', show(row))} has no sentence with two entities beside each other (subject_entity and "
-            "object_entity, with start_idx and end_idx); is this KLUE-RE's own file?"
+        raise UnusableRecord(
+            "no_field",
+            "it has no sentence with two entities beside each other (subject_entity and object_entity, with start_idx and "
+            f"end_idx): {show(row)}; is this KLUE-RE's own file?",
         ) from error
     pieces = (text[:begin], f"<{first}>{text[begin:end]}</{first}>", text[end:again])
     return {**row, "sentence": "".join([*pieces, f"<{second}>{text[again:last]}</{second}>", text[last:]])}

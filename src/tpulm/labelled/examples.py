@@ -97,7 +97,7 @@ def example_fault(values: Mapping[str, Any], label_fault: Callable[[Any], Fault]
 
 
 Check = Callable[[Mapping[str, Any]], Fault]
-Adapt = Callable[[dict[str, Any]], dict[str, Any]]  # a file's row with the columns that are read
+Adapt = Callable[[dict[str, Any]], dict[str, Any]]  # a file's row with the columns that are read; raises UnusableRecord
 
 
 def _as_it_is(values: dict[str, Any]) -> dict[str, Any]:
@@ -274,11 +274,11 @@ def _read_cells(
     for file in find_record_files(path, format):
         checked = file.format in ("jsonl", "squad")  # whose records may differ
         for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, header=columns.header):
-            values = adapt(record.values)
-            if not checked:
-                _check_columns(record._replace(values=values), file, names, header=columns.header)
-                checked = True
             try:
+                values = adapt(record.values)
+                if not checked:
+                    _check_columns(record._replace(values=values), file, names, header=columns.header)
+                    checked = True
                 found = {
                     role: values[name] if name in values else find_value(values, name, _advice(role))
                     for role, name in names.items()
