@@ -281,6 +281,7 @@ def finetune(
     from_scratch: bool,
     epochs: int | None = None,
     length: int = LENGTH,
+    weight_decay: float = 0.01,
 ) -> dict[str, Any]:
     """The epoch is chosen on dev, and its model answers test. Accuracy, or Spearman's correlation.
 
@@ -298,7 +299,7 @@ def finetune(
     mean, deviation = (0.0, 1.0) if classes else (float(truth.mean()), float(truth.std()))
     epochs = epochs or next(count for most, count in EPOCHS if labels <= most)
     groups = [
-        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.01},
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)

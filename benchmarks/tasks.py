@@ -8,8 +8,8 @@ on, and files of KLUE and JGLUE. Where only a task's dev file is there, as of KL
 trains on four fifths of it and scores the rest, which compares with no published score.
 
 JNLI and JSTS are fine-tuned once more by transformers' classes and the loop of benchmarks/learning_torch.py on the exported
-folder, with the same learning rate, epochs, dropout and number of seeds; that loop decays weights by 0.01 and chooses the
-epoch of JSTS by Spearman. The table is W/tasks.md; everything is resumed.
+folder, with the same learning rate, epochs, dropout, weight decay and number of seeds; that loop chooses the epoch of JSTS by
+Spearman, `bench` by Pearson. The table is W/tasks.md; everything is resumed.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def repeat(options: argparse.Namespace, name: str, model: Path) -> list[float]:
     write_labelled(data, Labelled(train=kept, dev=train[::10], test=pairs(parts["dev"])))
     job = {"job": "finetune", "folder": str(model), "tokenizer": str(model), "data": str(data), "labels": len(kept)}
     job |= {"learning_rate": LEARNING_RATE, "epochs": epochs_of("jglue", name), "length": 128, "from_scratch": False}
+    job["weight_decay"] = find_suite("jglue").tasks[name].settings["weight_decay"]
     scores = list[float]()
     for seed in range(options.seeds):
         file = data / f"{seed}.json"
