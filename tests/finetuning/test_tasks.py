@@ -1,4 +1,4 @@
-"""A fine-tuning task from outside of the package: each word of a text has a label, one of several classes."""
+"""A fine-tuning task from outside of the package: each word of a text has a label, of classes; and what tasks read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from jax import Array
 
 import tpulm
 from encoders import reviews
+from tpulm.config import FinetuneConfig
 from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning import Task, register_task
-from tpulm.labelled import Examples, LabelSet
+from tpulm.finetuning.tasks import find_task
+from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.models import bert
 from tpulm.nn.layers import dense
@@ -134,3 +136,25 @@ def test_an_unknown_task_or_metric_suggests_the_nearest(encoder: Path) -> None:
         tpulm.Classifier(encoder, task="word_taging")
     with pytest.raises(ConfigError, match=r"metric = 'accuracy' is not one of a word_tagging: token_accuracy, exact"):
         tpulm.Classifier(encoder, task="word_tagging", metric="accuracy")
+
+
+UNUSABLE: dict[str, tuple[dict[str, object], dict[str, object]]] = {  # of a task: a row, and what makes it unusable
+    "regression": ({"text": "a film", "label": 1}, {"label": "high"}),
+    "embed": ({"text": "a film", "pair": "a plot", "label": 1}, {"label": "high"}),
+    "tag": ({"text": "a film", "label": [[2, 6, "WORK"]]}, {"label": [[2, 7, "WORK"]]}),
+    "multilabel": ({"text": "a film", "label": ["good"]}, {"label": "good"}),
+    "choice": ({"question": "a film", "choices": ["a", "b"], "label": 1}, {"label": 2}),
+    "retrieve": ({"text": "a film", "pair": "a plot"}, {"pair": " "}),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_rows_that_a_task_cannot_use_are_refused_or_counted(name: str, tmp_path: Path) -> None:
+    task, (row, changed) = find_task(FinetuneConfig(task=name)), UNUSABLE[name]
+    path = tmp_path / "train.jsonl"
+    path.write_text(f"{json.dumps(row)}\n{json.dumps(row | changed)}\n")
+    columns = Columns(pair="pair" if "pair" in row else None)
+    with pytest.raises(DataError, match=r"train\.jsonl, line 2: .* --on-error skip"):
+        task.read(path, columns)
+    found = task.read(path, columns, on_error="skip")
+    assert len(found) == 1 and found.skipped.total() == 1

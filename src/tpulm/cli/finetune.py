@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tpulm.finetuning import FinetuneSummary
     from tpulm.labelled import Columns
     from tpulm.labelled.examples import TextRow
-    from tpulm.labelled.records import RowFormat, RowWriter
+    from tpulm.labelled.records import RowFormat
     from tpulm.predict.classify import Classified, ClassifierForUse
 
 _SHOWN_MISTAKES, _MOST_CONFUSED, _MOST_CLASSES = 8, 12, 40
@@ -348,11 +348,9 @@ def classify(
     classifier = ClassifierForUse(loaded)
     if texts:
         answers = classifier(texts)
-        print_table(
-            "",
-            [(*_answer(one), text) for text, one in zip(texts, answers, strict=True)],
-            header=("label", "score", "text"),
-        )
+        lines = [(*_answer(one), text) for text, one in zip(texts, answers, strict=True)]
+        print_table("", lines, header=("label", "score", "text"))
+        _say_cut(classifier.cut, classifier.max_length)
         if as_json:
             print_json([{"text": text, **_values(one)} for text, one in zip(texts, answers, strict=True)])
         return
@@ -389,20 +387,18 @@ def _predict(
     as_json: bool,
 ) -> None:
     """Entities, answers to questions, or choices; of a file as JSON lines, each row with the answer's columns added."""
-    import sys
     from collections import Counter
-    from contextlib import nullcontext
 
     from tpulm.finetuning import Classifier
     from tpulm.labelled import read_texts
-    from tpulm.labelled.records import RowWriter, writing_rows
 
     classifier = Classifier(model)
-    task = classifier.task
+    task, max_length = classifier.task, classifier.config.max_length
     if texts:
         answers = [_columns_of_answer(*both) for both in zip(texts, classifier.predict(texts, pairs), strict=True)]
         lines = [tuple(str(cell) for cell in line) for answer in answers for line in _lines(answer)]
         print_table("", lines, header=_HEADERS[model.head])
+        _say_cut(classifier.cut, max_length)
         if as_json:
             print_json([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)])
         return
@@ -418,9 +414,9 @@ def _predict(
         found = classifier.predict([row.text for row in chunk], None if given[0] is None else given)
         return (_columns_of_answer(row.text, answer) for row, answer in zip(chunk, found, strict=True))
 
-    with writing_rows(output, header=True) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl")) as writer:
-        counted = _write_answers(rows, answered, writer, input)
-    print_table("", {"answered": f"{counted:,} texts", **_left_out(0, None, skipped)})
+    counted = _write_answers(rows, answered, input, output, title="Answering")
+    lines = {"answered": f"{counted:,} texts", **_left_out(classifier.cut, max_length, skipped)}
+    print_table("", lines | _written_to(output))
 
 
 _HEADERS = {
@@ -459,23 +455,34 @@ def _check_apart(input: PurePath, output: PurePath) -> None:
 def _write_answers(
     rows: Iterator[TextRow],
     answered: Callable[[list[TextRow]], Iterable[dict[str, Any]]],
-    writer: RowWriter,
     input: PurePath | None,
+    output: PurePath | None,
     *,
+    title: str,
+    header: bool = True,
     taken: Sequence[str] = (),
     what: str = "answer",
-    advance: Callable[[float], None] = lambda count: None,
 ) -> int:
-    """Write each row with the columns that answer it; how many rows there were. Raises ConfigError for a row that has a column
-    of such a name, or of those that are `taken`."""
+    """Write each row with the columns that answer it, to stdout where there is no output; how many rows there were.
+
+    Raises ConfigError for a row that has a column of such a name, or of those that are `taken`.
+    """
+    import sys
+    from contextlib import nullcontext
+
+    from tpulm.labelled.records import RowWriter, writing_rows
+
+    to = nullcontext(RowWriter(sys.stdout, ".jsonl")) if output is None else writing_rows(output, header=header)
     counted = 0
-    while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
-        for row, added in zip(chunk, answered(chunk), strict=True):
-            if (clash := next((name for name in taken or added if name in row.record.values), None)) is not None:
-                raise ConfigError(f"{input} has a column '{clash}' already, where the {what} would go; rename it")
-            writer.write({**row.record.values, **added}, row.record.place)
-        counted += len(chunk)
-        advance(len(chunk))
+    with drawn_progress() as progress, to as writer:
+        progress.start(title, unit="text")
+        while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
+            for row, added in zip(chunk, answered(chunk), strict=True):
+                if (clash := next((name for name in taken or added if name in row.record.values), None)) is not None:
+                    raise ConfigError(f"{input} has a column '{clash}' already, where the {what} would go; rename it")
+                writer.write({**row.record.values, **added}, row.record.place)
+            counted += len(chunk)
+            progress.advance(len(chunk))
     return counted
 
 
@@ -487,12 +494,9 @@ def _classify_file(
     format: RowFormat | Literal["auto"],
     on_error: Literal["stop", "skip"],
 ) -> None:
-    import sys
     from collections import Counter
-    from contextlib import nullcontext
 
     from tpulm.labelled import read_texts
-    from tpulm.labelled.records import RowWriter, writing_rows
 
     skipped: Counter[str] = Counter()
     rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
@@ -507,13 +511,19 @@ def _classify_file(
             else:
                 yield {"predicted": round(answer.score, 6)}
 
-    to = writing_rows(output, header=columns.header) if output is not None else nullcontext(RowWriter(sys.stdout, ".jsonl"))
-    with drawn_progress() as progress, to as writer:
-        progress.start("Classifying", unit="text")
-        taken = ("predicted", "score")
-        counted = _write_answers(rows, answered, writer, input, taken=taken, advance=progress.advance)
+    taken = ("predicted", "score")
+    counted = _write_answers(rows, answered, input, output, title="Classifying", header=columns.header, taken=taken)
     lines = {"classified": f"{counted:,} texts", **_left_out(classifier.cut, classifier.max_length, skipped)}
-    print_table("", lines | ({} if output is None else {"written to": str(output)}))
+    print_table("", lines | _written_to(output))
+
+
+def _say_cut(cut: int, max_length: int | None) -> None:
+    for said in _left_out(cut, max_length, {}).values():
+        console.print(f"[yellow]note:[/] cut {said}", soft_wrap=True)
+
+
+def _written_to(output: PurePath | None) -> dict[str, str]:
+    return {} if output is None else {"written to": str(output)}
 
 
 def embed(
@@ -564,15 +574,14 @@ def embed(
         if output is None:
             return
     from collections import Counter
-    from contextlib import ExitStack
 
     from tpulm import storage
     from tpulm.labelled import Columns, read_texts
     from tpulm.labelled.examples import TextRow
-    from tpulm.labelled.records import Record, writing_rows
+    from tpulm.labelled.records import Record
 
     assert output is not None
-    skipped, found = Counter[str](), list[np.ndarray]()
+    skipped = Counter[str]()
     if input is not None:
         _check_apart(input, output)
         columns = Columns(text=text_column, header=not no_header)
@@ -586,22 +595,19 @@ def embed(
     def embedded(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
         return ({"embedding": vector} for vector in vectors_of(chunk).tolist())
 
-    with ExitStack() as stack:
-        progress = stack.enter_context(drawn_progress())
-        writer = stack.enter_context(writing_rows(output)) if suffix == ".jsonl" else None
-        progress.start("Embedding", unit="text")
-        if writer is not None:
-            counted = _write_answers(rows, embedded, writer, input, what="vector", advance=progress.advance)
-        else:
+    if suffix == ".jsonl":
+        counted = _write_answers(rows, embedded, input, output, title="Embedding", what="vector")
+    else:
+        import io
+
+        found, memory = list[np.ndarray](), io.BytesIO()
+        with drawn_progress() as progress:
+            progress.start("Embedding", unit="text")
             while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
                 found.append(vectors_of(chunk))
                 progress.advance(len(chunk))
-            counted = sum(map(len, found))
-    if writer is None:
-        import io
-
-        memory = io.BytesIO()
+        counted = sum(map(len, found))
         np.save(memory, np.concatenate(found))
         storage.write_atomic(output, memory.getvalue())
     lines = {"embedded": f"{counted:,} texts", **_left_out(embedder.cut, embedder.max_length, skipped)}
-    print_table("", lines | {"written to": str(output)})
+    print_table("", lines | _written_to(output))

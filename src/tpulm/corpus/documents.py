@@ -19,6 +19,7 @@ Reason = Literal[
     "redirect", "other_namespace", "no_wikitext",
     "empty", "too_short", "too_long", "other_language", "sampled_out",
 ]  # fmt: skip
+Fault = tuple[Reason, str] | None  # why something cannot be used, and the message; None: it can
 
 UNDECODABLE: Final = "\udc80"  # stands for a byte that did not decode; no codec yields it by itself
 
@@ -164,7 +165,7 @@ class Batcher:
                 self._faults.add(*fault, self._place(number))
 
 
-def find_fault(document: str) -> tuple[Reason, str] | None:
+def find_fault(document: str) -> Fault:
     """Why a text cannot be used, with a message, or None."""
     if UNDECODABLE in document:
         return "undecodable", "bytes that do not decode."

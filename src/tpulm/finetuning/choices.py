@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.config.finetune import METRICS
-from tpulm.corpus.documents import Reason
+from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
 from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
 from tpulm.labelled import Columns, Examples, LabelSet
@@ -54,7 +54,7 @@ class ChoiceOfAnswers(Task):
         found = {"question": values.get("sent1", values.get("ctx_a")), "choices": choices}
         return {**{name: value for name, value in found.items() if value is not None}, **values}
 
-    def fault(self, values: Mapping[str, Any]) -> tuple[Reason, str] | None:
+    def fault(self, values: Mapping[str, Any]) -> Fault:
         if (fault := text_fault(values["text"], "question")) is not None:
             return fault
         choices = values.get("pair")

@@ -90,6 +90,7 @@ class Classifier:
             raise ConfigError(f"a {config.task} has no labels: leave them out")
         self.labels: LabelSet | None = None
         self.fitted: Fitted | None = None
+        self.cut = 0  # texts that `predict` cut so far, for they were longer than max_length
         self._params: SequenceClassifier | None = None  # numpy
         self._outputs: Outputs | None = None
         self._placed: Any = None
@@ -210,6 +211,7 @@ class Classifier:
         """
         examples = self._unlabelled(texts, pairs)
         rows = self._rows(examples)
+        self.cut += rows.cut
         return self.task.predictions(self._outputs_of(rows), rows, examples, self._classes())
 
     def predict_proba(self, texts: Any, pairs: Sequence[str] | None = None) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from tpulm.config.finetune import METRICS
 from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head
-from tpulm.corpus.documents import Reason
+from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
 from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes, register_task
 from tpulm.labelled import (
@@ -20,6 +20,7 @@ from tpulm.labelled import (
     Examples,
     LabelSet,
     examples_of,
+    number_fault,
     numbers,
     read_examples,
     regression_scores,
@@ -74,10 +75,13 @@ class ScoredSimilarity(_Embedding):
     mistakes_are = ("Farthest off", "ranks off")
     objective = ScoredPairs
 
+    def label_fault(self, label: Any) -> Fault:
+        return number_fault(label, "embed")
+
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
         if examples.pairs is None:
             raise DataError("embed takes pairs of texts with a score: (text, pair, score), or --pair-column for a file's.")
-        labels = numbers(examples, "embed")
+        labels = numbers(examples)
         if learn and np.all(labels == labels[0]):
             raise DataError(f"all {len(examples):,} pairs have the score {labels[0]:g}; there is no order to learn")
         return labels
@@ -113,7 +117,7 @@ class Retrieval(_Embedding):
         found = super().take(data)
         return found if found.pairs is not None else replace(found, pairs=found.labels, labels=None)
 
-    def fault(self, values: Mapping[str, Any]) -> tuple[Reason, str] | None:
+    def fault(self, values: Mapping[str, Any]) -> Fault:
         roles = {"text": "text", "pair": "second text", "negative": "negative text", "label": "text beside it"}
         return next((fault for role in values if (fault := text_fault(values[role], roles[role])) is not None), None)
 

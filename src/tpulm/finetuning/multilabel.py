@@ -9,7 +9,7 @@ import numpy as np
 
 from tpulm.config.finetune import METRICS
 from tpulm.convert.config_json import Answers
-from tpulm.corpus.documents import Reason
+from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
@@ -45,7 +45,7 @@ class LabelSets(Task):
 
         return read_examples(path, columns, fault=self.fault, adapt=adapt, **reading)
 
-    def label_fault(self, label: Any) -> tuple[Reason, str] | None:
+    def label_fault(self, label: Any) -> Fault:
         if not isinstance(label, list | tuple):
             return "no_label", (
                 f'the label is {show(label)}; a list is expected, such as ["a", "b"] or []. Where it is one string say what '

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.config.finetune import METRICS
-from tpulm.corpus.documents import Reason
+from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
 from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
 from tpulm.labelled import Columns, Examples, LabelSet
@@ -38,7 +38,7 @@ class QuestionAnswering(Task):
     def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
         return {**values, self.columns.label: []} if values.get("is_impossible") is True else values
 
-    def fault(self, values: Mapping[str, Any]) -> tuple[Reason, str] | None:
+    def fault(self, values: Mapping[str, Any]) -> Fault:
         return question_fault(values)
 
     def held_out_by(self, examples: Examples) -> Examples:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from tpulm.config.finetune import METRICS
-from tpulm.corpus.documents import Reason
+from tpulm.corpus.documents import Fault
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import DataError, suggest
 from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes, register_task
-from tpulm.labelled import Columns, Examples, LabelSet
+from tpulm.labelled import Columns, Examples, LabelSet, example_fault
 from tpulm.labelled.entities import (
     NO_CLASS,
     OUTSIDE,
@@ -49,8 +50,8 @@ class EntityTagging(Task):
             return super().read(path, columns, **reading)
         return read_columns(path, on_error=reading.get("on_error", "stop"))
 
-    def label_fault(self, label: Any) -> tuple[Reason, str] | None:
-        return span_fault(label)
+    def fault(self, values: Mapping[str, Any]) -> Fault:
+        return example_fault(values, lambda label: span_fault(label, values["text"]))
 
     def learn(self, examples: Examples) -> LabelSet:
         types = {span.type for spans in _spans(examples) for span in spans}
@@ -71,7 +72,7 @@ class EntityTagging(Task):
         assert rows.spans is not None
         labels = np.full((len(examples), max_length + len(scheme.names)), NO_CLASS, np.int32)
         for number, spans in enumerate(_spans(examples)):
-            _check(spans, scheme, examples, number)
+            _check_types(spans, scheme.types, examples.places[number])
             own, labels[number, max_length:] = scheme.encode(spans, rows.spans[rows.starts[number] : rows.starts[number + 1]])
             labels[number, : len(own)] = own
         return Labelled(rows, labels, examples)
@@ -139,24 +140,14 @@ def _spans(examples: Examples) -> list[list[Span]]:
 
 def _bare(span: Span, text: str) -> Span:
     there = text[span.begin : span.end]
-    begin = span.begin + len(there) - len(there.lstrip())
-    return Span(begin, max(begin, span.begin + len(there.rstrip())) if span.end <= len(text) else span.end, span.type)
+    return Span(span.begin + len(there) - len(there.lstrip()), span.begin + len(there.rstrip()), span.type)
 
 
-def _check(spans: list[Span], scheme: TagScheme, examples: Examples, number: int) -> None:
-    length = len(examples.texts[number])
-    for span in spans:
-        if not span.begin < span.end <= length:
-            raise DataError(
-                f"an entity is from {span.begin} to {span.end}, and the text has {length} characters (or only blanks there)",
-                location=examples.places[number],
-            )
-        if span.type not in scheme.types:
-            known = ", ".join(scheme.types)
-            raise DataError(
-                f"its type '{span.type}' is none of those learnt: {known}.{suggest(span.type, scheme.types)}",
-                location=examples.places[number],
-            )
+def _check_types(spans: list[Span], types: Sequence[str], place: str) -> None:
+    unknown = next((span.type for span in spans if span.type not in types), None)
+    if unknown is not None:
+        known = ", ".join(types)
+        raise DataError(f"its type '{unknown}' is none of those learnt: {known}.{suggest(unknown, types)}", location=place)
 
 
 register_task("tag", EntityTagging(), metrics=METRICS["tag"])

@@ -17,7 +17,7 @@ from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
 from tpulm.convert.config_json import Answers
 from tpulm.convert.heads import Head
 from tpulm.convert.huggingface import LoadedModel
-from tpulm.corpus.documents import Reason
+from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
 from tpulm.labelled import (
     Columns,
@@ -27,6 +27,7 @@ from tpulm.labelled import (
     example_fault,
     examples_of,
     label_fault,
+    number_fault,
     numbers,
     read_examples,
     regression_scores,
@@ -92,11 +93,11 @@ class Task(ABC):
         """A row of a file with the columns of `columns`, for files that have them otherwise."""
         return values
 
-    def fault(self, values: Mapping[str, Any]) -> tuple[Reason, str] | None:
+    def fault(self, values: Mapping[str, Any]) -> Fault:
         """Why an example cannot be used: its "text" and, as far as there are any, its "pair" and "label"."""
         return example_fault(values, self.label_fault)
 
-    def label_fault(self, label: Any) -> tuple[Reason, str] | None:
+    def label_fault(self, label: Any) -> Fault:
         """Why a value of the data is no label; rows with such values are refused, or left out."""
         return label_fault(label)
 
@@ -240,6 +241,9 @@ class TextRegression(Task):
     kind = "A regression"
     mistakes_are = ("Farthest off", "distance")
     has_classes = False
+
+    def label_fault(self, label: Any) -> Fault:
+        return number_fault(label)
 
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
         labels = numbers(examples)

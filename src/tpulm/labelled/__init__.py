@@ -1,7 +1,7 @@
 """Labelled text: reading examples, their classes, a dev split, rows of token ids, and scores. Never imports JAX."""
 
 from tpulm.labelled.examples import Columns, Examples, example_fault, examples_of, label_fault, read_examples, read_texts
-from tpulm.labelled.labels import LabelSet, label_name, numbers
+from tpulm.labelled.labels import LabelSet, label_name, number_fault, numbers
 from tpulm.labelled.records import read_records
 from tpulm.labelled.scores import class_scores, label_set_scores, regression_scores, retrieval_scores, summarize
 from tpulm.labelled.split import Split, hold_out
@@ -18,6 +18,7 @@ __all__ = [
     "label_fault",
     "label_name",
     "label_set_scores",
+    "number_fault",
     "numbers",
     "read_examples",
     "read_records",

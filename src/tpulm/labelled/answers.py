@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tpulm.corpus.documents import Reason
+from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
 from tpulm.labelled.examples import example_fault
 from tpulm.labelled.rows import Rows, touching
@@ -35,7 +35,7 @@ def answers_of(label: Any) -> list[Answer]:
     return [Answer(one["answer_start"], one["text"]) for one in label]
 
 
-def question_fault(values: Mapping[str, Any]) -> tuple[Reason, str] | None:
+def question_fault(values: Mapping[str, Any]) -> Fault:
     """Why a question ("text") with its context ("pair") and answers ("label") cannot be used."""
     if "pair" not in values:
         return "no_field", "a question comes with the text that has its answer: (question, context)."

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tpulm.corpus.documents import UNDECODABLE, Faults, Reason, find_fault
+from tpulm.corpus.documents import UNDECODABLE, Fault, Faults, find_fault
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import show
 from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
@@ -47,17 +47,22 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
 # -- reading ----------------------------------------------------------------------------------------------------------------
 
 
-def span_fault(label: Any) -> tuple[Reason, str] | None:
-    """Why a value is no list of spans, [[0, 5, "PERSON"], …] or [{"start": 0, "end": 5, "label": "PERSON"}, …]."""
+def span_fault(label: Any, text: str) -> Fault:
+    """Why a value is no list of spans of the text, [[0, 5, "PERSON"], …] or [{"start": 0, "end": 5, "label": "PERSON"}, …]."""
     if not isinstance(label, list | tuple):
         return "no_label", f'the label is {show(label)}; a list of spans is expected, such as [[0, 5, "PERSON"]].'
     try:
-        wrong = next((one for one in label if not _is_span(as_span(one))), None)
+        spans = [as_span(one) for one in label]
     except (KeyError, TypeError):
         return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], in {show(label)}.'
-    return (
-        None if wrong is None else ("no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], not {show(wrong)}.')
-    )
+    for span in spans:
+        if not _is_span(span):
+            return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], not {show(span)}.'
+        if span.end > len(text) or not text[span.begin : span.end].strip():
+            return "no_label", (
+                f"an entity is from {span.begin} to {span.end}, and the text has {len(text)} characters (or only blanks there)."
+            )
+    return None
 
 
 def as_span(value: Any) -> Span:
@@ -125,7 +130,7 @@ def _sentences(path: str, faults: Faults) -> Iterator[_Sentence]:
         tags.append(parts[-1].strip())
 
 
-def _line_fault(parts: list[str], line: str) -> tuple[Reason, str] | None:
+def _line_fault(parts: list[str], line: str) -> Fault:
     if UNDECODABLE in line or "\0" in line:
         return find_fault(line)
     tag = parts[-1].strip()

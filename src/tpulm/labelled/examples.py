@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Faults, Reason, find_fault
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Fault, Faults, find_fault
 from tpulm.corpus.readers.jsonl import UnusableRecord, find_value, show
 from tpulm.corpus.readers.tables import separator_advice
 from tpulm.errors import ConfigError, DataError, shorten, suggest
@@ -74,7 +74,7 @@ class Columns:
         return names
 
 
-def label_fault(label: Any) -> tuple[Reason, str] | None:
+def label_fault(label: Any) -> Fault:
     """Why a value is no label of a text: one string or number."""
     if isinstance(label, float) and label != label:
         return "no_label", "the label is NaN: missing, or not a number."
@@ -83,9 +83,6 @@ def label_fault(label: Any) -> tuple[Reason, str] | None:
     if not isinstance(label, (str, int, float)):
         return "no_label", f"the label is {show(label)}; an example has one label, a string or a number."
     return find_fault(label) if isinstance(label, str) else None
-
-
-Fault = tuple[Reason, str] | None
 
 
 def example_fault(values: Mapping[str, Any], label_fault: Callable[[Any], Fault] = label_fault) -> Fault:
@@ -104,7 +101,7 @@ def _as_it_is(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def text_fault(text: Any, role: str) -> tuple[Reason, str] | None:
+def text_fault(text: Any, role: str) -> Fault:
     if _is_missing(text):
         return "empty", f"the {role} is empty."
     if not isinstance(text, str):

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from tpulm.corpus.documents import Fault
 from tpulm.errors import ConfigError, DataError, shorten, suggest
-from tpulm.labelled.examples import Examples
+from tpulm.labelled.examples import Examples, label_fault
 
 _MOST_CLASSES: Final = 1_000  # more are taken for a mistake
 _FEW_EXAMPLES: Final = 20  # of so few, each may have a class of its own
@@ -101,19 +102,17 @@ class LabelSet:
         return f"its label '{names[0]}' is none of the classes: {known}.{suggest(names[0], self.names)}{ids}{more}"
 
 
-def numbers(examples: Examples, task: str = "a regression") -> np.ndarray:
-    """The labels as float32 [examples]. Raises DataError for one that is no finite number; `task` is what needs them."""
-    values = [as_number(label_name(value)) for value in labels_of(examples)]
-    wrong = [index for index, value in enumerate(values) if value is None]
-    if wrong:
-        shown = label_name(labels_of(examples)[wrong[0]])
-        more = f" Nor are those of {len(wrong) - 1} more examples." if len(wrong) > 1 else ""
-        raise DataError(
-            f"its label '{shown}' is no finite number, as {task} needs.{more}"
-            + (" Without --regression it is a class." if task == "a regression" else ""),
-            location=examples.places[wrong[0]],
-        )
-    return np.array(values, np.float32)
+def number_fault(label: Any, task: str = "a regression") -> Fault:
+    """Why a value is no finite number; `task` is what needs one."""
+    if (fault := label_fault(label)) is not None or as_number(label_name(label)) is not None:
+        return fault
+    advice = " Without --regression it is a class." if task == "a regression" else ""
+    return "no_label", f"its label '{label_name(label)}' is no finite number, as {task} needs.{advice}"
+
+
+def numbers(examples: Examples) -> np.ndarray:
+    """The labels as float32 [examples], of examples whose labels were read as numbers."""
+    return np.array([as_number(label_name(value)) for value in labels_of(examples)], np.float32)
 
 
 def labels_of(examples: Examples) -> list[Any]:
