@@ -83,6 +83,34 @@ def test_the_pair_counts():
     )
 
 
+def test_pairs_that_share_a_text_stay_together():
+    """As in NLI: a premise with three hypotheses of different labels, and in part another premise's hypothesis."""
+    rows = [(f"premise {n // 3}", f"hypothesis {n // 4}", n % 3) for n in range(120)] + [
+        (f"alone {n}", f"too {n}", n % 3) for n in range(360)
+    ]
+    pairs, classes = examples_of(rows), np.array([label for *_, label in rows])
+    found = hold_out(pairs, classes, fraction=0.5)
+    sides = [{text for index in side for text in rows[index][:2]} for side in found]
+    assert not sides[0] & sides[1] and {len(found.train), len(found.held_out)} != {0}
+    assert found.held_out.tolist() == hold_out(pairs, classes, fraction=0.5).held_out.tolist()
+
+
+def test_a_text_that_most_pairs_share_does_not_tie_them():
+    rows = [(f"question {number}", "yes" if number % 3 else f"answer {number}", number % 2) for number in range(300)]
+    found = hold_out(examples_of(rows), None, fraction=0.1)
+    assert len(found.held_out) == 30
+
+
+def test_large_groups_are_held_out_as_often_as_small_ones():
+    rows = [(f"group {number // 10}", f"member {number}") for number in range(1000)] + [
+        (f"alone {number}", f"other {number}") for number in range(1000)
+    ]
+    chosen = hold_out(Examples([a for a, _ in rows], [b for _, b in rows], None, [""] * 2000), None, fraction=0.2).held_out
+    groups = {index // 10 for index in chosen if index < 1000}
+    assert 10 <= len(groups) <= 32  # of 100; 20 expected, deviation 4
+    assert len(groups) * 10 == sum(index < 1000 for index in chosen.tolist())
+
+
 def test_a_regression_has_no_classes():
     examples = examples_of([(f"text {number % 50}", number / 7) for number in range(100)])
     found = hold_out(examples, None, fraction=0.1)

@@ -7,6 +7,8 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import Examples
@@ -29,11 +31,14 @@ def hold_out(examples: Examples, classes: np.ndarray | None, *, fraction: float)
     whatever their labels, and one text more moves at most one other of its class. A class with two distinct texts of its own is
     on both sides, one with a single text in `train`. A text with several labels counts to the rarest of them.
 
+    Pairs that share a text stay together, too, and count as one: a premise with another hypothesis tells much of a held-out
+    pair. Where that would tie more than half of what is to be held out to one another, only copies of pairs do.
+
     Raises ConfigError for a fraction outside (0, 0.5], DataError where there is nothing to hold out.
     """
     if not 0.0 < fraction <= 0.5:
         raise ConfigError(f"a fraction of {fraction} cannot be held out; choose one above 0 and up to 0.5, such as 0.1")
-    keys = [_key(examples, index) for index in range(len(examples))]
+    keys = _keys(examples, most=fraction * len(examples) / 2)
     held_out: set[bytes] = set()
     for stratum in _strata(keys, classes):
         held_out.update(sorted(stratum)[: _quota(len(stratum), fraction)])
@@ -45,10 +50,28 @@ def hold_out(examples: Examples, classes: np.ndarray | None, *, fraction: float)
     return Split(np.flatnonzero(~chosen), np.flatnonzero(chosen))
 
 
-def _key(examples: Examples, index: int) -> bytes:
-    pair = [] if examples.pairs is None else examples.pairs[index]
-    parts = [examples.texts[index], *([pair] if isinstance(pair, str) else pair)]  # choices are several
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=_KEY_BYTES, person=_PURPOSE).digest()  # texts hold no NUL
+def _keys(examples: Examples, *, most: float) -> list[bytes]:
+    """Of each example a hash of what stays together: its copies and, if no such group has over `most`, what shares a text."""
+    texts, pairs = examples.texts, examples.pairs
+    if pairs is None:
+        return [_hash(text) for text in texts]
+    keys = [_hash(text, *([pair] if isinstance(pair, str) else pair)) for text, pair in zip(texts, pairs, strict=True)]
+    if not all(isinstance(pair, str) for pair in pairs):  # lists of choices, which many questions may have
+        return keys
+    numbers = {text: number for number, text in enumerate({*texts, *pairs})}
+    ends = [[numbers[text] for text in side] for side in (texts, pairs)]
+    graph = coo_array((np.ones(len(keys), np.int8), ends), shape=(len(numbers), len(numbers)))
+    groups = connected_components(graph, directed=False)[1][ends[0]]
+    if np.bincount(groups).max() > most:
+        return keys
+    first: dict[int, bytes] = {}
+    for key, group in zip(keys, groups.tolist(), strict=True):
+        first[group] = min(key, first.get(group, key))
+    return [_hash(first[group].hex()) for group in groups.tolist()]  # once more, or large groups would come first
+
+
+def _hash(*texts: str) -> bytes:
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=_KEY_BYTES, person=_PURPOSE).digest()  # texts hold no NUL
 
 
 def _strata(keys: list[bytes], classes: np.ndarray | None) -> list[set[bytes]]:
