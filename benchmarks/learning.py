@@ -395,20 +395,15 @@ class Experiment:
 
     def finetuned(self, name: str, labels: int, rate: float, seed: int) -> dict[str, Any]:
         file = self.folder / "finetuned" / f"{name.replace(' ', '-')}-{labels}-{rate:g}-{seed}.json"
-        if not file.is_file():
-            folder, drawn = self.finetuned_models()[name]
-            job = {"folder": str(folder), "from_scratch": drawn, "labels": labels, "learning_rate": rate, "seed": seed}
-            common = {"job": "finetune", "threads": 1, "tokenizer": str(self.tokenizer), "data": str(self.data)}
-            write_json(file, answer(torch_command({**common, **job})))
-        return json.loads(file.read_text())
+        folder, drawn = self.finetuned_models()[name]
+        job = {"folder": str(folder), "from_scratch": drawn, "labels": labels, "learning_rate": rate, "seed": seed}
+        common = {"job": "finetune", "threads": 1, "tokenizer": str(self.tokenizer), "data": str(self.data)}
+        return kept_answer(file, {**common, **job})
 
     def tfidf(self) -> dict[str, Any]:
         """By number of labels."""
-        file = self.folder / "tfidf.json"
-        if not file.is_file():
-            labels = list(self.options.labels)
-            write_json(file, answer(torch_command({"job": "tfidf", "data": str(self.data), "labels": labels})))
-        return json.loads(file.read_text())
+        job = {"job": "tfidf", "data": str(self.data), "labels": list(self.options.labels)}
+        return kept_answer(self.folder / "tfidf.json", job)
 
     def report(self) -> None:
         learning_report.write(self)
@@ -422,6 +417,13 @@ def answer(command: Sequence[str]) -> dict[str, Any]:
     """What a process says at its end; what it writes to stderr is shown."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(), check=True)
     return read_answer(done.stdout.splitlines(), "a process")
+
+
+def kept_answer(file: Path, job: dict[str, Any]) -> dict[str, Any]:
+    """What a job of learning_torch.py says at its end, kept in a file."""
+    if not file.is_file():
+        write_json(file, answer(torch_command(job)))
+    return json.loads(file.read_text())
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -2,10 +2,10 @@
 
     python benchmarks/tasks.py --data DATA --workdir W [--languages ko ja] [--tasks ner jsts] [--seeds 3] [--steps 2600]
 
-For each language a model by the recipe laptop-modern, with rows of 128 (ten to thirty minutes on two cores), then `tpulm
-bench`, beside the same model with random weights. DATA has ko/ and ja/: nsmc_reviews.txt.gz and aozora.txt.gz to pretrain
-on, and files of KLUE and JGLUE. Where only a task's dev file is there, as of KLUE-NER, KLUE-NLI, JNLI and JSQuAD, `bench`
-trains on four fifths of it and scores the rest, which compares with no published score.
+For each language a model by the recipe laptop-modern, with rows of 128 (an hour on a core), then `tpulm bench`, beside the same
+model with random weights. DATA has ko/ and ja/: nsmc_reviews.txt.gz and aozora.txt.gz to pretrain on, and files of KLUE and
+JGLUE. Where only a task's dev file is there, as of KLUE-NER, KLUE-NLI, JNLI and JSQuAD, `bench` trains on four fifths of it and
+scores the rest, which compares with no published score.
 
 JNLI and JSTS are fine-tuned once more by transformers' classes and the loop of benchmarks/learning_torch.py on the exported
 folder, with the same learning rate, epochs, dropout, weight decay and number of seeds; that loop chooses the epoch of JSTS by
@@ -15,11 +15,10 @@ Spearman, `bench` by Pearson. The table is W/tasks.md; everything is resumed.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from learning import answer, torch_command, write_json
+from learning import kept_answer
 from learning_data import Example, Labelled, write_labelled
 
 import tpulm
@@ -103,13 +102,7 @@ def repeat(options: argparse.Namespace, name: str, model: Path) -> list[float]:
     job = {"job": "finetune", "folder": str(model), "tokenizer": str(model), "data": str(data), "labels": len(kept)}
     job |= {"learning_rate": LEARNING_RATE, "epochs": epochs_of("jglue", name), "length": 128, "from_scratch": False}
     job["weight_decay"] = find_suite("jglue").tasks[name].settings["weight_decay"]
-    scores = list[float]()
-    for seed in range(options.seeds):
-        file = data / f"{seed}.json"
-        if not file.is_file():
-            write_json(file, answer(torch_command({**job, "seed": seed})))
-        scores.append(json.loads(file.read_text())["test"])
-    return scores
+    return [kept_answer(data / f"{seed}.json", {**job, "seed": seed})["test"] for seed in range(options.seeds)]
 
 
 def pairs(examples: Examples) -> list[Example]:
