@@ -17,10 +17,10 @@ def fast_disk(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(advice, "rows_per_second", lambda *_: 1e6)
 
 
-def advice_for(recipe: str, *changes: str, here: float | None = HERE) -> Advice:
+def advice_for(recipe: str, *changes: str, here: float | None = HERE, accelerator: str = "v3-8") -> Advice:
     return advise(
         config.load(recipe, changes),
-        accelerators.find("v3-8"),
+        accelerators.find(accelerator),
         here=here,
         vocab_size=1000,
         special=SpecialTokens(0, 1, 2, 3, 4),
@@ -55,6 +55,16 @@ def test_a_machine_of_unknown_speed_is_not_compared():
 def test_odd_widths_leave_the_units_idle():
     found = advice_for("bert-base", "model.hidden_size=192", "model.num_heads=3", "model.intermediate_size=130")
     assert not good(found)["widths"] and "better products, widths" in found.verdict
+
+
+def test_units_are_larger_from_v6e_on():
+    changes = ("model.hidden_size=384", "model.num_heads=6", "model.intermediate_size=1536")
+    widths = [
+        next(finding for finding in advice_for("bert-base", *changes, accelerator=name).findings if finding.what == "widths")
+        for name in ("v5litepod-8", "v6e-8")
+    ]
+    assert widths[0].good and "fill 100% of the 128 x 128" in widths[0].said
+    assert not widths[1].good and "fill 69% of the 256 x 256" in widths[1].said  # (4 x 0.75² + 8 x 0.75) / 12
 
 
 def test_a_small_batch_leaves_the_vector_units_idle():

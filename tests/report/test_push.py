@@ -84,6 +84,17 @@ def test_what_was_sent_loads_by_its_name(torch: Any, workdir: Path, hub: ModelHu
     assert loaded.stdout.split()[1] == "[MASK]"
 
 
+def test_modules_of_an_embedding_model_and_onnx_are_sent(hub: ModelHub, tmp_path: Path) -> None:
+    names = {"model.safetensors", "modules.json", "1_Pooling/config.json", "2_Normalize/config.json", "onnx/model.onnx"}
+    for name in (*names, "checkpoints/state", ".tpulm/lock"):
+        path = tmp_path / "model" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    done = push(hub, tmp_path / "home", str(tmp_path / "model"), "user/embedder")
+    assert done.returncode == 0, done.stderr
+    assert {name: content.decode() for name, content in hub.files["user/embedder"].items()} == {name: name for name in names}
+
+
 @pytest.mark.devices
 def test_halves_of_an_electra_are_two_repositories(workdir: Path, tmp_path: Path) -> None:
     for half in ("discriminator", "generator"):

@@ -50,6 +50,8 @@ def plan(
 
     if (accelerator is None) == (compare is None):
         raise ConfigError(f"name a TPU type with --accelerator, or several with --compare: {_examples()}")
+    if accelerator is not None and "," in accelerator:
+        raise ConfigError(f"--accelerator takes one TPU type; for several, write --compare {accelerator}")
     found = [accelerators.find(name) for name in (accelerator or compare or "").split(",")]
     config = load_run(reference, overrides)
     os.environ["JAX_PLATFORMS"] = "cpu"  # the compiler is asked, no device

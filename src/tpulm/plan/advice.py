@@ -22,7 +22,7 @@ from tpulm.readable import duration
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 
-_UNIT, _SUBLANES = 128, 8
+_UNITS, _SUBLANES = {"v6e": 256, "tpu7x": 256}, 8  # a side of the units by generation; 128 before
 _USUAL_MFU, _WIDE = 0.35, 768  # of a TPU, for models so wide; of narrower ones in proportion (docs/planning.md)
 _USUAL_SHARE_HERE = 0.5  # of a measured product's speed that a whole step reaches (benchmarks/RESULTS.md)
 _FILLED = 0.75
@@ -62,7 +62,8 @@ def advise(
     )
     length, batch_size = phases[0].config.data.sequence_length, phases[0].config.train.batch_size
     rows = batch_size / accelerator.devices
-    fill, intensity = _fill(config), _intensity(config, tokens=rows * length)
+    unit = _UNITS.get(accelerator.generation, 128)
+    fill, intensity = _fill(config, unit), _intensity(config, tokens=rows * length)
     balance = accelerator.peak_flops / accelerator.hbm_bytes_per_second
     mfu = _USUAL_MFU * min(1.0, config.model.hidden_size / _WIDE) * fill * min(1.0, intensity / balance)
     needed, read = accelerator.peak_flops * mfu / per_row[0], rows_per_second(length, batch_size)
@@ -73,7 +74,7 @@ def advise(
             f"{intensity:,.0f} operations a byte in the narrowest of a layer, {accelerator.name} can do {balance:,.0f}: "
             + ("limited by arithmetic, as it should be" if intensity >= balance else "limited by memory"),
         ),
-        Finding(fill >= _FILLED, "widths", f"fill {fill:.0%} of the {_UNIT} x {_UNIT} units: {_widths(config)}"),
+        Finding(fill >= _FILLED, "widths", f"fill {fill:.0%} of the {unit} x {unit} units: {_widths(config)}"),
         Finding(
             rows >= _SUBLANES and rows % _SUBLANES == 0,
             "batch",
@@ -104,18 +105,14 @@ def _verdict(
     return True, f"{accelerator.name} would help: about {there}{gain}{less}"
 
 
-def _fill(config: RunConfig) -> float:
+def _fill(config: RunConfig, unit: int) -> float:
     """The share of the units that a layer's products use, weighted by their operations."""
     model = config.model
     size, inner = model.hidden_size, model.intermediate_size
     attention, feed_forward = 4.0 * size * size, (3.0 if model.feed_forward == "gated" else 2.0) * size * inner
-    used = attention * _share(size) ** 2 + feed_forward * _share(size) * _share(inner)
+    size_share, inner_share = (width / (-(-width // unit) * unit) for width in (size, inner))
+    used = attention * size_share**2 + feed_forward * size_share * inner_share
     return used / (attention + feed_forward)
-
-
-def _share(width: int) -> float:
-    """The fraction of the units that work, when a matrix of that width is cut into squares."""
-    return width / (-(-width // _UNIT) * _UNIT)
 
 
 def _widths(config: RunConfig) -> str:

@@ -11,7 +11,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from tpulm import storage
+from tpulm.convert import onnx
 from tpulm.convert.huggingface import HALVES, WEIGHTS
+from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.errors import CloudRefused, ConfigError, Unavailable
 from tpulm.progress import SILENT, Progress
 from tpulm.report.finetuning import MISTAKES, SUMMARY, is_finetuning
@@ -20,6 +22,7 @@ from tpulm.workfolder import read_result
 
 _REPORT = "report.html"
 _OF_THE_WORK = (SUMMARY, MISTAKES)  # which hold texts, or paths of this machine
+_FOLDERS = (*EMBEDDER_FILES, PurePath(onnx.FILE).parts[0])  # of a model; others are of the work
 
 
 class File(NamedTuple):
@@ -76,6 +79,7 @@ def push(publication: Publication, *, private: bool = True, progress: Progress =
     with storage.scratch_folder() as folder:
         progress.start(f"Sending {publication.repository}")
         for file in publication.files:
+            storage.make_folder((folder / file.name).parent)
             storage.write_atomic(folder / file.name, storage.read_bytes(file.path))
         try:
             address = str(api.create_repo(publication.repository, private=private, exist_ok=True))
@@ -98,7 +102,10 @@ def _health(folder: PurePath, *, is_run: bool) -> str:
 
 
 def _files(folder: PurePath, report: list[PurePath]) -> tuple[File, ...]:
-    """Those of a model lie in the folder itself."""
-    found = {name: file for name, file in storage.walk(folder).items() if "/" not in name and name not in _OF_THE_WORK}
-    files = [File(name, folder / name, info.size) for name, info in sorted(found.items()) if not name.startswith(".")]
+    """A model's files are in the folder itself, or in one that sentence-transformers or ONNX names."""
+    files = [
+        File(name, folder / name, info.size)
+        for name, info in sorted(storage.walk(folder).items())
+        if not name.startswith(".") and name not in _OF_THE_WORK and ("/" not in name or name.split("/")[0] in _FOLDERS)
+    ]
     return (*files, *(File(_REPORT, page, len(storage.read_bytes(page))) for page in report))
