@@ -18,6 +18,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from learning import kept_answer
 from learning_data import Example, Labelled, write_labelled
 
@@ -30,6 +31,7 @@ from tpulm.finetuning.benchmark import percent
 from tpulm.finetuning.suites import find_files, find_suite, read_parts
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import Examples
+from tpulm.labelled.split import hold_out
 
 CORPORA = {"ko": "nsmc_reviews.txt.gz", "ja": "aozora.txt.gz"}
 TASKS = {"ko": ("klue", ("ner", "nli")), "ja": ("jglue", ("jsts", "jnli", "jsquad", "jcommonsenseqa"))}
@@ -93,12 +95,14 @@ def parts_of(name: str, folder: Path) -> dict[str, Examples]:
 
 
 def repeat(options: argparse.Namespace, name: str, model: Path) -> list[float]:
-    """A task by torch: the exported folder in transformers' class, a tenth of train as dev. The score of each seed."""
+    """A task by torch: the exported folder in transformers' class. The score of each seed; dev is held out as `bench` does."""
     parts, data = parts_of(name, options.data / "ja"), options.workdir / "repeated" / name
     data.mkdir(parents=True, exist_ok=True)
     train = pairs(parts["train"])
-    kept = [one for number, one in enumerate(train) if number % 10]
-    write_labelled(data, Labelled(train=kept, dev=train[::10], test=pairs(parts["dev"])))
+    classes = np.array([one.label for one in train]) if name == "jnli" else None
+    split = hold_out(parts["train"], classes, fraction=FinetuneConfig().dev_fraction)
+    kept, dev = ([train[index] for index in part] for part in split)
+    write_labelled(data, Labelled(train=kept, dev=dev, test=pairs(parts["dev"])))
     job = {"job": "finetune", "folder": str(model), "tokenizer": str(model), "data": str(data), "labels": len(kept)}
     job |= {"learning_rate": LEARNING_RATE, "epochs": epochs_of("jglue", name), "length": 128, "from_scratch": False}
     job["weight_decay"] = find_suite("jglue").tasks[name].settings["weight_decay"]
