@@ -18,9 +18,8 @@ from command_line import invoke
 from tpulm import storage, tokenization
 from tpulm.cli.app import app
 from tpulm.config import ModelConfig
-from tpulm.convert import load_model, save_model
 from tpulm.convert.heads import Head, spec_of
-from tpulm.convert.huggingface import load_weights, save_parts
+from tpulm.convert.huggingface import load_model, load_weights, save_model, save_parts
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import electra
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones

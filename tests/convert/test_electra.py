@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tpulm.config import DataConfig, ModelConfig, RunConfig
-from tpulm.convert import CardFacts, LoadedModel, load_model
-from tpulm.convert.huggingface import save_parts
+from tpulm.convert.huggingface import LoadedModel, load_model, save_parts
+from tpulm.convert.model_card import CardFacts
 from tpulm.errors import ConfigError
 from tpulm.models import electra
 from tpulm.models.bert import Tokens, encode, masked_logits

@@ -16,7 +16,8 @@ import safetensors.numpy
 
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig, RunConfig
-from tpulm.convert import CardFacts, LoadedModel, load_model, save_model
+from tpulm.convert.huggingface import LoadedModel, load_model, save_model
+from tpulm.convert.model_card import CardFacts
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
 from tpulm.models.bert import Tokens, encode, masked_logits, next_sentence_logits
 from tpulm.nn.params import named_leaves

@@ -16,7 +16,7 @@ import safetensors.numpy
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig
 from tpulm.config.layouts import LAYOUTS
-from tpulm.convert import LoadedModel, load_model, save_model
+from tpulm.convert.huggingface import LoadedModel, load_model, save_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder
 from tpulm.nn.params import named_leaves

@@ -16,7 +16,7 @@ import safetensors.numpy
 
 import bundles
 from tpulm.config import ModelConfig
-from tpulm.convert import LoadedModel, load_model
+from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.convert.importing import import_model
 from tpulm.convert.tensorbundle import Bundle, find_checkpoint
 from tpulm.convert.tensorflow1 import Given, load_checkpoint

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tpulm import tokenization
 from tpulm.config import ModelConfig
-from tpulm.convert import LoadedModel, load_model, save_model
+from tpulm.convert.huggingface import LoadedModel, load_model, save_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones

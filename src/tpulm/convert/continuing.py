@@ -189,31 +189,23 @@ def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) 
         )
     if isinstance(spec, TextEncoder):
         return without_head(params)
-    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
-    if isinstance(spec, TokenClassifier):
-        return _begin_token_classifier(params, spec, key, again=again)
-    if isinstance(params, TokenClassifier):
+    kind = TokenClassifier if isinstance(spec, TokenClassifier) else SequenceClassifier
+    if isinstance(params, TokenClassifier) and kind is SequenceClassifier:
         raise ConfigError("this model's head labels tokens; for classes of texts begin with the encoder it was made of")
-    head: ClassificationHead = jax.device_get(initialize(spec.classification_head, key))
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
+    head: Any = jax.device_get(initialize(_head(spec), key))
     if isinstance(params, Bert) and head.norm is not None and (masked := params.masked_head).dense is not None:
         head = replace(head, dense=masked.dense, norm=masked.norm)  # ModernBERT's, which all its tasks share
-    elif isinstance(params, Bert) and params.next_sentence is not None:
+    elif isinstance(params, Bert) and kind is SequenceClassifier and params.next_sentence is not None:
         head = replace(head, dense=_with_bias(params.next_sentence.pooler, head.dense))
-    elif isinstance(params, SequenceClassifier):
-        found = params.classification_head
+    elif isinstance(params, SequenceClassifier | TokenClassifier) and isinstance(params, kind):
+        found = _head(params)
         head = found if again else replace(head, dense=found.dense, norm=found.norm)
-    return SequenceClassifier(params.embeddings, params.projection, params.layers, params.final_norm, head)
+    return kind(params.embeddings, params.projection, params.layers, params.final_norm, head)
 
 
-def _begin_token_classifier(params: Model, spec: TokenClassifier, key: Any, *, again: bool) -> TokenClassifier:
-    assert not isinstance(params, Decoder)
-    head: TokenHead = jax.device_get(initialize(spec.token_head, key))
-    if isinstance(params, TokenClassifier):
-        found = params.token_head
-        head = found if again else replace(head, dense=found.dense, norm=found.norm)
-    elif head.norm is not None and isinstance(params, Bert) and (masked := params.masked_head).dense is not None:
-        head = replace(head, dense=masked.dense, norm=masked.norm)
-    return TokenClassifier(params.embeddings, params.projection, params.layers, params.final_norm, head)
+def _head(model: SequenceClassifier | TokenClassifier) -> ClassificationHead | TokenHead:
+    return model.token_head if isinstance(model, TokenClassifier) else model.classification_head
 
 
 def random_classifier(spec: Any, *, seed: int) -> Any:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import re
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from tpulm.accelerators import Accelerator
 from tpulm.errors import MissingExtra, StorageError, installing
 from tpulm.plan import costs, hlo
 from tpulm.plan.hlo import Array, Computation, Instruction, Module, part
+from tpulm.progress import held_stderr
 from tpulm.train.program import Program, cache_folder
 
 if TYPE_CHECKING:
@@ -39,13 +38,15 @@ def devices_of(accelerator: Accelerator) -> Sequence[Any]:
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # no device is opened, so that several may compile at once
     from jax.experimental import topologies
 
-    with _silence():
+    one_host = (*accelerator.shape, 1, 1)[:3]
+    with held_stderr() as held:  # the library writes there that there is no TPU; what goes wrong is raised all the same
         described = topologies.get_topology_desc(
             platform="tpu",
             topology_name=f"{accelerator.generation}:{accelerator.topology}",
             **({"chip_config_name": "megacore"} if accelerator.generation == "v4" else {}),
-            **({"chips_per_host_bounds": _bounds(accelerator)} if accelerator.hosts == 1 else {}),
+            **({"chips_per_host_bounds": one_host} if accelerator.hosts == 1 else {}),
         )
+        held.truncate(0)
     return described.devices
 
 
@@ -58,29 +59,6 @@ def compiler_version() -> str:
             f"compiling for a TPU needs its compiler, libtpu, which is not installed: {installing('tpu')} "
             "(Linux on x86-64; no TPU is needed)"
         ) from None
-
-
-def _bounds(accelerator: Accelerator) -> tuple[int, ...]:
-    bounds = accelerator.shape
-    return bounds + (1,) * (3 - len(bounds))
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """The compiler's library writes to the process's stderr that there is no TPU; what goes wrong is raised all the same."""
-    try:
-        descriptor = sys.stderr.fileno()
-    except (AttributeError, OSError, io.UnsupportedOperation):
-        yield
-        return
-    saved, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    try:
-        yield
-    finally:
-        os.dup2(saved, descriptor)
-        os.close(saved)
-        os.close(nowhere)
 
 
 _PASSED_ON = frozenset(["bitcast", "reshape", "broadcast", "copy", "convert", "transpose"])
@@ -128,23 +106,14 @@ def _stack(update: Instruction, outer: Instruction, fused: Computation | None, b
         scope = _origin(update.operands[1], fused)
         if not scope or "dynamic_update" in scope:
             numbers = {parameter.name: int(parameter.literal) for parameter in fused.parameters()}
-            name = _source(update.operands[1], fused)
+            name = fused.source(update.operands[1], _PASSED_ON)
             scope = _origin(outer.operands[numbers[name]], body) if name in numbers else outer.scope
     return Buffer(str(array), array.bytes, part(scope), stacked=True)
 
 
 def _origin(name: str, within: Computation) -> str:
-    instruction = within.instructions.get(_source(name, within))
+    instruction = within.instructions.get(within.source(name, _PASSED_ON))
     return "" if instruction is None or instruction.opcode == "parameter" else instruction.scope
-
-
-def _source(name: str, within: Computation) -> str:
-    """What is only passed on, reshaped or converted, followed to where it is computed."""
-    instruction = within.instructions.get(name)
-    while instruction is not None and instruction.opcode in _PASSED_ON and instruction.operands:
-        name = instruction.operands[0]
-        instruction = within.instructions.get(name)
-    return name
 
 
 def _loops(module: Module) -> Iterator[Instruction]:

@@ -22,6 +22,7 @@ _FREE = frozenset(
 _ASYNC_DONE = re.compile(r"-(done|update)$")
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 _SLICING = frozenset(["dynamic-slice", "gather", "slice"])
+_BITCAST = frozenset(["bitcast"])
 _FREE_CALLS = frozenset(
     ["AllocateBuffer", "ConcatBitcast", "X64Combine", "X64SplitLow", "X64SplitHigh", "Sharding", "AssumeGatherIndicesInBound"]
 )
@@ -150,8 +151,8 @@ class _Walk:
             return 0
         whole, part = _hbm(operand.shapes), 0
         for user in _through_bitcasts(parameter.name, fused):
-            inplace = user.opcode == "dynamic-update-slice" and _source(user.operands[0], fused) == parameter.name
-            if user.opcode in _SLICING and _source(user.operands[0], fused) == parameter.name:
+            inplace = user.opcode == "dynamic-update-slice" and fused.source(user.operands[0], _BITCAST) == parameter.name
+            if user.opcode in _SLICING and fused.source(user.operands[0], _BITCAST) == parameter.name:
                 part += sum(array.bytes for array in user.shapes)
             elif not inplace:
                 return whole
@@ -163,7 +164,7 @@ class _Walk:
             roots = [fused.instructions[name] for name in roots[0].operands]
         written = 0
         for root, shape in zip(roots, instruction.shapes, strict=False):
-            updated = fused.instructions[_source(root.name, fused)]
+            updated = fused.instructions[fused.source(root.name, _BITCAST)]
             if updated.opcode == "dynamic-update-slice":
                 shape = fused.instructions[updated.operands[1]].shapes[0]
             written += 0 if shape.memory_space else shape.bytes
@@ -199,13 +200,11 @@ class _Walk:
         return (instruction.attribute("custom_call_target") or "").strip('"')
 
     def _communication(self, kind: str, instruction: Instruction, times: int) -> Collective:
+        size = group_size(instruction.attributes, self._devices)
         moved = sum(array.bytes for array in _results(instruction))
         if kind == "reduce-scatter":
-            moved *= self._group(instruction)
-        return Collective(kind, moved, self._group(instruction), times, instruction.scope)
-
-    def _group(self, instruction: Instruction) -> int:
-        return group_size(instruction.attributes, self._devices)
+            moved *= size
+        return Collective(kind, moved, size, times, instruction.scope)
 
 
 def _collective(opcode: str) -> str | None:
@@ -298,12 +297,6 @@ def _through_bitcasts(name: str, fused: Computation) -> Iterator[Instruction]:
             yield from _through_bitcasts(user.name, fused)
         else:
             yield user
-
-
-def _source(name: str, fused: Computation) -> str:
-    """What a chain of bitcasts begins with."""
-    instruction = fused.instructions[name]
-    return _source(instruction.operands[0], fused) if instruction.opcode == "bitcast" else name
 
 
 def _comparison(condition: Computation, computations: dict[str, Computation]) -> tuple[int, int] | None:

@@ -112,6 +112,12 @@ class Computation:
     def users(self, name: str) -> list[Instruction]:
         return [instruction for instruction in self if name in instruction.operands]
 
+    def source(self, name: str, passed_on: frozenset[str]) -> str:
+        """Where a chain of operations that only pass their operand on begins."""
+        while (instruction := self.instructions.get(name)) and instruction.opcode in passed_on and instruction.operands:
+            name = instruction.operands[0]
+        return name
+
 
 @dataclass(frozen=True, slots=True)
 class Module:

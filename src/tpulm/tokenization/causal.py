@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -41,12 +42,8 @@ class CausalTokenization(Tokenization):
         end = self._ends[0]
         super().__init__(tokenizer, SpecialTokens(pad=end, unknown=end, cls=end, sep=end, mask=end))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "begin": self._begin, "ends": self._ends}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._begin, self._ends = state["begin"], state["ends"]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(CausalTokenization, begin=self._begin, ends=self._ends), (self._tokenizer,)
 
     @property
     def ends(self) -> frozenset[int]:

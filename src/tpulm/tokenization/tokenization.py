@@ -33,12 +33,8 @@ class Tokenization:
         self.special = special
         self.segmenter = segmenter  # cuts texts into morphemes before the tokenizer sees them
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"tokenizer": self._tokenizer.to_str(), "special": self.special, "segmenter": self.segmenter}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._tokenizer = Tokenizer.from_str(state["tokenizer"])
-        self.special, self.segmenter = state["special"], state["segmenter"]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenization, (self._tokenizer, self.special, self.segmenter)  # not what has been computed of them
 
     def __repr__(self) -> str:
         return f"Tokenization({self.algorithm}, {self.vocab_size:,} tokens, {self.fingerprint[:12]})"
