@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tpulm
-from encoders import StopAt, build_encoder, reviews
-from tpulm.errors import ConfigError, DataError, Stopped
+from encoders import build_encoder, reviews
+from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_counts, entity_scores, read_columns, spans_of
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
@@ -197,16 +197,3 @@ def test_from_files_and_again(tmp_path: Path) -> None:
         tpulm.Classifier(tmp_path / "out").evaluate([("good", [[0, 4, "prase"]])])
     with pytest.raises(DataError, match="from 0 to 9, and the text has 4 characters"):
         tpulm.Classifier(tmp_path / "out").evaluate([("good", [[0, 9, "praise"]])])
-
-
-@pytest.mark.parametrize("step", [12, 25])
-def test_stopped_and_continued_it_is_the_same(tmp_path: Path, step: int) -> None:
-    """In the second epoch and in the third; scores and weights are equal bit for bit."""
-    encoder, train = build_encoder("bert", tmp_path), write_conll(tmp_path / "train.conll", tagged(160))
-    files: dict[str, Any] = {"train": train, "dev": write_conll(tmp_path / "dev.conll", tagged(32, 1))}
-    whole = tpulm.finetune(encoder, output=tmp_path / "whole", **files, task="tag", **SETTINGS)
-    with pytest.raises(Stopped, match=r"after saving step \d+ of 40"):
-        tpulm.finetune(encoder, output=tmp_path / "out", **files, task="tag", **SETTINGS, progress=StopAt(step))
-    summary = tpulm.finetune(encoder, output=tmp_path / "out", **files, task="tag", **SETTINGS)
-    assert (summary.seeds[0].dev, summary.seeds[0].history) == (whole.seeds[0].dev, whole.seeds[0].history)
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
