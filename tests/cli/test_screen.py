@@ -18,7 +18,7 @@ from tpulm.cli import app, dataset, reference, run, terminal, use
 from tpulm.config import TokenizerConfig, list_recipes
 from tpulm.errors import ConfigError
 from tpulm.pipeline import Summary
-from tpulm.predict.generate import Piece
+from tpulm.predict.generate import GenerationChunk
 from tpulm.train.metrics import MetricsLog
 
 
@@ -160,12 +160,12 @@ def test_what_does_not_apply_is_left_out(capsys: pytest.CaptureFixture[str]) -> 
 
 
 PIECES = [
-    Piece(0, " cat", 7, None),
-    Piece(1, " fox", 8, None),
-    Piece(0, " sat", 9, None),
-    Piece(1, "", None, "end of text"),
-    Piece(0, " [bold]:smile:[/] on a very long mat " + "indeed " * 6, 10, "max_tokens"),
-    Piece(2, " dog", 11, "max_tokens"),
+    GenerationChunk(0, " cat", 7, None),
+    GenerationChunk(1, " fox", 8, None),
+    GenerationChunk(0, " sat", 9, None),
+    GenerationChunk(1, "", None, "end of text"),
+    GenerationChunk(0, " [bold]:smile:[/] on a very long mat " + "indeed " * 6, 10, "max_tokens"),
+    GenerationChunk(2, " dog", 11, "max_tokens"),
 ]
 
 
@@ -174,7 +174,7 @@ def test_texts_follow_each_other_and_stay_as_they_are(monkeypatch: pytest.Monkey
     written = io.StringIO()
     monkeypatch.setattr(use, "console", Console(file=written, width=40))
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[GenerationChunk]:
         for number, piece in enumerate(PIECES):
             yield piece
             if number == 2:

@@ -13,7 +13,7 @@ from compute_answers import REGIONS, network_of, region_of, subnetwork_of
 
 from cloud_emulator.recorded import answer
 from tpulm.cloud import doctor
-from tpulm.cloud.doctor import Finding, Project
+from tpulm.cloud.doctor import CheckResult, Project
 from tpulm.cloud.google_rest import GoogleError, GoogleRest, Identity
 from tpulm.cloud.settings import CloudSettings
 
@@ -56,8 +56,8 @@ CUSTOM = {"my-project/global/networks/lab": network_of("lab", auto=False)}
 
 
 def test_a_network_in_auto_mode_has_a_subnetwork_in_each_region():
-    assert doctor.network(look(AUTO)) == Finding(True, "default")
-    assert doctor.subnetwork(look(AUTO)) == Finding(True, "default in us-central1, us-east1")
+    assert doctor.network(look(AUTO)) == CheckResult(True, "default")
+    assert doctor.subnetwork(look(AUTO)) == CheckResult(True, "default in us-central1, us-east1")
 
 
 def test_a_project_without_the_default_network():
@@ -136,7 +136,7 @@ def test_the_quota_of_external_addresses(accelerator: str, quotas: dict[str, Any
 QUOTAS = "my-project/locations/global/services/tpu.googleapis.com/quotaInfos"
 
 
-def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> Finding:
+def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> CheckResult:
     """With limits per zone alone."""
     info = {
         "quotaId": f"{stem}PerProjectPerZoneForTPUAPI",
@@ -182,12 +182,12 @@ def test_the_three_kinds_of_limits():
 
 
 def test_what_may_not_be_seen_is_not_checked(monkeypatch: pytest.MonkeyPatch):
-    def examined(refused: GoogleError) -> Finding:
+    def examined(refused: GoogleError) -> CheckResult:
         project = look({"my-project/global/networks/default": refused})
         monkeypatch.setattr(doctor, "_entries", lambda project: [doctor._Entry("network", doctor.network)])
         monkeypatch.setattr(doctor, "Project", lambda settings, rest: project)
         (found,) = doctor.examine(project.settings)
-        return Finding(found.ok, found.found, found.remedy)
+        return CheckResult(found.ok, found.found, found.remedy)
 
     found = examined(
         GoogleError("compute", 403, "forbidden", "Required 'compute.networks.get' permission for 'projects/my-project'")

@@ -43,11 +43,11 @@ def emulator(monkeypatch: pytest.MonkeyPatch, packed: Path, request: pytest.Fixt
     return found
 
 
-def lines_of(emulator: Emulator, **options: object) -> tuple[dict[str, smoke.Line], smoke.Smoke]:
+def lines_of(emulator: Emulator, **options: object) -> tuple[dict[str, smoke.SmokeCheck], smoke.Smoke]:
     api = TpuApi(PROJECT)
     settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", **{"budget": 2.0, **options})
     setup.apply(setup.steps(settings))
-    lines: dict[str, smoke.Line] = {}
+    lines: dict[str, smoke.SmokeCheck] = {}
     tell = lambda line: lines.update({line.what: line})  # noqa: E731
     made = smoke.Smoke(offered(settings, api), api, GoogleRest(PROJECT), tell, 0.2, appear_seconds=0.0)
     made.run()
@@ -123,7 +123,7 @@ class Contrary(TpuApi):
 
 
 nothing_boots = pytest.mark.parametrize("machines", [None])
-Contraried = Callable[..., tuple[smoke.Smoke, dict[str, smoke.Line]]]
+Contraried = Callable[..., tuple[smoke.Smoke, dict[str, smoke.SmokeCheck]]]
 
 
 @pytest.fixture
@@ -133,8 +133,10 @@ def contraried(emulator: Emulator, machines: MachineSettings | None) -> Contrari
     settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", zones=ZONES, dollars_per_hour=1.0, budget=0.5)
     setup.apply(setup.steps(settings))
 
-    def made(api: TpuApi, wait: Callable[[float], None] = emulator.tpu.advance) -> tuple[smoke.Smoke, dict[str, smoke.Line]]:
-        lines: dict[str, smoke.Line] = {}
+    def made(
+        api: TpuApi, wait: Callable[[float], None] = emulator.tpu.advance
+    ) -> tuple[smoke.Smoke, dict[str, smoke.SmokeCheck]]:
+        lines: dict[str, smoke.SmokeCheck] = {}
         tell = lambda line: lines.update({line.what: line})  # noqa: E731
         clock = emulator.tpu.clock.now
         return smoke.Smoke(settings, api, GoogleRest(PROJECT), tell, pause_seconds=10, clock=clock, wait=wait), lines
@@ -237,12 +239,12 @@ def test_a_transcript_without_ids(said: str, shown: str):
     network, subnetwork = "projects/host-1/global/networks/lab-net", "lab"
     settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", network=network, subnetwork=subnetwork)
     made = smoke.Smoke(settings, TpuApi(PROJECT), GoogleRest(PROJECT), print)
-    line = smoke.Line("said", None, said)
+    line = smoke.SmokeCheck("said", None, said)
     assert smoke.transcript([line], made, about="").splitlines()[2] == f"?   said: {shown}"
 
 
 def test_compute_engine_deletes_a_vm_when_its_time_is_up(emulator: Emulator):
-    lines: list[smoke.Line] = []
+    lines: list[smoke.SmokeCheck] = []
     api = TpuApi(PROJECT)
     settings = offered(load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", budget=2.0), api)
     made = smoke.Smoke(settings, api, GoogleRest(PROJECT), lines.append, pause_seconds=0.05)

@@ -10,18 +10,16 @@ import pytest
 
 import tpulm
 from encoders import build_encoder, reviews
-from tpulm.convert.config_json import Answers, answers_from_json, answers_to_json
+from tpulm.convert.config_json import HeadConfig, head_from_json, head_to_json
 from tpulm.convert.importing import import_model
 from tpulm.errors import DataError
 from tpulm.nn.params import named_leaves
 
 
 @pytest.mark.parametrize("model_type", ["bert", "electra", "eurobert", "modernbert"])
-@pytest.mark.parametrize("answers", [Answers(("neg", "pos")), Answers(("a", "b", "c"), several=True), Answers(())])
-def test_answers_come_back(model_type: str, answers: Answers) -> None:
-    assert (
-        answers_from_json({"model_type": model_type, **answers_to_json(answers, model_type)}, origin="config.json") == answers
-    )
+@pytest.mark.parametrize("answers", [HeadConfig(("neg", "pos")), HeadConfig(("a", "b", "c"), several=True), HeadConfig(())])
+def test_answers_come_back(model_type: str, answers: HeadConfig) -> None:
+    assert head_from_json({"model_type": model_type, **head_to_json(answers, model_type)}, origin="config.json") == answers
 
 
 @pytest.mark.parametrize(
@@ -34,7 +32,7 @@ def test_answers_come_back(model_type: str, answers: Answers) -> None:
     ],
 )
 def test_configurations_of_others(values: dict[str, Any], expected: tuple[str, ...]) -> None:
-    assert answers_from_json(values, origin="config.json").names == expected
+    assert head_from_json(values, origin="config.json").names == expected
 
 
 @pytest.mark.parametrize(
@@ -50,7 +48,7 @@ def test_configurations_of_others(values: dict[str, Any], expected: tuple[str, .
 )
 def test_what_is_not_supported_is_said(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        answers_from_json(values, origin="config.json")
+        head_from_json(values, origin="config.json")
 
 
 def test_an_imported_classifier_is_the_same(tmp_path: Path) -> None:
@@ -60,7 +58,7 @@ def test_an_imported_classifier_is_the_same(tmp_path: Path) -> None:
     )
     import_model(tmp_path / "clf", tmp_path / "imported")
     one, other = tpulm.load_model(tmp_path / "clf"), tpulm.load_model(tmp_path / "imported")
-    assert other.answers == one.answers == Answers(("neg", "pos"))
+    assert other.head_config == one.head_config == HeadConfig(("neg", "pos"))
     for name, leaf in named_leaves(one.params).items():
         np.testing.assert_array_equal(leaf, named_leaves(other.params)[name])
     assert (tmp_path / "clf" / "model.safetensors").read_bytes() == (tmp_path / "imported" / "model.safetensors").read_bytes()

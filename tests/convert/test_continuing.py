@@ -16,7 +16,7 @@ import safetensors.numpy
 import bundles
 from tpulm import config, tokenization
 from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
-from tpulm.convert.continuing import beginning_of, starting_moments, starting_params, starting_point
+from tpulm.convert.continuing import initial_weights, starting_moments, starting_params, starting_point
 from tpulm.convert.huggingface import load_model, save_model, save_parts
 from tpulm.convert.importing import import_model
 from tpulm.convert.tensorbundle import Bundle
@@ -88,7 +88,9 @@ def program_of(settings: RunConfig, folder: Path) -> Program:
     ids = SpecialTokens(special.pad, special.unknown, special.cls, special.sep, special.mask)
     program = Program(settings, vocab_size=60, special=ids)
     tokenizer = tokenization.load(settings.tokenizer.path)
-    begin = beginning_of(folder, settings.model, program.objective.spec, tokenizer, with_moments=settings.train.start_optimizer)
+    begin = initial_weights(
+        folder, settings.model, program.objective.spec, tokenizer, with_moments=settings.train.start_optimizer
+    )
     program.start_from(begin.params, begin.moments)
     return program
 
@@ -237,8 +239,8 @@ def test_a_head_that_is_not_trained_is_left_out(bert_folder: Path):
     settings = run_of(bert_folder, "bert-tiny", "data.next_sentence=false")
     tokenizer = tokenization.load(bert_folder)
     spec = bert.spec(settings.model, vocab_size=60, next_sentence=False)
-    begin = beginning_of(bert_folder, settings.model, spec, tokenizer, with_moments=True)
-    assert begin.said == (
+    begin = initial_weights(bert_folder, settings.model, spec, tokenizer, with_moments=True)
+    assert begin.summary == (
         f"starting from {bert_folder}: weights of step 1,234 and the optimizer's moments; its next-sentence head is left out, "
         "as data.next_sentence is false"
     )
@@ -290,7 +292,7 @@ def test_a_vocabulary_that_was_rounded_up_further_is_cut(tmp_path: Path, importe
     import_model(prefix, tmp_path / "model")
     settings, tokenizer = run_of(tmp_path / "model"), tokenization.load(tmp_path / "model")
     spec = bert.spec(settings.model, vocab_size=tokenizer.vocab_size, next_sentence=True)
-    begin = beginning_of(tmp_path / "model", settings.model, spec, tokenizer, with_moments=True)
+    begin = initial_weights(tmp_path / "model", settings.model, spec, tokenizer, with_moments=True)
     theirs = Bundle(prefix)["bert/embeddings/word_embeddings"].read()
     np.testing.assert_array_equal(begin.params.embeddings.tokens, theirs[:128])
 
@@ -302,8 +304,8 @@ def test_of_an_export_the_weights_alone(tmp_path: Path, make_small: Any):
     assert (point.moments, point.next_sentence) == (False, False)
     assert ModelConfig.model_validate(point.model) == small.config
     spec = bert.spec(small.config, vocab_size=60, next_sentence=False)
-    begin = beginning_of(tmp_path / "export", small.config, spec, small.tokenizer, with_moments=False)
-    assert begin.moments is None and begin.said.endswith("export: weights and a fresh optimizer")
+    begin = initial_weights(tmp_path / "export", small.config, spec, small.tokenizer, with_moments=False)
+    assert begin.moments is None and begin.summary.endswith("export: weights and a fresh optimizer")
 
 
 def test_a_model_in_cloud_storage(gcs: object, bert_folder: Path):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulm.convert.curve import BOTTOM, HEIGHT, LEFT, MOST_POINTS, RIGHT, TOP, WIDTH, Line, Point, draw, thin, ticks
+from tpulm.convert.curve import BOTTOM, HEIGHT, LEFT, MOST_POINTS, RIGHT, TOP, WIDTH, PlotLine, Point, draw, thin, ticks
 
 LABELS = {"title": "Loss of <x & y>", "x_label": "step", "y_label": "loss (nats)"}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,7 +26,7 @@ def paths(svg: str) -> list[list[tuple[float, float]]]:
 def test_lines_fall_with_the_loss_and_stay_inside():
     training = tuple(Point(step, 9.0 - step / 200) for step in range(100, 1001, 100))
     held_out = (Point(500, 7.0), Point(1000, 4.5))
-    svg = draw([Line("training", training), Line("held-out", held_out, dots=True)], **LABELS)
+    svg = draw([PlotLine("training", training), PlotLine("held-out", held_out, dots=True)], **LABELS)
     first, second = paths(svg)
     assert len(first) == 10
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(first))  # y grows downwards
@@ -43,12 +43,12 @@ def test_lines_fall_with_the_loss_and_stay_inside():
     "points", [(Point(0, 1.0),), (Point(1, 0.0), Point(2, 0.0)), (Point(10**6, 1e-9), Point(2 * 10**6, 1e9))]
 )
 def test_odd_curves_can_be_drawn(points):
-    ElementTree.fromstring(draw([Line("training", points), Line("held-out", ())], **LABELS))
+    ElementTree.fromstring(draw([PlotLine("training", points), PlotLine("held-out", ())], **LABELS))
 
 
 def test_no_point_no_curve():
     with pytest.raises(ValueError, match="at least one point"):
-        draw([Line("training", ())], **LABELS)
+        draw([PlotLine("training", ())], **LABELS)
 
 
 @given(

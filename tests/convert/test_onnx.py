@@ -14,7 +14,7 @@ import pytest
 from command_line import invoke
 from encoders import KINDS, WORDS, build_encoder
 from tpulm.config import ModelConfig
-from tpulm.convert.config_json import Answers
+from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head, head_of, spec_of
 from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.convert.onnx import export_onnx
@@ -36,7 +36,7 @@ def ours(model: LoadedModel, ids: np.ndarray, mask: np.ndarray, types: np.ndarra
         return classifier.token_logits(params, tokens, **settings, randomness=None)
     if model.head == "embedding":
         tokens = tokens._replace(positions=jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape))
-        pooling: Any = model.answers and model.answers.pooling
+        pooling: Any = model.head_config and model.head_config.pooling
         return embedding.vectors(params, tokens, **settings, randomness=None, texts=1, pooling=pooling)[:, 0]
     hidden = bert.encode(params, tokens, **settings, randomness=None)
     if model.head == "detection":
@@ -44,38 +44,38 @@ def ours(model: LoadedModel, ids: np.ndarray, mask: np.ndarray, types: np.ndarra
     return bert.masked_logits(params, hidden, **settings, vocab_size=model.vocab_size)[..., : model.vocab_size]
 
 
-def with_head(model: LoadedModel, head: Head, answers: Answers | None, **changes: Any) -> LoadedModel:
+def with_head(model: LoadedModel, head: Head, head_config: HeadConfig | None, **changes: Any) -> LoadedModel:
     """The same settings with random weights and another head."""
     config = ModelConfig.model_validate({**model.config.model_dump(), **changes})
-    tree = spec_of(config, head, vocab_size=model.vocab_size, num_outputs=answers.num_outputs if answers else 0)
+    tree = spec_of(config, head, vocab_size=model.vocab_size, num_outputs=head_config.num_outputs if head_config else 0)
     params = jax.device_get(initialize(tree, jax.random.key(2)))
     params = jax.tree.map(lambda leaf: leaf + 0.05 * np.sin(np.arange(leaf.size, dtype=np.float32)).reshape(leaf.shape), params)
     head = head if head in ("spans", "choice") else head_of(params)
-    return model._replace(params=params, config=config, head=head, answers=answers)
+    return model._replace(params=params, config=config, head=head, head_config=head_config)
 
 
-CASES: list[tuple[str, Head, Answers | None, dict[str, Any]]] = [
+CASES: list[tuple[str, Head, HeadConfig | None, dict[str, Any]]] = [
     *((kind, KINDS[kind][0], None, {}) for kind in ("bert", "electra", "megatron", "eurobert", "modernbert")),
     ("bert", "next_sentence", None, {"activation": "relu"}),
-    *((kind, "classification", Answers(("a", "b", "c")), {}) for kind in ("bert", "electra", "eurobert", "modernbert")),
-    *((kind, "tokens", Answers(("O", "B-X", "I-X")), {}) for kind in ("bert", "modernbert")),
-    ("electra", "spans", Answers(()), {}),
-    ("modernbert", "choice", Answers(()), {}),
-    ("bert", "embedding", Answers((), pooling="mean"), {}),
-    ("modernbert", "embedding", Answers((), pooling="cls"), {}),
-    ("eurobert", "embedding", Answers((), pooling="mean"), {}),
+    *((kind, "classification", HeadConfig(("a", "b", "c")), {}) for kind in ("bert", "electra", "eurobert", "modernbert")),
+    *((kind, "tokens", HeadConfig(("O", "B-X", "I-X")), {}) for kind in ("bert", "modernbert")),
+    ("electra", "spans", HeadConfig(()), {}),
+    ("modernbert", "choice", HeadConfig(()), {}),
+    ("bert", "embedding", HeadConfig((), pooling="mean"), {}),
+    ("modernbert", "embedding", HeadConfig((), pooling="cls"), {}),
+    ("eurobert", "embedding", HeadConfig((), pooling="mean"), {}),
 ]
 
 
 @pytest.mark.needs_peer
 @pytest.mark.parametrize(
-    ("kind", "head", "answers", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else ""
+    ("kind", "head", "head_config", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_onnxruntime_computes_the_same(
-    kind: str, head: Head, answers: Answers | None, changes: dict[str, Any], tmp_path: Path
+    kind: str, head: Head, head_config: HeadConfig | None, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     onnxruntime: Any = pytest.importorskip("onnxruntime")
-    model = with_head(load_model(build_encoder(kind, tmp_path)), head, answers, **changes)
+    model = with_head(load_model(build_encoder(kind, tmp_path)), head, head_config, **changes)
     export_onnx(model, tmp_path / "onnx" / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]

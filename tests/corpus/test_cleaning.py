@@ -18,7 +18,7 @@ from tpulm import corpus
 from tpulm.config import CleaningConfig, CorpusConfig, SourceConfig
 from tpulm.corpus import cleaning, scatter
 from tpulm.corpus.cleaning import _ODD_BLANKS, Cleaner, replaced
-from tpulm.corpus.documents import Batch, Samples
+from tpulm.corpus.documents import DocumentBatch, Samples
 from tpulm.errors import ConfigError, MissingExtra
 
 # Blanks of all kinds, characters that compose, decompose, combine or repeat, and ordinary ones.
@@ -41,7 +41,7 @@ def clean(documents: list[str], separator: str = "\0", **settings: Any) -> tuple
 
 def clean_with(config: CleaningConfig, documents: list[str], separator: str) -> tuple[list[str], Counter[str]]:
     skipped: Counter[str] = Counter()
-    cleaned = Cleaner(config).clean(Batch(separator.join(documents), separator), skipped)
+    cleaned = Cleaner(config).clean(DocumentBatch(separator.join(documents), separator), skipped)
     texts = [document.decode() for document in cleaned.documents]
     assert [len(text) for text in texts] == cleaned.characters.tolist()
     return texts, skipped
@@ -120,7 +120,7 @@ def test_matches_are_deleted_before_all_else_counted_and_shown(separator: str):
     cleaner = Cleaner(CleaningConfig(remove=(RUBY, NOTES, "｜"), min_characters=3))
     documents = ["吾輩《わがはい》は　［＃ここから］ 猫《ねこ》である", "《るび》", "｜no《match, 》 a《", "》b［＃c］"]
     skipped: Counter[str] = Counter()
-    cleaned = cleaner.clean(Batch(separator.join(documents), separator), skipped)
+    cleaned = cleaner.clean(DocumentBatch(separator.join(documents), separator), skipped)
     assert [document.decode() for document in cleaned.documents] == ["吾輩は 猫である", "no a《"]
     assert skipped == {"empty": 1, "too_short": 1}
     assert cleaner.removed_matches == {RUBY: 4, NOTES: 2, "｜": 1}
@@ -209,7 +209,7 @@ UNTOLD = ["12345", "!!!", "ㅋㅋ"]
 def cleaned(documents: list[str], *wanted: str) -> tuple[list[str], Counter[str], Cleaner]:
     skipped: Counter[str] = Counter()
     cleaner = Cleaner(CleaningConfig(languages=wanted))
-    found = cleaner.clean(Batch("\n".join(documents), "\n"), skipped)
+    found = cleaner.clean(DocumentBatch("\n".join(documents), "\n"), skipped)
     return [document.decode() for document in found.documents], skipped, cleaner
 
 

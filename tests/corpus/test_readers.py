@@ -8,11 +8,11 @@ import pytest
 
 from tpulm.config import CORPUS_FORMATS, SourceConfig
 from tpulm.corpus import readers
-from tpulm.corpus.readers import Batch, Batcher, Input
+from tpulm.corpus.readers import Batcher, DocumentBatch, Input
 from tpulm.errors import DataError, WorkFolderMismatch
 
 
-def read_fasta(given: Input) -> Iterator[Batch]:
+def read_fasta(given: Input) -> Iterator[DocumentBatch]:
     """Documents begin with a line ">name"; what stands before the first one is a fault."""
     batcher, parts, number = Batcher(given.faults), list[str](), 0
     for lines in given.lines():

@@ -24,7 +24,7 @@ from tpulm.progress import Silent
 from tpulm.report.history import History, chart
 from tpulm.report.run import Reporter
 from tpulm.runtime import interrupt
-from tpulm.train.metrics import START, Attempt, Record
+from tpulm.train.metrics import START, Attempt, MetricsRecord
 
 pytestmark = pytest.mark.devices
 
@@ -142,8 +142,8 @@ def test_a_report_that_fails_stops_nothing(workdir: Path, monkeypatch: pytest.Mo
 def test_history_over_attempts_that_repeat_steps() -> None:
     """The second attempt went on from step 4 with rows of twice as much text; the hour between them shows."""
 
-    def record(step: int, time: float, loss: float) -> Record:
-        return Record("train", step, {"loss": loss, "time": time})
+    def record(step: int, time: float, loss: float) -> MetricsRecord:
+        return MetricsRecord("train", step, {"loss": loss, "time": time})
 
     first = Attempt(
         1, {"time": 0.0, "first_step": 0, "per_step": {"tokens": 10, "flops": 100}}, (record(2, 20, 9), record(6, 60, 8))

@@ -25,7 +25,7 @@ from tpulm.progress import Silent
 from tpulm.tokenization import Comparison, TextSample, Tokenization, comparison, load_candidates, save
 from tpulm.tokenization.comparison import PERCENTILES, Candidate, Overlap, Reservoir
 from tpulm.tokenization.comparison_report import contrast_tables, page, tables
-from tpulm.tokenization.contrasts import Contrast, Piece
+from tpulm.tokenization.contrasts import Contrast, ShownToken
 
 EVIL = "</style></section><script>alert('x')</script> & \"quoted\" \x1b[31m \u202e the 龘 was"
 
@@ -136,7 +136,7 @@ def test_the_page_needs_nothing_and_has_the_figures(found: Comparison):
 def test_the_page_escapes_and_shows_everything(found: Comparison):
     """Wherever a text may come from: names, paths, vocabularies, documents."""
     label = f"{EVIL}1"
-    piece = Piece(EVIL, EVIL, True, False)
+    piece = ShownToken(EVIL, EVIL, True, False)
     hostile = replace(
         found,
         sample=EVIL,

@@ -230,9 +230,9 @@ def smoke(
     if not yes:
         what = f"creates a {'spot ' * settings.spot}{settings.accelerator} in {settings.project}, for at most {dollars(budget)}"
         typer.confirm(f"This {what}. Go on?", abort=True, err=True)
-    lines: list[cloud.smoke.Line] = []
+    lines: list[cloud.smoke.SmokeCheck] = []
 
-    def tell(line: cloud.smoke.Line) -> None:
+    def tell(line: cloud.smoke.SmokeCheck) -> None:
         lines.append(line)
         say(f"  {line.what}: {line.found}", lead=f"{_MARKS[line.ok]:2}", style=_STYLES[line.ok])
 

@@ -578,7 +578,7 @@ def embed(
     from tpulm import storage
     from tpulm.labelled import Columns, read_texts
     from tpulm.labelled.examples import TextRow
-    from tpulm.labelled.records import Record
+    from tpulm.labelled.records import Row
 
     assert output is not None
     skipped = Counter[str]()
@@ -587,7 +587,7 @@ def embed(
         columns = Columns(text=text_column, header=not no_header)
         rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
     else:
-        rows = (TextRow(Record({"text": text}, ""), text, None) for text in texts or ())
+        rows = (TextRow(Row({"text": text}, ""), text, None) for text in texts or ())
 
     def vectors_of(chunk: list[TextRow]) -> np.ndarray:
         return embedder([row.text for row in chunk]) if known is None else np.stack([known[row.text] for row in chunk])

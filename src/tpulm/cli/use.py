@@ -16,7 +16,7 @@ from tpulm.storage import as_path, exists
 if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.convert.importing import Imported
-    from tpulm.predict.generate import Piece
+    from tpulm.predict.generate import GenerationChunk
 
 
 Model = Annotated[
@@ -84,9 +84,9 @@ def generate(
         print_json([one._asdict() for one in generations])
 
 
-def _shown(prompts: list[str], pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _shown(prompts: list[str], pieces: Iterable[GenerationChunk]) -> Iterator[GenerationChunk]:
     """The pieces; each text is written to the terminal as it comes, and those whose turn is later wait."""
-    waiting: list[deque[Piece]] = [deque() for _ in prompts]
+    waiting: list[deque[GenerationChunk]] = [deque() for _ in prompts]
     turn, begun = 0, False
     for piece in pieces:
         waiting[piece.prompt].append(piece)

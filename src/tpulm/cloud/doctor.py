@@ -42,7 +42,7 @@ _CONTINENTS = {"US": "us", "EU": "europe", "ASIA": "asia"}
 Answer = TypeVar("Answer")
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """`ok` with a remedy is a warning."""
 
     ok: bool | None  # None: not checked
@@ -62,7 +62,7 @@ class Check:
 
 class _Entry(NamedTuple):
     name: str
-    look: Callable[[Project], Finding]
+    look: Callable[[Project], CheckResult]
     after: tuple[str, ...] = ()  # checks that must pass first
 
 
@@ -73,7 +73,7 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
     for entry in _entries(project):
         cause = next((causes[before] for before in entry.after if before in causes), None)
-        finding = Finding(None, f"not checked, because of '{cause}' above") if cause else _looked(entry, project)
+        finding = CheckResult(None, f"not checked, because of '{cause}' above") if cause else _looked(entry, project)
         checks.append(Check(entry.name, *finding))
         if cause or finding.ok is False:
             causes[entry.name] = cause or entry.name
@@ -114,7 +114,7 @@ def _entries(project: Project) -> Iterator[_Entry]:
         elif settings.accelerator:
             yield _Entry("external addresses", addresses, exists)
     if not buckets:
-        yield _Entry("bucket", lambda project: Finding(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'))
+        yield _Entry("bucket", lambda project: CheckResult(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'))
     for label, bucket in buckets:
         yield _Entry(label, partial(_bucket_exists, bucket=bucket), exists)
         yield _Entry(f"{label}: location", partial(_bucket_location, bucket=bucket), (label,))
@@ -130,23 +130,23 @@ def _entries(project: Project) -> Iterator[_Entry]:
         yield _Entry(f"secret {variable}", partial(_secret, source=source), account)
 
 
-def _looked(entry: _Entry, project: Project) -> Finding:
+def _looked(entry: _Entry, project: Project) -> CheckResult:
     """The check's finding; an error is one, too, so that every other check still runs."""
     try:
         return entry.look(project)
     except ConfigError as error:  # a zone pattern that matches nothing
-        return Finding(None, f"not checked: {error}")
+        return CheckResult(None, f"not checked: {error}")
     except CloudRefused as error:  # the credentials
         what, _, remedy = str(error).partition("; ")
-        return Finding(False, what, remedy)
+        return CheckResult(False, what, remedy)
     except GoogleError as error:
         if api := error.is_off:
-            return Finding(None, f"not checked, because the API {api} is off", _SETUP)
+            return CheckResult(None, f"not checked, because the API {api} is off", _SETUP)
         if error.refused:
             lacking = error.permission or "a permission that Google does not name"
             remedy = _grant(project, policies.project(project.rest), "compute.viewer") if error.service == "compute" else ""
-            return Finding(None, f"not checked, because you lack {lacking} ({error})", remedy)
-        return Finding(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
+            return CheckResult(None, f"not checked, because you lack {lacking} ({error})", remedy)
+        return CheckResult(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
 
 
 class Project:
@@ -220,21 +220,21 @@ def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
 # -- you and the project ------------------------------------------------------------------------------------------------
 
 
-def credentials(project: Project) -> Finding:
+def credentials(project: Project) -> CheckResult:
     try:
         who = project.identity
     except CloudRefused as error:
         what, _, remedy = str(error).partition(". ")
-        return Finding(False, what, remedy)
-    return Finding(True, f"{who.email}, by {who.source}" if who.email else who.source)
+        return CheckResult(False, what, remedy)
+    return CheckResult(True, f"{who.email}, by {who.source}" if who.email else who.source)
 
 
-def project_exists(project: Project) -> Finding:
+def project_exists(project: Project) -> CheckResult:
     try:
         found = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
     except GoogleError as error:
         if error.status == 0:
-            return Finding(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
+            return CheckResult(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
         if not (error.refused or error.missing):
             raise
         try:  # Resource Manager is off in a new project, and not everybody may ask it
@@ -243,33 +243,37 @@ def project_exists(project: Project) -> Finding:
             if not (second.refused or second.missing):
                 raise
             remedy = "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' "
-            return Finding(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
-        return Finding(True, project.id)
+            return CheckResult(
+                False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one"
+            )
+        return CheckResult(True, project.id)
     if found.get("state") != "ACTIVE":
-        return Finding(False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}")
-    return Finding(True, project.id)
+        return CheckResult(
+            False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}"
+        )
+    return CheckResult(True, project.id)
 
 
-def billing(project: Project) -> Finding:
+def billing(project: Project) -> CheckResult:
     found = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
     if found.get("billingEnabled"):
-        return Finding(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
+        return CheckResult(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
     lacking = f"{project.id} has no billing account, without which there are neither TPUs nor buckets"
-    return Finding(False, lacking, f"{CONSOLE}/billing/linkedaccount?project={project.id}")
+    return CheckResult(False, lacking, f"{CONSOLE}/billing/linkedaccount?project={project.id}")
 
 
-def services(project: Project) -> Finding:
+def services(project: Project) -> CheckResult:
     needed = google_rest.needed_apis(project.settings)
     off = [name for name in needed if not project.apis[name]]
     shown = ", ".join(name.removesuffix(".googleapis.com") for name in off or needed)
-    return Finding(False, f"off: {shown}", _SETUP) if off else Finding(True, f"on: {shown}")
+    return CheckResult(False, f"off: {shown}", _SETUP) if off else CheckResult(True, f"on: {shown}")
 
 
-def _own(project: Project, place: policies.Place, wanted: tuple[str, ...], role: str) -> Finding:
+def _own(project: Project, place: policies.Place, wanted: tuple[str, ...], role: str) -> CheckResult:
     granted = place.tested(wanted)
     if lacking := [permission for permission in wanted if permission not in granted]:
-        return Finding(False, f"you lack {', '.join(lacking)} on {place.name}", _grant(project, place, role))
-    return Finding(True, _grouped(wanted))
+        return CheckResult(False, f"you lack {', '.join(lacking)} on {place.name}", _grant(project, place, role))
+    return CheckResult(True, _grouped(wanted))
 
 
 def _grant(project: Project, place: policies.Place, role: str) -> str:
@@ -279,17 +283,17 @@ def _grant(project: Project, place: policies.Place, role: str) -> str:
 # -- the TPU: where it is offered, quota, price -------------------------------------------------------------------------
 
 
-def _no_accelerator(project: Project) -> Finding:
+def _no_accelerator(project: Project) -> CheckResult:
     remedy = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
-    return Finding(None, "not checked, because no accelerator is named", remedy)
+    return CheckResult(None, "not checked, because no accelerator is named", remedy)
 
 
-def zones(project: Project) -> Finding:
+def zones(project: Project) -> CheckResult:
     kind = project.settings.kind
     try:
         wanted = project.zones
     except ConfigError as error:
-        return Finding(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
+        return CheckResult(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
     known = project.known_zones
     missing = [zone for zone in wanted if zone not in known]
     without = [zone for zone in wanted if zone in known and kind.name not in project.types(zone)]
@@ -297,11 +301,11 @@ def zones(project: Project) -> Finding:
     said = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
     said += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
     if said:
-        return Finding(False, "; ".join(said), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
-    return Finding(True, f"{kind.name} is offered in {', '.join(good)}")
+        return CheckResult(False, "; ".join(said), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
+    return CheckResult(True, f"{kind.name} is offered in {', '.join(good)}")
 
 
-def quota(project: Project) -> Finding:
+def quota(project: Project) -> CheckResult:
     """Per region and per zone, whichever exists; on demand and spot have separate quotas."""
     kind, spot = project.settings.kind, project.settings.spot
     stem = kind.quota.format(spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1))
@@ -311,7 +315,7 @@ def quota(project: Project) -> Finding:
     infos = {info.get("quotaId"): info for found in pages for info in found.get("quotaInfos", ())}
     page = f"{CONSOLE}/iam-admin/quotas?project={project.id}"
     if of_region not in infos and of_zone not in infos:
-        return Finding(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
+        return CheckResult(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
     needed = int(kind.name.rpartition("-")[2])  # quota counts as the type's name does
     unit = "chips" if needed == kind.chips else "cores"
     short: dict[str, str] = {}
@@ -328,10 +332,10 @@ def quota(project: Project) -> Finding:
     if short:
         said = "; ".join(f"{name}: {limit}" for name, limit in short.items())
         instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
-        return Finding(False, f"too little for a {kind.name}, {form}: {said}", f"ask for {needed} of it at {page}{instead}")
+        return CheckResult(False, f"too little for a {kind.name}, {form}: {said}", f"ask for {needed} of it at {page}{instead}")
     if not enough:
-        return Finding(None, f"Google lists no limit for {', '.join(project.zones)}", page)
-    return Finding(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
+        return CheckResult(None, f"Google lists no limit for {', '.join(project.zones)}", page)
+    return CheckResult(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
 
 
 def _limit(info: dict[str, Any], place: str) -> int | None:
@@ -345,16 +349,16 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
     return next((int(item.get("details", {}).get("value", 0)) for item in (*own, *default)), None)
 
 
-def price(project: Project) -> Finding:
+def price(project: Project) -> CheckResult:
     """The most expensive zone's: a budget is counted by it until there is a node."""
     settings, zones, notes = project.settings, project.zones, list[str]()
     try:
         found = prices.of(settings, zones, rest=project.rest, note=notes.append)
     except ConfigError as error:
-        return Finding(False, "; ".join([str(error), *notes]), "dollars_per_hour = … in cloud.toml, or other zones")
+        return CheckResult(False, "; ".join([str(error), *notes]), "dollars_per_hour = … in cloud.toml, or other zones")
     unknown = f"none is known in {', '.join(zone for zone in zones if zone not in found)}"
     if not found:
-        return Finding(None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
+        return CheckResult(None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
     dearest = max(found.values(), key=lambda item: item.dollars_per_hour)
     said, remedy = [str(dearest), *notes], ""
     if settings.budget is None:
@@ -367,7 +371,7 @@ def price(project: Project) -> Finding:
         said.append(f"{readable.dollars(settings.budget)} buy {bought}")
     else:
         said.append("the budget is never reached")
-    return Finding(True, "; ".join(said), remedy)
+    return CheckResult(True, "; ".join(said), remedy)
 
 
 # -- networks -----------------------------------------------------------------------------------------------------------
@@ -387,22 +391,22 @@ class _Net(NamedTuple):
         return f"{self.project}/regions/{region}/subnetworks/{self.name}"
 
 
-def network(project: Project) -> Finding:
+def network(project: Project) -> CheckResult:
     wanted = _network(project)
     found = project.compute(f"{wanted.project}/global/networks/{wanted.name}")
     if found is None:
         remedy = f"gcloud compute networks create {wanted.name} --subnet-mode=auto --project={wanted.project}, or "
         lacking = f"there is no network {wanted.name} in {wanted.project}"
-        return Finding(False, lacking, f'{remedy}network = "NAME" in cloud.toml')
+        return CheckResult(False, lacking, f'{remedy}network = "NAME" in cloud.toml')
     if project.settings.subnetwork is None and not found.get("autoCreateSubnetworks"):
         there = (_named(url, "") for url in found.get("subnetworks", ()))
         names = sorted({place.name for place in there if place.region in project.settings.regions})
         remedy = f'subnetwork = "{names[0] if names else "NAME"}" in cloud.toml'
-        return Finding(False, f"{wanted.name} is a network in custom mode, and no subnetwork is named", remedy)
-    return Finding(True, wanted.name)
+        return CheckResult(False, f"{wanted.name} is a network in custom mode, and no subnetwork is named", remedy)
+    return CheckResult(True, wanted.name)
 
 
-def subnetwork(project: Project) -> Finding:
+def subnetwork(project: Project) -> CheckResult:
     """Exists in every region of the zones, in the network."""
     of, wanted = _network(project), _subnetwork(project)
     missing: dict[str, str] = {}
@@ -415,11 +419,11 @@ def subnetwork(project: Project) -> Finding:
             missing[region] = f"{wanted.name} in {region} is of the network {its}, not of {of.name}"
     if missing:
         remedy = f'another subnetwork = "NAME" in cloud.toml{_other_zones(project, missing)}'
-        return Finding(False, "; ".join(missing.values()), remedy)
-    return Finding(True, f"{wanted.name} in {', '.join(project.settings.regions)}")
+        return CheckResult(False, "; ".join(missing.values()), remedy)
+    return CheckResult(True, f"{wanted.name} in {', '.join(project.settings.regions)}")
 
 
-def private_access(project: Project) -> Finding:
+def private_access(project: Project) -> CheckResult:
     """Without external addresses, the only way for VMs to reach Google's services."""
     wanted, regions = _subnetwork(project), project.settings.regions
     there = {region: project.compute(wanted.in_region(region)) or {} for region in regions}
@@ -427,11 +431,11 @@ def private_access(project: Project) -> Finding:
         where = ", ".join(f"{wanted.name} in {region}" for region in off)
         update = f"gcloud compute networks subnets update {wanted.name} --region={off[0]} --enable-private-ip-google-access"
         said = f"off on {where}: VMs without external addresses do not reach the bucket"
-        return Finding(False, said, f"{update} --project={wanted.project}")
-    return Finding(True, f"on in {', '.join(regions)}")
+        return CheckResult(False, said, f"{update} --project={wanted.project}")
+    return CheckResult(True, f"on in {', '.join(regions)}")
 
 
-def addresses(project: Project) -> Finding:
+def addresses(project: Project) -> CheckResult:
     """Every host needs an external address from the region's quota."""
     kind = project.settings.kind
     free: dict[str, str] = {}
@@ -444,15 +448,15 @@ def addresses(project: Project) -> Finding:
             if limit >= 0 and limit - used < kind.hosts:
                 short[region] = free[region]
     if short:
-        return Finding(
+        return CheckResult(
             False,
             f"{kind.name} takes {kind.hosts}: {'; '.join(short.values())} ({ADDRESSES})",
             "external_addresses = false in cloud.toml (with Private Google Access, and Cloud NAT for what is not Google's), or "
             f"ask for more at {CONSOLE}/iam-admin/quotas?project={project.id}{_other_zones(project, short)}",
         )
     if not free:
-        return Finding(None, f"Google lists no quota {ADDRESSES}")
-    return Finding(True, f"{kind.hosts} needed; {'; '.join(free.values())}")
+        return CheckResult(None, f"Google lists no quota {ADDRESSES}")
+    return CheckResult(True, f"{kind.hosts} needed; {'; '.join(free.values())}")
 
 
 def _other_zones(project: Project, bad: Iterable[str]) -> str:
@@ -480,37 +484,37 @@ def _named(text: str, project: str) -> _Net:
 # -- buckets ------------------------------------------------------------------------------------------------------------
 
 
-def _bucket_exists(project: Project, bucket: str) -> Finding:
+def _bucket_exists(project: Project, bucket: str) -> CheckResult:
     try:
         found = project.bucket(bucket)
     except GoogleError as error:
         if not error.refused or error.is_off:
             raise
-        return Finding(
+        return CheckResult(
             False,
             f"gs://{bucket} is somebody else's, or you may not look at it ({error})",
             "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
             f"roles/storage.admin on gs://{bucket}",
         )
     if found is None:
-        return Finding(False, f"there is no bucket gs://{bucket}", _SETUP)
+        return CheckResult(False, f"there is no bucket gs://{bucket}", _SETUP)
     days = int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
     update = f"gcloud storage buckets update gs://{bucket}"
     if found.get("versioning", {}).get("enabled"):
         waste = "it keeps old versions: every deleted checkpoint is billed for good"
-        return Finding(True, f"gs://{bucket}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
+        return CheckResult(True, f"gs://{bucket}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
     if days:
         waste = f"it keeps what is deleted for {days:g} days (soft delete): so long is every deleted checkpoint billed"
-        return Finding(True, f"gs://{bucket}, but {waste}", f"{update} --clear-soft-delete")
-    return Finding(True, f"gs://{bucket}")
+        return CheckResult(True, f"gs://{bucket}, but {waste}", f"{update} --clear-soft-delete")
+    return CheckResult(True, f"gs://{bucket}")
 
 
-def _bucket_location(project: Project, bucket: str) -> Finding:
+def _bucket_location(project: Project, bucket: str) -> CheckResult:
     found = project.bucket(bucket) or {}
     where, own = str(found["location"]), found.get("customPlacementConfig", {}).get("dataLocations")
     regions = [region.lower() for region in own] if own else _DUAL_REGIONS.get(where, (where.lower(),))
     if not project.zones:
-        return Finding(None, f"{where}; not compared, because no zones are named")
+        return CheckResult(None, f"{where}; not compared, because no zones are named")
     continent = None if "customPlacementConfig" in found else _CONTINENTS.get(where)
 
     def beside(zones: Iterable[str]) -> list[str]:
@@ -520,54 +524,54 @@ def _bucket_location(project: Project, bucket: str) -> Finding:
     if not near:
         there = beside(project.settings.kind.zones) if project.settings.accelerator else []
         instead = f"zones = {_toml(there)} in cloud.toml, or " if there else ""
-        return Finding(
+        return CheckResult(
             False,
             f"{where}, but the TPUs are in {', '.join(project.zones)}: slow, and every byte between them is charged",
             f"{instead}name another bucket, which '{_SETUP}' makes in {first}",
         )
     if far := [zone for zone in project.zones if zone not in near]:
         remedy = f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)"
-        return Finding(True, f"{where}; far from {', '.join(far)}", remedy)
+        return CheckResult(True, f"{where}; far from {', '.join(far)}", remedy)
     if continent:
         said = f"{where}, all of a continent: what TPUs read from there is charged, and slower"
-        return Finding(True, said, f"a bucket in {first} itself is cheaper")
-    return Finding(True, where)
+        return CheckResult(True, said, f"a bucket in {first} itself is cheaper")
+    return CheckResult(True, where)
 
 
 # -- the VMs' account ---------------------------------------------------------------------------------------------------
 
 
-def _worker_account(project: Project) -> Finding:
+def _worker_account(project: Project) -> CheckResult:
     email = project.settings.service_account
     found = project.account()
     if found is None:
         remedy = _SETUP
         if not email.endswith(f"@{project.id}.iam.gserviceaccount.com"):
             remedy = "correct service_account in cloud.toml: setup makes accounts in the run's own project only"
-        return Finding(False, f"there is no account {email}", remedy)
+        return CheckResult(False, f"there is no account {email}", remedy)
     if found.get("disabled"):
-        return Finding(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
-    return Finding(True, email)
+        return CheckResult(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
+    return CheckResult(True, email)
 
 
-def _self_deletion(project: Project) -> Finding:
+def _self_deletion(project: Project) -> CheckResult:
     """Without it a finished VM keeps billing until the supervisor deletes it."""
     may = project.worker_may(project.policy)
     if lacking := [permission for permission in SELF_DELETION if permission not in may]:
-        return Finding(False, f"it lacks {', '.join(lacking)}, and cannot delete its TPU when done", _SETUP)
-    return Finding(True, _grouped(SELF_DELETION))
+        return CheckResult(False, f"it lacks {', '.join(lacking)}, and cannot delete its TPU when done", _SETUP)
+    return CheckResult(True, _grouped(SELF_DELETION))
 
 
-def _secret(project: Project, source: str) -> Finding:
+def _secret(project: Project, source: str) -> CheckResult:
     """In Secret Manager, or an object in a bucket."""
     if source.startswith("gs://"):
         bucket, _, name = source.removeprefix("gs://").partition("/")
         there = project.rest.find("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}")
-        lacking = Finding(False, f"there is no object {source}", f"gcloud storage cp FILE {source}")
+        lacking = CheckResult(False, f"there is no object {source}", f"gcloud storage cp FILE {source}")
         place, wanted = policies.bucket(project.rest, bucket), "storage.objects.get"
     else:
         there = project.rest.find("secretmanager", f"v1/projects/{project.id}/secrets/{source}")
-        lacking = Finding(False, f"there is no secret {source}", how_to_make(source, project.id))
+        lacking = CheckResult(False, f"there is no secret {source}", how_to_make(source, project.id))
         place, wanted = policies.secret(project.rest, source), ACCESS
     return lacking if there is None else _rights(project, place, (wanted,))
 
@@ -576,7 +580,7 @@ def how_to_make(secret: str, project: str) -> str:
     return f"gcloud secrets create {secret} --data-file=FILE --project={project}"
 
 
-def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) -> Finding:
+def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) -> CheckResult:
     may = project.worker_may(place.read())
     unseen = False
     if not may.issuperset(wanted):
@@ -588,14 +592,14 @@ def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) ->
             unseen = True
     lacking = ", ".join(permission for permission in wanted if permission not in may)
     if not lacking:
-        return Finding(True, _grouped(wanted))
+        return CheckResult(True, _grouped(wanted))
     remedy = _SETUP  # which grants rights on the buckets and secrets of cloud.toml only
     if place.service == "storage" and place.name.removeprefix("gs://") not in project.settings.buckets:
         remedy = place.grant_command(f"serviceAccount:{project.settings.service_account}", "storage.objectViewer")
     if unseen:
         said = f"{place.name} itself does not grant it {lacking}; what the project grants, you may not see"
-        return Finding(None, said, remedy)
-    return Finding(False, f"it lacks {lacking} on {place.name}", remedy)
+        return CheckResult(None, said, remedy)
+    return CheckResult(False, f"it lacks {lacking} on {place.name}", remedy)
 
 
 def _grouped(permissions: Iterable[str]) -> str:

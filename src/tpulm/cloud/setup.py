@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tpulm.cloud import doctor, google_rest, policies
-from tpulm.cloud.doctor import ACCESS, ACT_AS, OBJECTS, SELF_DELETION, Finding, Project, how_to_make
+from tpulm.cloud.doctor import ACCESS, ACT_AS, OBJECTS, SELF_DELETION, CheckResult, Project, how_to_make
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import SUPERVISOR, CloudSettings, region_of
 from tpulm.errors import CloudRefused, ConfigError, TpulmError
@@ -91,13 +91,13 @@ def refusal(doing: str, error: GoogleError) -> TpulmError:
     return TpulmError(f"cannot {doing}: {error}; run the same command again, it goes on where it stopped")
 
 
-def _billing(project: Project) -> Finding:
+def _billing(project: Project) -> CheckResult:
     try:
         return doctor.billing(project)
     except GoogleError as error:
         if not error.refused:
             raise
-        return Finding(None, str(error))  # without billing, enabling the APIs fails with Google's own message
+        return CheckResult(None, str(error))  # without billing, enabling the APIs fails with Google's own message
 
 
 def _enabling(project: Project, off: list[str]) -> Step:

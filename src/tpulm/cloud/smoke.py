@@ -50,7 +50,7 @@ _HIDDEN = (  # in a transcript, besides known names
 
 
 @dataclass(frozen=True)
-class Line:
+class SmokeCheck:
     """One assumption. `ok` None: it could not be checked."""
 
     what: str
@@ -74,7 +74,7 @@ class Smoke:
     settings: CloudSettings  # with a budget and an accelerator
     api: TpuApi
     rest: GoogleRest
-    tell: Callable[[Line], None]
+    tell: Callable[[SmokeCheck], None]
     pause_seconds: float = 2.0
     with_compute: bool = False  # an e2-micro, too
     progress: Progress = SILENT
@@ -100,14 +100,14 @@ class Smoke:
         self._prices = {zone: price.dollars_per_hour for zone, price in found.items()}
         dearest = max(found.values(), key=lambda price: price.dollars_per_hour)
         self._check_budget(dearest.dollars_per_hour)
-        self.tell(Line("price", dearest.source == prices.CATALOG, str(dearest)))
+        self.tell(SmokeCheck("price", dearest.source == prices.CATALOG, str(dearest)))
         self.tell(self._quota())
         try:
             self.progress.start("packing and uploading")
             staged = str(bundle.stage(self.workdir / "cloud" / "bundles"))
             self.tell(self._refusal(staged))
             request = self._create(zones, staged)
-            self.tell(Line("creation", True, f"a {'spot ' * request.spot}{request.accelerator} in {request.zone}"))
+            self.tell(SmokeCheck("creation", True, f"a {'spot ' * request.spot}{request.accelerator} in {request.zone}"))
             for line in self._of_vm(request):
                 self.tell(line)
             self._delete()
@@ -133,26 +133,28 @@ class Smoke:
 
     # -- before anything is created -------------------------------------------------------------------------------------
 
-    def _quota(self) -> Line:
+    def _quota(self) -> SmokeCheck:
         try:
             check = doctor.quota(doctor.Project(self.settings, self.rest))
         except (GoogleError, CloudRefused) as error:
-            return Line("quota", None, str(error))
-        return Line("quota", check.ok is True, check.found)
+            return SmokeCheck("quota", None, str(error))
+        return SmokeCheck("quota", check.ok is True, check.found)
 
-    def _refusal(self, staged: str) -> Line:
+    def _refusal(self, staged: str) -> SmokeCheck:
         """By a zone that does not have the type: nothing should be created."""
         kind = self.settings.accelerator
         other = next((zone for zone in self.api.zones() if kind not in self.api.types(zone)), None)
         if other is None:
-            return Line("refusal of a zone", None, f"every zone offers a {kind}")
+            return SmokeCheck("refusal of a zone", None, f"every zone offers a {kind}")
         try:
             self._ask(self._request(other, LEAST_SECONDS, staged))
         except Refused as refused:
             named = ("could not be found in the zonal accelerator configurations", "not supported")
-            return Line("refusal of a zone", refused.kind == "zone" and any(one in str(refused) for one in named), str(refused))
+            return SmokeCheck(
+                "refusal of a zone", refused.kind == "zone" and any(one in str(refused) for one in named), str(refused)
+            )
         self._delete()
-        return Line("refusal of a zone", False, f"{other} does not list a {kind}, and took the request")
+        return SmokeCheck("refusal of a zone", False, f"{other} does not list a {kind}, and took the request")
 
     # -- the VM ---------------------------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Smoke:
         )
         return replace(made, valid_seconds=seconds)
 
-    def _of_vm(self, request: Request) -> Iterator[Line]:
+    def _of_vm(self, request: Request) -> Iterator[SmokeCheck]:
         begun = self.clock()
         ends = begun + request.valid_seconds
         facts, log = self.workdir / "smoke" / "facts.json", self.workdir / "cloud" / "attempts" / "0" / "log-0.txt"
@@ -211,19 +213,21 @@ class Smoke:
             self._pause()
         if storage.info(facts) is None:
             said = f"nothing of the VM in the bucket after {duration(self.clock() - begun)}"
-            yield Line("boot", False, f"{said}; it told '{self.api.boot_progress(request.name, request.zone)}'")
+            yield SmokeCheck("boot", False, f"{said}; it told '{self.api.boot_progress(request.name, request.zone)}'")
             return
-        yield Line("boot", True, f"its facts were in the bucket {duration(self.clock() - begun)} after it was created")
+        yield SmokeCheck("boot", True, f"its facts were in the bucket {duration(self.clock() - begun)} after it was created")
         until = self.clock() + 60
         while told != "probed" and self.clock() < until and self._look(request.zone) not in (None, "DELETING"):
             told = self.api.boot_progress(request.name, request.zone) or told
             self._pause()
-        yield Line("guest attributes", told == "probed", f"'{told}' was read" if told else "none could be read")
+        yield SmokeCheck("guest attributes", told == "probed", f"'{told}' was read" if told else "none could be read")
         found = storage.parse_json(storage.read_bytes(facts))
         self.facts.update(found)
         yield from of_metadata(found.get("metadata") or {}, request, self.settings.project)
         said = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
-        yield Line("log", "this line came from the VM" in said, f"{log.name} in the bucket" if said else "no log in the bucket")
+        yield SmokeCheck(
+            "log", "this line came from the VM" in said, f"{log.name} in the bucket" if said else "no log in the bucket"
+        )
         self.progress.start("the VM deletes itself")
         asked = self.clock()
         until = min(asked + _GONE_SECONDS, ends)
@@ -231,13 +235,13 @@ class Smoke:
             self._pause()
         took = duration(self.clock() - asked)
         said = f"the node was gone {took} later" if state is None else f"it is {state} after {took}"
-        yield Line("self-deletion", state is None, said)
+        yield SmokeCheck("self-deletion", state is None, said)
 
-    def _queued(self, like: Request) -> Line:
+    def _queued(self, like: Request) -> SmokeCheck:
         """Delete a queued resource while it is PROVISIONING: nobody has published whether Google refuses that."""
         what, seconds = "deleting in PROVISIONING", self._seconds(1)
         if seconds < _QUEUED_SECONDS:
-            return Line(what, None, f"the rest of the budget buys {duration(seconds)} only")
+            return SmokeCheck(what, None, f"the rest of the budget buys {duration(seconds)} only")
         name, ends = f"{self.name}-q", str(round(self.clock() + seconds))
         # With all that a VM needs to delete itself, should one come up when nobody looks any more.
         metadata = {**like.metadata, "tpulm-node": name, "tpulm-valid-until": ends}
@@ -247,7 +251,7 @@ class Smoke:
         try:
             self._ask(request)
         except Refused as refused:
-            return Line(what, None, f"the queued resource was refused: {refused}")
+            return SmokeCheck(what, None, f"the queued resource was refused: {refused}")
         until = self.clock() + _QUEUED_SECONDS
         state = ""
         while self.clock() < until:
@@ -257,14 +261,14 @@ class Smoke:
                     refusal = self.api.delete(request.name, request.zone)
                 except CloudRefused as error:
                     refusal = str(error)
-                return Line(what, "not supported" in refusal, refusal or "it was accepted, with force")
+                return SmokeCheck(what, "not supported" in refusal, refusal or "it was accepted, with force")
             if state in ("ACTIVE", "FAILED", "SUSPENDED"):
                 break
             interrupt.check("what was created is deleted")
             self.wait(self.pause_seconds / 10)
-        return Line(what, None, f"it was not seen in PROVISIONING, but {state or 'nowhere'}")
+        return SmokeCheck(what, None, f"it was not seen in PROVISIONING, but {state or 'nowhere'}")
 
-    def _compute_vm(self, zone: str) -> Line:
+    def _compute_vm(self, zone: str) -> SmokeCheck:
         """An e2-micro without permissions, which only Compute Engine deletes."""
         what, name, compute = "maxRunDuration", f"{self.name}-vm", ComputeApi(self.settings.project, self.rest)
         asked = small_vm(name, zone, self.settings, seconds=_VM_SECONDS) | {"labels": {LABEL: self.name}}
@@ -278,15 +282,15 @@ class Smoke:
                 self._pause()
                 found = compute.find(name, zone)
         except Refused as refused:
-            return Line(what, None, f"no {MACHINE_TYPE} in {zone}: {refused}")
+            return SmokeCheck(what, None, f"no {MACHINE_TYPE} in {zone}: {refused}")
         except (CloudRefused, Unavailable) as error:
-            return Line(what, None, str(error))
+            return SmokeCheck(what, None, str(error))
         finally:
             with contextlib.suppress(TpulmError):
                 compute.delete(name, zone)
         told = "its end was told" if ends else "its end was not told"
         state = f"{'gone' if found is None else 'still there'} {duration(self.clock() - begun)} after the request"
-        return Line(what, found is None and ends is not None, f"{told}, and it was {state}")
+        return SmokeCheck(what, found is None and ends is not None, f"{told}, and it was {state}")
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
@@ -324,7 +328,7 @@ class Smoke:
     def _count(self, asked: _Asked) -> None:
         self.spent += (self.clock() - asked.at) / 3600 * asked.dollars_per_hour
 
-    def _left(self, removed: bool) -> Line:
+    def _left(self, removed: bool) -> SmokeCheck:
         commands = [
             deletion_command(name, zone, self.settings.project, queued=asked.queued)
             for (name, zone), asked in self._asked.items()
@@ -332,8 +336,10 @@ class Smoke:
         if not removed:
             commands.append(f"gcloud storage rm --recursive {self.workdir}")
         if commands:
-            return Line("nothing left", False, f"maybe still there, and billing: {'; '.join(commands)}")
-        return Line("nothing left", True, f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket")
+            return SmokeCheck("nothing left", False, f"maybe still there, and billing: {'; '.join(commands)}")
+        return SmokeCheck(
+            "nothing left", True, f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket"
+        )
 
     def _look(self, zone: str) -> str | None:
         try:
@@ -346,28 +352,28 @@ class Smoke:
         self.wait(self.pause_seconds)
 
 
-def of_metadata(found: Mapping[str, str | None], request: Request, project: str) -> Iterator[Line]:
+def of_metadata(found: Mapping[str, str | None], request: Request, project: str) -> Iterator[SmokeCheck]:
     """The metadata server's answers, compared with cloud_emulator/recorded/metadata.json."""
     own = {key: found.get(f"instance/attributes/{key}") for key in ("tpulm-project", "tpulm-zone", "tpulm-node")}
-    yield Line("metadata: our own", own == {key: request.metadata[key] for key in own}, _spoken(own))
+    yield SmokeCheck("metadata: our own", own == {key: request.metadata[key] for key in own}, _spoken(own))
     env = dict(re.findall(r"^(\w+): '(.*)'$", found.get("instance/attributes/tpu-env") or "", re.MULTILINE))
     named = {key: env.get(key) for key in ("CONSUMER_PROJECT_ID", "ZONE", "NODE_ID")}
-    yield Line("metadata: tpu-env", list(named.values()) == [project, request.zone, request.name], _spoken(named))
+    yield SmokeCheck("metadata: tpu-env", list(named.values()) == [project, request.zone, request.name], _spoken(named))
     name = found.get("instance/name") or "nothing"
-    yield Line("metadata: name", bool(re.fullmatch(r"t1v-n-[0-9a-f]+-w-\d+", name)), f"{name}, which is not the node's")
+    yield SmokeCheck("metadata: name", bool(re.fullmatch(r"t1v-n-[0-9a-f]+-w-\d+", name)), f"{name}, which is not the node's")
     place = found.get("project/project-id") or "nothing"
     whose = "the project itself" if place == project else "a project of Google's"
-    yield Line("metadata: project", bool(re.fullmatch(r"[a-z][0-9a-f]+-tp", place)), f"{place}: {whose}")
+    yield SmokeCheck("metadata: project", bool(re.fullmatch(r"[a-z][0-9a-f]+-tp", place)), f"{place}: {whose}")
     worker = found.get("instance/attributes/agent-worker-number") or ""
     endpoints = (found.get("instance/attributes/worker-network-endpoints") or "").split(",")
     fits = worker == "0" and all(entry.count(":") == 2 for entry in endpoints)
-    yield Line("metadata: workers", fits, f"number {worker or '?'} of {len(endpoints)}, {endpoints[0] or 'no endpoints'}")
+    yield SmokeCheck("metadata: workers", fits, f"number {worker or '?'} of {len(endpoints)}, {endpoints[0] or 'no endpoints'}")
     preempted = found.get("instance/preempted")
     said = f"instance/preempted is {preempted}; whether it turns TRUE is seen in a preemption only"
-    yield Line("preemption flag", preempted in ("FALSE", "TRUE"), said)
+    yield SmokeCheck("preemption flag", preempted in ("FALSE", "TRUE"), said)
 
 
-def transcript(lines: list[Line], smoke: Smoke, *, about: str) -> str:
+def transcript(lines: list[SmokeCheck], smoke: Smoke, *, about: str) -> str:
     """For a bug report: the lines and the VM's facts, without anybody's names."""
     marks = {True: "ok", False: "NO", None: "?"}
     text = "\n".join(f"{marks[line.ok]:2}  {line.what}: {line.found}" for line in lines)

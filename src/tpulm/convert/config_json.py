@@ -382,7 +382,7 @@ def _check_heads(values: Mapping[str, Any], config: ModelConfig, origin: str) ->
 # -- the labels of a classifier --
 
 
-class Answers(NamedTuple):
+class HeadConfig(NamedTuple):
     """The names of the classes in the order of the outputs; none of a regression, whose one output is the number itself, and of
     answers in texts and choices."""
 
@@ -409,16 +409,16 @@ _NULL = "handle_impossible_answer"  # as an argument of transformers' pipelines 
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}  # of an ELECTRA for choices
 
 
-def answers_to_json(answers: Answers, model_type: str, head: Head = "classification") -> dict[str, Any]:
+def head_to_json(outputs: HeadConfig, model_type: str, head: Head = "classification") -> dict[str, Any]:
     """The keys that config.json of a classifier has in addition to the encoder's."""
-    if answers.pooling is not None:
+    if outputs.pooling is not None:
         return {}
     if head in ("spans", "choice"):
-        return {_NULL: True} if answers.null else {}
-    names = answers.names or ("LABEL_0",)
-    problem = "multi_label_classification" if answers.several else "single_label_classification"
+        return {_NULL: True} if outputs.null else {}
+    names = outputs.names or ("LABEL_0",)
+    problem = "multi_label_classification" if outputs.several else "single_label_classification"
     values: dict[str, Any] = {
-        "problem_type": "regression" if answers.is_regression else problem,
+        "problem_type": "regression" if outputs.is_regression else problem,
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
     }
@@ -429,7 +429,7 @@ def answers_to_json(answers: Answers, model_type: str, head: Head = "classificat
     return values
 
 
-def answers_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "classification") -> Answers:
+def head_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "classification") -> HeadConfig:
     """Raises DataError for labels that do not name 0 to C - 1, and for an unsupported task or pooling."""
     problem = values.get("problem_type")
     several = problem == "multi_label_classification"
@@ -449,7 +449,7 @@ def answers_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "c
         wrong = [key for key, only in _SUMMARY.items() if values.get(key, only) != only and head == "choice"]
         if wrong:
             raise DataError(f"{wrong[0]} must be {_SUMMARY[wrong[0]]!r}; others are not supported", location=origin)
-        return Answers((), null=values.get(_NULL) is True)
+        return HeadConfig((), null=values.get(_NULL) is True)
     named = values.get("id2label")
     if named is None:  # transformers leaves two unnamed labels out
         named = {"0": "LABEL_0", "1": "LABEL_1"} if problem != "regression" else {"0": "LABEL_0"}
@@ -462,5 +462,5 @@ def answers_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "c
     if (len(by_number) == 1 and not several) or problem == "regression":
         if len(by_number) > 1:
             raise DataError(f"a regression has one output, not {len(by_number)}", location=origin)
-        return Answers(())
-    return Answers(tuple(by_number[number] for number in range(len(by_number))), several)
+        return HeadConfig(())
+    return HeadConfig(tuple(by_number[number] for number in range(len(by_number))), several)

@@ -30,15 +30,15 @@ from tpulm.train.optimizer import Moments
 NEXT_SENTENCE = "next_sentence"
 
 
-class Beginning(NamedTuple):
-    """What training starts from: float32 (numpy) trees of the spec's structure; `said` is a sentence about it."""
+class InitialWeights(NamedTuple):
+    """What training starts from: float32 (numpy) trees of the spec's structure; `summary` is a sentence about it."""
 
     params: Any
     moments: Moments | None
-    said: str
+    summary: str
 
 
-def beginning_of(
+def initial_weights(
     path: str | PurePath,
     config: ModelConfig,
     spec: Any,
@@ -46,7 +46,7 @@ def beginning_of(
     *,
     with_moments: bool,
     other_vocabulary: bool = False,
-) -> Beginning:
+) -> InitialWeights:
     """The weights of a model, and with them, if asked for, the optimizer's moments.
 
     A next-sentence head that the run does not train is left out. Raises as `starting_params` and `starting_moments`.
@@ -61,7 +61,7 @@ def beginning_of(
         said += "; its next-sentence head is left out, as data.next_sentence is false"
     if params.vocabulary is not None:
         said += f"; {params.vocabulary}"
-    return Beginning(params.tree, moments, said)
+    return InitialWeights(params.tree, moments, said)
 
 
 class Params(NamedTuple):

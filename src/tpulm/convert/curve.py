@@ -21,7 +21,7 @@ class Point(NamedTuple):
     value: float
 
 
-class Line(NamedTuple):
+class PlotLine(NamedTuple):
     """One line of the picture; `dots` marks each point, for lines of few."""
 
     label: str
@@ -42,7 +42,7 @@ class Axis(NamedTuple):
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-def draw(lines: Sequence[Line], *, title: str, x_label: str, y_label: str) -> str:
+def draw(lines: Sequence[PlotLine], *, title: str, x_label: str, y_label: str) -> str:
     """The SVG's text. Lines without points are left out; at least one point is needed."""
     lines = [line for line in lines if line.points]
     if not lines:
@@ -112,7 +112,7 @@ def _grid(x: Axis, y: Axis) -> list[str]:
     return parts
 
 
-def _curve(line: Line, colour: str, x: Axis, y: Axis) -> list[str]:
+def _curve(line: PlotLine, colour: str, x: Axis, y: Axis) -> list[str]:
     places = [(_n(x.place(point.step)), _n(y.place(point.value))) for point in line.points]
     path = "M" + "L".join(f"{a} {b}" for a, b in places)
     parts = [
@@ -123,7 +123,7 @@ def _curve(line: Line, colour: str, x: Axis, y: Axis) -> list[str]:
     return parts
 
 
-def _legend(lines: Sequence[Line]) -> str:
+def _legend(lines: Sequence[PlotLine]) -> str:
     """Top right: for each line a dot of its colour, its label and its last value."""
     gap = "\u2003"  # an em space
     entries = [

@@ -17,11 +17,11 @@ from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.config.finetune import LEAST_LENGTH
 from tpulm.convert.config_json import (
     FOREIGN_TYPES,
-    Answers,
-    answers_from_json,
-    answers_to_json,
+    HeadConfig,
     class_name,
     from_config_json,
+    head_from_json,
+    head_to_json,
     model_type_of,
     to_config_json,
 )
@@ -57,7 +57,7 @@ class LoadedModel(NamedTuple):
     """A model read from a folder: float32 parameters (numpy), with the vocabulary padded as in `convert.heads.spec_of`.
 
     `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier);
-    `answers` says what the outputs of a classifier mean, `max_length` to how many tokens its texts are cut (None: not said).
+    `head_config` says what a classifier's outputs mean, `max_length` to how many tokens its texts are cut (None: not said).
     """
 
     params: Model
@@ -66,7 +66,7 @@ class LoadedModel(NamedTuple):
     tokenization: Tokenization
     head: Head
     dropped: tuple[str, ...] = ()
-    answers: Answers | None = None
+    head_config: HeadConfig | None = None
     max_length: int | None = None
 
 
@@ -78,7 +78,7 @@ class Weights(NamedTuple):
     vocab_size: int
     head: Head
     dropped: tuple[str, ...]
-    answers: Answers | None = None
+    head_config: HeadConfig | None = None
 
 
 def save_model(
@@ -91,14 +91,14 @@ def save_model(
     pad_token_id: int,
     card: CardFacts | None = None,
     head: Head | None = None,
-    answers: Answers | None = None,
+    head_config: HeadConfig | None = None,
     max_length: int | None = None,
 ) -> Folder:
     """Write the folder under a temporary name and put it in its place; a folder already there is replaced.
 
     `params` may be on devices; `head` is needed for one that has the parameters of another; `vocab_size` is the tokenizer's, to
     which the padded vocabulary is cut. Tensors that another one repeats (the decoder) are not stored, as transformers expects.
-    A classifier needs `answers`; `max_length` is to what its texts are cut, where that is less than the model reads. Raises
+    A classifier needs `head_config`; `max_length` is to what its texts are cut, where that is less than the model reads. Raises
     TpulmError when a parameter is not finite, ConfigError when no class of transformers has the model's settings.
     """
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
@@ -109,9 +109,9 @@ def save_model(
         _copy_tokenizer(tokenizer_folder, temporary, config, max_length)
         special = tokenization.load(tokenizer_folder).special if model_type in FOREIGN_TYPES else None
         description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
-        if answers is not None:
-            description |= answers_to_json(answers, model_type, head)
-            for name, values in embedder_files(answers, config, max_length).items():
+        if head_config is not None:
+            description |= head_to_json(head_config, model_type, head)
+            for name, values in embedder_files(head_config, config, max_length).items():
                 storage.make_folder((temporary / name).parent)
                 storage.write_json(temporary / name, values)
         storage.write_json(temporary / CONFIG, description)
@@ -133,7 +133,7 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
             tokenization_folder=tokenizer_folder,
             pad_token_id=model.tokenization.special.pad,
             head=model.head,
-            answers=model.answers,
+            head_config=model.head_config,
             max_length=model.max_length,
         )
 
@@ -187,7 +187,7 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
-    max_length = _length_of_texts(folder, weights.config.max_positions) if weights.answers is not None else None
+    max_length = _length_of_texts(folder, weights.config.max_positions) if weights.head_config is not None else None
     return LoadedModel(**weights._asdict(), tokenization=tokenizer, max_length=max_length)
 
 
@@ -206,14 +206,14 @@ def load_weights(folder: PurePath) -> Weights:
     bare = class_name(values["model_type"], "embedding") in described.classes
     if head == "masked" and bare and storage.exists(folder / MODULES):
         head = "embedding"
-    has_answers = head in FINE_TUNED
-    answers = answers_from_json(values, origin=str(folder / CONFIG), head=head) if has_answers else None
-    answers = Answers((), pooling=read_pooling(folder)) if head == "embedding" else answers
-    outputs = answers.num_outputs if answers is not None else 0
+    has_outputs = head in FINE_TUNED
+    head_config = head_from_json(values, origin=str(folder / CONFIG), head=head) if has_outputs else None
+    head_config = HeadConfig((), pooling=read_pooling(folder)) if head == "embedding" else head_config
+    outputs = head_config.num_outputs if head_config is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = names(values["model_type"], tree, head)
     params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
-    return Weights(params, config, described.vocab_size, head, kept.dropped, answers)
+    return Weights(params, config, described.vocab_size, head, kept.dropped, head_config)
 
 
 def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:

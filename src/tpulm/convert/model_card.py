@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig, flatten
-from tpulm.convert.curve import Line, Point, draw
+from tpulm.convert.curve import PlotLine, Point, draw
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
 from tpulm.models.bert import padded_vocab_size
@@ -138,7 +138,7 @@ class CardFacts:
         return "next_sentence" if self.config.data.next_sentence else "masked"
 
 
-class Words(NamedTuple):
+class CardTexts(NamedTuple):
     pipeline: str  # transformers' name of the task
     tags: tuple[str, ...]
     task: str  # what it was trained by
@@ -149,7 +149,7 @@ class Words(NamedTuple):
     use: str
 
 
-_MASKED = Words(
+_MASKED = CardTexts(
     pipeline="fill-mask",
     tags=("masked-language-model",),
     task="masked-language modelling",
@@ -163,7 +163,7 @@ for answer in fill({text}):
     bits="masked-token loss / ln 2 × tokens / characters: comparable between vocabularies at one mask fraction",
     use="It fills gaps and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
 )
-_CAUSAL = Words(
+_CAUSAL = CardTexts(
     pipeline="text-generation",
     tags=("causal-language-model",),
     task="causal language modelling",
@@ -176,7 +176,7 @@ print(write({text}, max_new_tokens=50)[0]["generated_text"])""",
     bits="loss / ln 2 × tokens / characters, ends of texts included: the length of the text in the model's code",
     use="It continues text, and invents what it says. It follows no instructions and has not been tuned on any task.",
 )
-_DETECTION = Words(
+_DETECTION = CardTexts(
     pipeline="feature-extraction",
     tags=("replaced-token-detection",),
     task="replaced-token detection",
@@ -191,7 +191,7 @@ classifier = AutoModelForSequenceClassification.from_pretrained({name}, num_labe
     use="It tells replaced tokens and represents text. For a task such as classification it must be fine-tuned; none has been "
     "evaluated.",
 )
-_BY_HEAD: dict[Head, Words] = {
+_BY_HEAD: dict[Head, CardTexts] = {
     "masked": _MASKED,
     "next_sentence": _MASKED._replace(task="masked-language modelling and next-sentence prediction"),
     "detection": _DETECTION,
@@ -241,7 +241,7 @@ def render(facts: CardFacts) -> str:
     )
 
 
-def _metadata(facts: CardFacts, words: Words) -> str:
+def _metadata(facts: CardFacts, words: CardTexts) -> str:
     """YAML."""
     begun = "pretrained-from-scratch" if facts.config.train.start_from is None else "continued-pretraining"
     return ModelCardData(
@@ -405,8 +405,11 @@ def _tokenizer_settings(config: TokenizerConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"path", "allow_unknown"})
 
 
-def _lines(facts: CardFacts) -> list[Line]:
-    lines = [Line("training", facts.training_curve), Line("held-out", facts.holdout_curve, dots=len(facts.holdout_curve) <= 30)]
+def _lines(facts: CardFacts) -> list[PlotLine]:
+    lines = [
+        PlotLine("training", facts.training_curve),
+        PlotLine("held-out", facts.holdout_curve, dots=len(facts.holdout_curve) <= 30),
+    ]
     finite = [line._replace(points=tuple(p for p in line.points if math.isfinite(p.value))) for line in lines]
     return [line for line in finite if line.points]
 
@@ -419,7 +422,7 @@ def _losses(facts: CardFacts) -> _Table | None:
     return ("Step", *(f"{line.label} loss".capitalize() for line in lines)), rows
 
 
-def _steps_shown(lines: Sequence[Line]) -> list[int]:
+def _steps_shown(lines: Sequence[PlotLine]) -> list[int]:
     """About `CURVE_ROWS` steps, the first and the last among them, and where possible those that every line has."""
     steps = [{point.step for point in line.points} for line in lines]
     every, shared = sorted(set.union(*steps)), sorted(set.intersection(*steps))

@@ -193,7 +193,7 @@ def _layer(
 def _head(graph: _Graph, model: LoadedModel, table: str, x: str) -> str:
     config, add, params = model.config, graph.add, model.params
     if isinstance(params, TextEncoder):
-        if model.answers is None or model.answers.pooling == "mean":
+        if model.head_config is None or model.head_config.pooling == "mean":
             seen = add("Unsqueeze", add("Cast", "attention_mask", to=1), [2])
             x = add("ReduceSum", add("Mul", x, seen), [1], keepdims=0)  # as the mean, whose length is then made 1
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpulm import storage
 from tpulm.config import ModelConfig
-from tpulm.convert.config_json import Answers
+from tpulm.convert.config_json import HeadConfig
 from tpulm.errors import DataError
 from tpulm.models.embedding import Pooling
 
@@ -27,9 +27,9 @@ _OTHER_MODES = (
 )
 
 
-def embedder_files(answers: Answers, config: ModelConfig, max_length: int | None) -> dict[str, Any]:
+def embedder_files(head: HeadConfig, config: ModelConfig, max_length: int | None) -> dict[str, Any]:
     """JSON by file; none of a model that is not of embeddings."""
-    if answers.pooling is None:
+    if head.pooling is None:
         return {}
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     return {
@@ -39,7 +39,7 @@ def embedder_files(answers: Answers, config: ModelConfig, max_length: int | None
         ],
         _POOLING: {
             "word_embedding_dimension": config.hidden_size,
-            **{key: mode == answers.pooling for key, mode in _MODES.items()},
+            **{key: mode == head.pooling for key, mode in _MODES.items()},
             **dict.fromkeys(_OTHER_MODES, False),
             "include_prompt": True,
         },

@@ -46,7 +46,7 @@ class Given(NamedTuple):
     origin: str
 
 
-class Part(NamedTuple):
+class ImportedModel(NamedTuple):
     """A whole model: BERT, or a half of ELECTRA. Parameters are float32 (numpy), the vocabulary padded."""
 
     params: Model
@@ -61,7 +61,7 @@ class Checkpoint(NamedTuple):
     """
 
     kind: Kind
-    parts: Mapping[str, Part]  # "" of BERT; "discriminator" and "generator"
+    parts: Mapping[str, ImportedModel]  # "" of BERT; "discriminator" and "generator"
     vocab_size: int
     step: int | None
     moments: Mapping[str, np.ndarray]
@@ -196,7 +196,7 @@ def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
     return from_config_json({**_DEFAULTS, **values, **fixed}, origin=origin)
 
 
-def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str = "") -> Part:
+def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str = "") -> ImportedModel:
     """The numbers of one part, or one of their two `moment`s."""
     params = from_theirs(
         {name: bundle[name + moment] for name in layout.tensors},
@@ -206,7 +206,7 @@ def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str =
         origin=str(bundle.prefix),
         description="the model's layout" if given is None else PurePath(given.origin).name,
     )
-    return Part(params, layout.described.config)
+    return ImportedModel(params, layout.described.config)
 
 
 def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:

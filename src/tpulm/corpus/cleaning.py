@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from tpulm.config import CleaningConfig
-from tpulm.corpus.documents import Batch, Reason, Samples
+from tpulm.corpus.documents import DocumentBatch, Reason, Samples
 from tpulm.errors import ConfigError, MissingExtra, installing, suggest
 from tpulm.runtime.interrupt import time_limit
 
@@ -66,7 +66,7 @@ class Cleaner:
         self._remove = [re.compile(pattern) for pattern in config.remove]
         self._repeats = {mark: re.compile(rf"([^\d{mark}])\1{{{repeats},}}") for mark in "\n\0"} if repeats else {}
 
-    def clean(self, batch: Batch, skipped: Counter[str]) -> Cleaned:
+    def clean(self, batch: DocumentBatch, skipped: Counter[str]) -> Cleaned:
         text, separator = batch
         for pattern in self._remove:
             text = self._without(pattern, text, separator)

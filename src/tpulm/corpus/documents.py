@@ -116,7 +116,7 @@ def merge_samples(parts: Iterable[Mapping[str, Iterable[str]]]) -> Removed:
 BATCH_BYTES: Final = 1 << 20
 
 
-class Batch(NamedTuple):
+class DocumentBatch(NamedTuple):
     """At least one document. Documents hold neither the separator nor NUL, and encode as UTF-8."""
 
     text: str
@@ -141,11 +141,11 @@ class Batcher:
         self._numbers.append(number)
         self._characters += len(document)
 
-    def full(self) -> Iterator[Batch]:
+    def full(self) -> Iterator[DocumentBatch]:
         """The documents so far as a batch, if they are enough for one."""
         return self.flush() if self._characters >= BATCH_BYTES or len(self._documents) >= BATCH_BYTES // 8 else iter(())
 
-    def flush(self) -> Iterator[Batch]:
+    def flush(self) -> Iterator[DocumentBatch]:
         """The documents so far as a batch, if there are any."""
         documents, numbers = self._documents, self._numbers
         self._documents, self._numbers, self._characters = [], [], 0
@@ -154,7 +154,7 @@ class Batcher:
             documents = list(self._usable(documents, numbers))
             text = "\0".join(documents)
         if documents:
-            yield Batch(text, "\0")
+            yield DocumentBatch(text, "\0")
 
     def _usable(self, documents: Sequence[str], numbers: Sequence[int]) -> Iterator[str]:
         for document, number in zip(documents, numbers, strict=True):

@@ -19,7 +19,7 @@ from tpulm import storage
 from tpulm.config import CorpusConfig
 from tpulm.config.validation import recorded
 from tpulm.corpus.cleaning import Cleaner, languages_version
-from tpulm.corpus.documents import Batch, Faults, merge_samples
+from tpulm.corpus.documents import DocumentBatch, Faults, merge_samples
 from tpulm.corpus.identity import RANGE, Purpose, below, draw, holdout_threshold, keys_of_texts, threshold_of
 from tpulm.corpus.manifest import (
     FORMAT_VERSION,
@@ -380,7 +380,7 @@ class _PieceWriter:
         self._draws = (RANGE - 1, 0)
         self.limit_reached = piece.limits.reached
 
-    def keep(self, batch: Batch) -> int:
+    def keep(self, batch: DocumentBatch) -> int:
         """How many of its documents stay."""
         documents, text, sizes, characters = self._cleaner.clean(batch, self._faults.skipped)
         if not documents:

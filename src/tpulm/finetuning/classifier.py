@@ -11,7 +11,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
-from tpulm.convert.config_json import Answers, model_type_of
+from tpulm.convert.config_json import HeadConfig, model_type_of
 from tpulm.convert.continuing import FineTuned, begin_classifier, random_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
@@ -75,7 +75,7 @@ class Classifier:
         **settings: Any,
     ):
         self.model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
-        found = self.model.answers
+        found = self.model.head_config
         if config is None and found is not None:
             settings.setdefault("task", task_of(self.model))
         config = finetune_settings(config, settings)
@@ -147,7 +147,7 @@ class Classifier:
         outputs = self._of()
 
         def score(params: Any) -> dict[str, float]:
-            return self.task.scores(outputs.of(params, dev.rows), dev, self.answers.names)
+            return self.task.scores(outputs.of(params, dev.rows), dev, self.head_config.names)
 
         tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed, data)), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
@@ -224,13 +224,13 @@ class Classifier:
         """The task's scores: accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: to be
         scored instead of its own."""
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
-        return self.task.scores(self._outputs_of(data.rows, params), data, self.answers.names)
+        return self.task.scores(self._outputs_of(data.rows, params), data, self.head_config.names)
 
     def scores_before(self, data: Labelled, seed: int, training: Labelled | None = None) -> dict[str, float]:
         """The scores of the parameters that training with this seed begins with."""
         outputs = self._of()
         found = outputs.of(outputs.place(self.first_params(seed, training)), data.rows)
-        return self.task.scores(found, data, self.answers.names)
+        return self.task.scores(found, data, self.head_config.names)
 
     def outputs(self, data: Labelled) -> np.ndarray:
         """float32 [N, C]: logits, or of a regression the number; of other tasks as their objective has them."""
@@ -244,7 +244,9 @@ class Classifier:
         model, target = self.model, storage.as_path(folder)
         _check_replaceable(target)
         length = self.config.max_length
-        save_loaded(target, model._replace(params=self.params, head=self.task.head, answers=self.answers, max_length=length))
+        save_loaded(
+            target, model._replace(params=self.params, head=self.task.head, head_config=self.head_config, max_length=length)
+        )
 
     # -- what they share ------------------------------------------------------------------------------------------------
 
@@ -266,19 +268,23 @@ class Classifier:
     def _take_labels(self, labels: LabelSet | None) -> None:
         """From here on the number of outputs is known; a classifier of the same labels can be used at once."""
         self.labels = labels
-        if self.model.answers is not None and self.model.answers == self.answers and self.task.head == self.model.head:
+        if (
+            self.model.head_config is not None
+            and self.model.head_config == self.head_config
+            and self.task.head == self.model.head
+        ):
             self.params = self.model.params
 
     @property
-    def answers(self) -> Answers:
+    def head_config(self) -> HeadConfig:
         """What the outputs mean. Raises ConfigError while the labels are not known."""
         classes = self._classes()
-        return self.task.answers(classes)
+        return self.task.head_config(classes)
 
     def _of(self) -> Outputs:
         if self._outputs is None:
             self._outputs = Outputs(
-                self.model, self._of_rows, num_classes=self.answers.num_classes, objective=self.task.objective
+                self.model, self._of_rows, num_classes=self.head_config.num_classes, objective=self.task.objective
             )
         return self._outputs
 
@@ -310,8 +316,8 @@ class Classifier:
     def first_params(self, seed: int, training: Labelled | None = None) -> FineTuned:
         """What training with this seed begins with; a new head of a regression on the scale of the `training` labels."""
         spec = self._of().objective.spec
-        known = None if self.model.answers is None else self.model.answers._replace(null=self.task.null)
-        again = self.model.head == self.task.head and known == self.answers and not self.config.from_scratch
+        known = None if self.model.head_config is None else self.model.head_config._replace(null=self.task.null)
+        again = self.model.head == self.task.head and known == self.head_config and not self.config.from_scratch
         if self.config.from_scratch:
             params = random_classifier(spec, seed=seed)
         else:
@@ -336,7 +342,7 @@ class Classifier:
                 self._of_rows.model_copy(update={"compute_dtype": dtype}),
                 num_rows=num_rows,
                 group=group,
-                num_classes=self.answers.num_classes,
+                num_classes=self.head_config.num_classes,
                 vocab_size=self.model.vocab_size,
                 special=self.model.tokenization.special,
                 objective=self.task.objective,

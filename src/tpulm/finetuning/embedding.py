@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpulm.config.finetune import METRICS
-from tpulm.convert.config_json import Answers
+from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head
 from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
@@ -56,8 +56,8 @@ class _Embedding(Task):
     def _negatives(self, examples: Examples) -> list[str] | None:
         return None
 
-    def answers(self, classes: LabelSet | None) -> Answers:
-        return Answers((), pooling=self.config.pooling or "mean")
+    def head_config(self, classes: LabelSet | None) -> HeadConfig:
+        return HeadConfig((), pooling=self.config.pooling or "mean")
 
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
         """A vector for each text; of pairs of texts their cosine."""

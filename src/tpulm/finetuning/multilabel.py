@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.config.finetune import METRICS
-from tpulm.convert.config_json import Answers
+from tpulm.convert.config_json import HeadConfig
 from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError
@@ -77,8 +77,8 @@ class LabelSets(Task):
             raise DataError(f"all {len(examples):,} examples have the same labels, {said}; there is nothing to tell apart")
         return found
 
-    def answers(self, classes: LabelSet | None) -> Answers:
-        return super().answers(classes)._replace(several=True)
+    def head_config(self, classes: LabelSet | None) -> HeadConfig:
+        return super().head_config(classes)._replace(several=True)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         return logistic(outputs)

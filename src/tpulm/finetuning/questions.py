@@ -13,7 +13,16 @@ from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
 from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
 from tpulm.labelled import Columns, Examples, LabelSet
-from tpulm.labelled.answers import Found, Search, align, answer_scores, answers_of, best_answers, metric_for, question_fault
+from tpulm.labelled.answers import (
+    AnswerSpan,
+    Search,
+    align,
+    answer_scores,
+    answers_of,
+    best_answers,
+    metric_for,
+    question_fault,
+)
 from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Rows, window_rows
 from tpulm.objectives.spans import SpanPrediction
@@ -113,19 +122,19 @@ class QuestionAnswering(Task):
             found.append(f"it says {shown} to {count / len(true):.0%} of dev, where {right:.0%} have that answer")
         if self.null:
             name, column = self.config.chosen_by, ("f1", "exact_match").index(self.config.chosen_by)
-            none = [Found("", 0, 0, 0.0)] * len(true)
+            none = [AnswerSpan("", 0, 0, 0.0)] * len(true)
             value, of_none = (float(self._scored(said, data)[:, column].mean()) for said in (answers, none))
             if value <= of_none:
                 never = f"that of never finding an answer ({of_none:.4f})"
                 found.append(f"its {shown_score(name, value)} is no better than {never}")
         return found
 
-    def _found(self, outputs: np.ndarray, rows: Rows, examples: Examples) -> list[Found]:
+    def _found(self, outputs: np.ndarray, rows: Rows, examples: Examples) -> list[AnswerSpan]:
         config = self.config
         search = Search(config.max_answer_length or 30, self.null, config.null_score_diff_threshold or 0.0)
         return [best[0] for best in best_answers(outputs, rows, examples.pairs or [], search)]
 
-    def _scored(self, said: list[Found], data: Labelled) -> np.ndarray:
+    def _scored(self, said: list[AnswerSpan], data: Labelled) -> np.ndarray:
         """float64 [N, 2], as `answer_scores`."""
         true = self._true(data)
         metric = self.config.answer_metric or metric_for([text for texts in true for text in texts])

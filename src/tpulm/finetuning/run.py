@@ -131,7 +131,7 @@ class _Finetuning:
     def run(self) -> FinetuneSummary:
         with self._held():
             data = self._read()
-            names = self._classifier.answers.names
+            names = self._classifier.head_config.names
             inputs = _describe_inputs(
                 self._classifier.model, {name: data.examples.get(name) for name in self._paths}, self._config, names
             )
@@ -223,7 +223,7 @@ class _Finetuning:
         fitted = self._classifier.fitted
         assert fitted is not None
         outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
-        names = self._classifier.answers.names
+        names = self._classifier.head_config.names
         scores = {name: self._task.scores(found, data.rows[name], names) for name, found in outputs.items()}
         last = "test" if "test" in outputs else "dev"
         doubts = doubts_about_model(
@@ -253,7 +253,7 @@ class _Finetuning:
 
     def _keep(self, result: SeedResult, data: _Data, outputs: np.ndarray, *, best: bool) -> None:
         """The result, and with that of the best seed so far its model and its mistakes."""
-        folder, names = self._work / f"seed-{result.seed}", self._classifier.answers.names
+        folder, names = self._work / f"seed-{result.seed}", self._classifier.head_config.names
         if best:
             self._classifier.save_pretrained(self._work / "best")
             wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"], outputs, names)

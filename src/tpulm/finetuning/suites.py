@@ -104,7 +104,7 @@ def find_suite(name: str) -> Suite:
 # -- files --------------------------------------------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class TaskFiles(NamedTuple):
     """The files of a task, by part; and what is not there, in words."""
 
     files: dict[str, PurePath]
@@ -112,7 +112,7 @@ class Found(NamedTuple):
     note: str = ""  # where the parts are others than the benchmark's
 
 
-def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> Found:
+def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> TaskFiles:
     """`names` are those of all files below the folder."""
     wanted = {"train": task.part.train, "dev": task.part.dev, **task.also}
     left, files = set(names), dict[str, PurePath]()
@@ -122,12 +122,12 @@ def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> Found
             left.remove(name)
     missing = [patterns[0] for part, patterns in wanted.items() if part not in files]
     if "dev" not in files or (missing and "train" in files):
-        return Found({}, f"no {' and no '.join(missing)} (.gz may follow) below {folder}")
+        return TaskFiles({}, f"no {' and no '.join(missing)} (.gz may follow) below {folder}")
     if missing:  # a part of dev is trained on
         percent = f"{_REPORTED_FRACTION:.0%}"
         note = f"no {missing[0]}: {percent} of {files['dev'].name} is reported on, the rest trained on; not to be compared"
-        return Found(files, note=note)
-    return Found(files)
+        return TaskFiles(files, note=note)
+    return TaskFiles(files)
 
 
 def _first(patterns: Patterns, names: Iterable[str]) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tpulm.config import FinetuneConfig
 from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
-from tpulm.convert.config_json import Answers
+from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.documents import Fault
@@ -139,9 +139,9 @@ class Task(ABC):
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
         """An answer for each text, as the training examples have their labels."""
 
-    def answers(self, classes: LabelSet | None) -> Answers:
+    def head_config(self, classes: LabelSet | None) -> HeadConfig:
         """What the outputs mean, as config.json says it."""
-        return Answers(() if classes is None else classes.names, null=self.null)
+        return HeadConfig(() if classes is None else classes.names, null=self.null)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         """float64 [N, C], of a task with classes."""
@@ -318,9 +318,9 @@ def task_of(model: LoadedModel) -> str:
     """What a fine-tuned model was made for."""
     if model.head in (of_head := {"tokens": "tag", "embedding": "embed", "spans": "qa", "choice": "choice"}):
         return of_head[model.head]
-    if model.answers is not None and model.answers.several:
+    if model.head_config is not None and model.head_config.several:
         return "multilabel"
-    return "regression" if model.answers is not None and model.answers.is_regression else "classification"
+    return "regression" if model.head_config is not None and model.head_config.is_regression else "classification"
 
 
 def doubts_about_model(

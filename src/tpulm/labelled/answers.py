@@ -60,7 +60,7 @@ def question_fault(values: Mapping[str, Any]) -> Fault:
 # -- answers by logits --------------------------------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class AnswerSpan(NamedTuple):
     """An answer as transformers' pipeline has it: `answer` is context[start:end], or "" where the text has none."""
 
     answer: str
@@ -78,7 +78,7 @@ class Search(NamedTuple):
     n_best_size: int = 20
 
 
-def best_answers(logits: np.ndarray, rows: Rows, contexts: Sequence[str], search: Search) -> list[list[Found]]:
+def best_answers(logits: np.ndarray, rows: Rows, contexts: Sequence[str], search: Search) -> list[list[AnswerSpan]]:
     """For each context up to `n_best_size` answers, the best first.
 
     `logits` [R, L, 2] are of an answer's first and last token. An answer's score is their sum, and its probability that among
@@ -107,7 +107,7 @@ def _best_spans(logits: np.ndarray, visible: np.ndarray, search: Search) -> list
     return [(int(first), int(first + length), float(score)) for first, length, score in at if np.isfinite(score)]
 
 
-def _ranked(found: dict[tuple[int, int], float], context: str, none: float, search: Search) -> list[Found]:
+def _ranked(found: dict[tuple[int, int], float], context: str, none: float, search: Search) -> list[AnswerSpan]:
     best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: search.n_best_size]
     places = [place for place, _ in best if place[1] > place[0]]
     scores = [score for place, score in best if place[1] > place[0]]
@@ -117,7 +117,7 @@ def _ranked(found: dict[tuple[int, int], float], context: str, none: float, sear
         places.insert(at, (0, 0))
         scores.insert(at, none)
     shares = np.exp(np.array(scores) - max(scores))
-    return [Found(context[a:b], a, b, float(p)) for (a, b), p in zip(places, shares / shares.sum(), strict=True)]
+    return [AnswerSpan(context[a:b], a, b, float(p)) for (a, b), p in zip(places, shares / shares.sum(), strict=True)]
 
 
 def align(answers: Sequence[Answer | None], rows: Rows) -> np.ndarray:

@@ -15,7 +15,7 @@ from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Fault, Faults, find_fault
 from tpulm.corpus.readers.jsonl import UnusableRecord, find_value, show
 from tpulm.corpus.readers.tables import separator_advice
 from tpulm.errors import ConfigError, DataError, shorten, suggest
-from tpulm.labelled.records import WORDING, OnError, Record, RecordFile, RowFormat, find_record_files, new_faults, read_file
+from tpulm.labelled.records import WORDING, OnError, RecordFile, Row, RowFormat, find_record_files, new_faults, read_file
 
 _LONG: Final = 40  # characters; few names of columns are longer
 _FORMS: Final = "examples are a path, a list of (text, label) or of texts, or a mapping {'text': […], 'label': […]}"
@@ -141,7 +141,7 @@ def read_examples(
 class TextRow(NamedTuple):
     """A row to classify: the whole row, and the text (or two) in it."""
 
-    record: Record
+    record: Row
     text: str
     pair: Any  # None: a single text
 
@@ -192,11 +192,11 @@ def examples_of(
         raise DataError(f"{_FORMS}, not {type(data).__name__}.")
     else:
         rows = _rows_of_tuples(list(data), labelled=labelled)
-    records = ((Record(row, f"example {index}"), row) for index, row in enumerate(rows))
+    records = ((Row(row, f"example {index}"), row) for index, row in enumerate(rows))
     return _gather(records, new_faults(on_error), fault, "the examples")
 
 
-def _gather(rows: Iterable[tuple[Record, dict[str, Any]]], faults: Faults, check: Check, name: str) -> Examples:
+def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: Check, name: str) -> Examples:
     """Examples of values by role, all of the same roles. Raises DataError where none is left; `name` says of what."""
     kept: dict[str, list[Any]] = {"text": []}
     places: list[str] = []
@@ -265,7 +265,7 @@ def _read_cells(
     adapt: Adapt,
     *,
     labelled: bool,
-) -> Iterator[tuple[Record, dict[str, Any]]]:
+) -> Iterator[tuple[Row, dict[str, Any]]]:
     """Each record with its values in the named columns, by role."""
     names = columns.needed(labelled=labelled)
     for file in find_record_files(path, format):
@@ -286,7 +286,7 @@ def _read_cells(
                 yield record, found
 
 
-def _check_columns(record: Record, file: RecordFile, names: dict[str, str], *, header: bool) -> None:
+def _check_columns(record: Row, file: RecordFile, names: dict[str, str], *, header: bool) -> None:
     """Raises DataError where the first record of a file whose records are all alike lacks one of the columns."""
     known = list(record.values)
     for role, name in names.items():

@@ -47,7 +47,7 @@ _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
 _SQUAD: Final = re.compile(rb"""(\xef\xbb\xbf)?\s*\{\s*("\w+"\s*:\s*("[^"]*"|[\d.]+)\s*,\s*)*"data"\s*:\s*\[""")
 
 
-class Record(NamedTuple):
+class Row(NamedTuple):
     """One row. tsv and csv hold strings; jsonl and Parquet what they hold."""
 
     values: dict[str, Any]  # by column, in the file's order
@@ -68,7 +68,7 @@ def read_records(
     format: RowFormat | Literal["auto"] = "auto",
     on_error: OnError = "stop",
     skipped: Counter[str],
-) -> Iterator[Record]:
+) -> Iterator[Row]:
     """The rows of a file, or of the files of a folder or glob in the order of their names, on disk or gs://, one at a time.
 
     What is no row raises DataError with its place or, with on_error "skip", is left out and counted in `skipped` by reason; but
@@ -113,7 +113,7 @@ def _is_squad(path: str, compression: Compression | None) -> bool:
     return _SQUAD.match(start) is not None
 
 
-def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True) -> Iterator[Record]:
+def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True) -> Iterator[Row]:
     """As `read_records`. All records of a tsv, csv or Parquet file have the same columns; without a header "1", "2", …"""
     if not header and file.format not in ("csv", "tsv"):
         raise ConfigError(f"{file.path} is {file.format}, which names its columns itself: --no-header is for tsv and csv")
@@ -139,7 +139,7 @@ def new_faults(on_error: OnError, name: str = "") -> Faults:
     return Faults(on_error, name, WORDING)
 
 
-def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Record]:
+def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Row]:
     rows = read_rows(read_lines(stream, find_codec("utf-8"), faults), kind, faults, open_quote="error")
     first = next(rows, None)
     if first is None:
@@ -158,10 +158,10 @@ def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faul
         if not faults.stops and (fault := find_fault("\t".join(cells))):
             faults.add(*fault, f"line {number}")
         else:
-            yield Record(dict(zip(names, cells, strict=True)), f"{faults.name}, line {number}")
+            yield Row(dict(zip(names, cells, strict=True)), f"{faults.name}, line {number}")
 
 
-def _json_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+def _json_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
     for lines in read_lines(stream, find_codec("utf-8"), faults):
         for number, value in parse_lines(lines, faults):
             if not isinstance(value, dict):
@@ -169,7 +169,7 @@ def _json_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
             elif lines.suspect and UNDECODABLE in json.dumps(value, ensure_ascii=False):
                 faults.add("undecodable", "bytes that do not decode.", f"line {number}")
             else:
-                yield Record(value, f"{faults.name}, line {number}")
+                yield Row(value, f"{faults.name}, line {number}")
 
 
 def _whole(stream: ByteStream, faults: Faults, kind: str) -> Any:
@@ -182,16 +182,16 @@ def _whole(stream: ByteStream, faults: Faults, kind: str) -> Any:
         raise DataError(f"it begins as a JSON {kind}, and is none ({error})", location=faults.name) from error
 
 
-def _array_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+def _array_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
     """The file is one JSON array of objects, as KLUE's are."""
     for number, value in enumerate(_whole(stream, faults, "array")):
         if isinstance(value, dict):
-            yield Record(value, f"{faults.name}, item {number}")
+            yield Row(value, f"{faults.name}, item {number}")
         else:
             faults.add("no_field", f'the item is {show(value)}, not an object such as {{"text": "…"}}.', f"item {number}")
 
 
-def _squad_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+def _squad_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
     """A record for each question of one JSON object, as SQuAD, JSQuAD, KorQuAD and KLUE-MRC (whose ids are "guid") have it.
 
     Paragraphs of KorQuAD 2.0 are articles, and have one "answer". A question that "is_impossible" has no answers.
@@ -209,10 +209,10 @@ def _squad_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
         answers = [] if one.get("is_impossible") else one.get("answers", one.get("answer"))
         if answers is not None:
             values["answers"] = answers
-        yield Record(values, f"{faults.name}, question {number}" if name is None else f"{faults.name}, id {name}")
+        yield Row(values, f"{faults.name}, question {number}" if name is None else f"{faults.name}, id {name}")
 
 
-def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
+def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
     names: list[str] = []
 
     def choose(schema: pa.Schema) -> None:
@@ -225,7 +225,7 @@ def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Record]:
             values = dict(zip(names, cells, strict=True))
             bad = next((name for name, value in values.items() if isinstance(value, UnicodeDecodeError)), None)
             if bad is None:
-                yield Record(values, f"{faults.name}, row {number}")
+                yield Row(values, f"{faults.name}, row {number}")
             else:
                 faults.add("undecodable", not_utf8(bad, values[bad]), f"row {number}")
 

@@ -208,7 +208,7 @@ def kept_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, n
     return np.where(a > b, kept_longer, kept_shorter), np.where(a > b, kept_shorter, kept_longer)
 
 
-class Batch(NamedTuple):
+class PaddedBatch(NamedTuple):
     indices: np.ndarray  # int64 [at most B]; the last batch of an epoch may be short
     length: int  # to which its rows are padded
 
@@ -230,7 +230,7 @@ def epoch_batches(
     seed: int,
     epoch: int,
     group_by_length: bool,
-) -> list[Batch]:
+) -> list[PaddedBatch]:
     """Every row once, in an order that is a function of (seed, epoch) and the rows' lengths.
 
     With `group_by_length`, rows are shuffled, sorted by length within every 50 batches, and the batches are shuffled: what is
@@ -249,14 +249,14 @@ def epoch_batches(
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     if group_by_length:
         batches = [batches[number] for number in random.permutation(len(batches))]
-    return [Batch(indices, length_for(int(row_lengths[indices].max()), lengths)) for indices in batches]
+    return [PaddedBatch(indices, length_for(int(row_lengths[indices].max()), lengths)) for indices in batches]
 
 
-def ordered_batches(row_lengths: np.ndarray, lengths: Sequence[int], *, batch_size: int) -> list[Batch]:
+def ordered_batches(row_lengths: np.ndarray, lengths: Sequence[int], *, batch_size: int) -> list[PaddedBatch]:
     """Every row once, longest first: for scores and predictions, which do not depend on the batch."""
     order = np.argsort(-row_lengths, kind="stable")
     cut = (order[start : start + batch_size] for start in range(0, len(order), batch_size))
-    return [Batch(indices, length_for(int(row_lengths[indices].max()), lengths)) for indices in cut]
+    return [PaddedBatch(indices, length_for(int(row_lengths[indices].max()), lengths)) for indices in cut]
 
 
 def length_for(longest: int, lengths: Sequence[int]) -> int:

@@ -45,7 +45,7 @@ class RetrievalScores(NamedTuple):
     recall_at_10: float
 
 
-class Summary(NamedTuple):
+class ScoreSummary(NamedTuple):
     """The same score in several runs."""
 
     mean: float
@@ -112,11 +112,11 @@ def retrieval_scores(query: np.ndarray, rank: np.ndarray) -> RetrievalScores:
     return RetrievalScores(float(np.where(first <= 10, 1.0 / first, 0.0).mean()), *recalls)
 
 
-def summarize(values: Sequence[float]) -> Summary:
+def summarize(values: Sequence[float]) -> ScoreSummary:
     """Raises DataError for no values."""
     if not len(values):
         raise DataError("there are no scores to summarize.")
-    return Summary(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
+    return ScoreSummary(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
 
 
 def _check(gold: np.ndarray, predicted: np.ndarray) -> None:

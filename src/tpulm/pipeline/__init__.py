@@ -336,10 +336,10 @@ class Stages:
         """The phase's program, with the weights that the run starts from."""
         program, path = self._program(phase), self.config.train.start_from
         if path is not None and phase.first_step == 0 and not newest_step(self.workdir):
-            from tpulm.convert.continuing import beginning_of
+            from tpulm.convert.continuing import initial_weights
 
             tokenizer, spec = self.data.tokenizer, program.objective.spec
-            begin = beginning_of(
+            initial = initial_weights(
                 path,
                 self.config.model,
                 spec,
@@ -347,8 +347,8 @@ class Stages:
                 with_moments=self.config.train.start_optimizer,
                 other_vocabulary=self.config.tokenizer.path is not None,
             )
-            program.start_from(begin.params, begin.moments)
-            self.progress.note(begin.said)
+            program.start_from(initial.params, initial.moments)
+            self.progress.note(initial.summary)
         return program
 
     def _rows(self, phase: Phase) -> dataset.Batches:

@@ -31,7 +31,7 @@ _ENOUGH_INPUT = 2.0  # rows read for each that is needed
 _MADE_UP_TOKENS, _BLOCK_ROWS = 2_000_000, 64
 
 
-class Finding(NamedTuple):
+class AdviceItem(NamedTuple):
     good: bool
     what: str
     said: str
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 class Advice:
     """What is found of a run for an accelerator, and the verdict."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[AdviceItem, ...]
     hours_here: float | None  # None: the speed of this machine is not known
     hours_there: float
     use_tpu: bool
@@ -68,19 +68,19 @@ def advise(
     mfu = _USUAL_MFU * min(1.0, config.model.hidden_size / _WIDE) * fill * min(1.0, intensity / balance)
     needed, read = accelerator.peak_flops * mfu / per_row[0], rows_per_second(length, batch_size)
     findings = (
-        Finding(
+        AdviceItem(
             intensity >= balance,
             "products",
             f"{intensity:,.0f} operations a byte in the narrowest of a layer, {accelerator.name} can do {balance:,.0f}: "
             + ("limited by arithmetic, as it should be" if intensity >= balance else "limited by memory"),
         ),
-        Finding(fill >= _FILLED, "widths", f"fill {fill:.0%} of the {unit} x {unit} units: {_widths(config)}"),
-        Finding(
+        AdviceItem(fill >= _FILLED, "widths", f"fill {fill:.0%} of the {unit} x {unit} units: {_widths(config)}"),
+        AdviceItem(
             rows >= _SUBLANES and rows % _SUBLANES == 0,
             "batch",
             f"{rows:g} rows a device; multiples of {_SUBLANES} fill the vector units",
         ),
-        Finding(
+        AdviceItem(
             read >= _ENOUGH_INPUT * needed,
             "input",
             f"{read:,.0f} rows a second are read here from local disk, {needed:,.0f} are needed there",
@@ -92,7 +92,7 @@ def advise(
 
 
 def _verdict(
-    accelerator: Accelerator, findings: tuple[Finding, ...], hours_here: float | None, hours_there: float
+    accelerator: Accelerator, findings: tuple[AdviceItem, ...], hours_here: float | None, hours_there: float
 ) -> tuple[bool, str]:
     there = duration(hours_there * 3600)
     if hours_here is not None and hours_here < _WORTH_HOURS:

@@ -1,6 +1,6 @@
 """Using a trained model. Importing this loads JAX: commands do it inside their functions."""
 
 from tpulm.predict.fill_mask import Prediction, fill_mask
-from tpulm.predict.generate import Generation, Piece, Sampling, generate, stream
+from tpulm.predict.generate import Generation, GenerationChunk, Sampling, generate, stream
 
-__all__ = ["Generation", "Piece", "Prediction", "Sampling", "fill_mask", "generate", "stream"]
+__all__ = ["Generation", "GenerationChunk", "Prediction", "Sampling", "fill_mask", "generate", "stream"]

@@ -81,7 +81,7 @@ class ClassifierForUse:
     """A classifier on the devices. Raises ConfigError for a model that is none."""
 
     def __init__(self, model: LoadedModel):
-        if model.answers is None:
+        if model.head_config is None:
             raise ConfigError("this model is no classifier; 'tpulm finetune' makes one of it and of labelled texts")
         if model.head == "embedding":
             raise ConfigError("this model embeds texts, and classifies none: tpulm embed, or tpulm.embed(model, texts)")
@@ -90,10 +90,10 @@ class ClassifierForUse:
             raise ConfigError(f"this model {does}; tpulm.Classifier(model).predict(…) gives what it says")
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
         settings = FinetuneConfig(
-            task="regression" if model.answers.is_regression else "classification", max_length=self.max_length
+            task="regression" if model.head_config.is_regression else "classification", max_length=self.max_length
         ).for_architecture(model.config.architecture, model.config.max_positions)
-        self._names, self._several = model.answers.names, model.answers.several
-        self._outputs = Outputs(model, settings, num_classes=model.answers.num_classes)
+        self._names, self._several = model.head_config.names, model.head_config.several
+        self._outputs = Outputs(model, settings, num_classes=model.head_config.num_classes)
         self._params = self._outputs.place(model.params)
         self.cut = 0  # texts so far that were longer, and were cut
 

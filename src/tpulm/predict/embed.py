@@ -27,7 +27,7 @@ class Embedder:
             raise ConfigError("this is a causal language model, and embeddings need an encoder (bert, modernbert or electra)")
         self.is_tuned = model.head == "embedding"
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
-        pooling = None if model.answers is None else model.answers.pooling
+        pooling = None if model.head_config is None else model.head_config.pooling
         settings = FinetuneConfig(task="embed", pooling=pooling, max_length=self.max_length)
         settings = settings.for_architecture(model.config.architecture, model.config.max_positions)
         self._outputs = Outputs(model, settings, num_classes=None, objective=Embedding)

@@ -144,7 +144,7 @@ EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
 Ending = Literal["end of text", "max_tokens", "max_positions"]
 
 
-class Piece(NamedTuple):
+class GenerationChunk(NamedTuple):
     """What came next of one text; whole characters."""
 
     prompt: int  # its number, from 0
@@ -184,7 +184,7 @@ def generate(
     return collect(prompts, stream(model, prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed)))
 
 
-def collect(prompts: Sequence[str], pieces: Iterable[Piece]) -> list[Generation]:
+def collect(prompts: Sequence[str], pieces: Iterable[GenerationChunk]) -> list[Generation]:
     """The texts that a whole stream of pieces makes up."""
     texts, token_ids, endings = [""] * len(prompts), [[] for _ in prompts], dict[int, Ending]()
     for number, text, token_id, ending in pieces:
@@ -197,7 +197,7 @@ def collect(prompts: Sequence[str], pieces: Iterable[Piece]) -> list[Generation]
 
 def stream(
     model: LoadedModel, prompts: Sequence[str], *, max_tokens: int = 100, sampling: Sampling | None = None
-) -> Iterator[Piece]:
+) -> Iterator[GenerationChunk]:
     """As `generate`, piece by piece as they come; the pieces of up to `BATCH_SIZE` prompts come by turns."""
     sampling = sampling or Sampling()
     if not isinstance(model.params, Decoder):
@@ -228,7 +228,7 @@ def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[_Prompt]:
 
 def _continue(
     model: LoadedModel, params: Unstacked, prompts: Sequence[_Prompt], max_tokens: int, sampling: Sampling
-) -> Iterator[Piece]:
+) -> Iterator[GenerationChunk]:
     lengths = np.array([len(prompt.ids) for prompt in prompts], np.int32)
     most, ends = model.config.max_positions, model.tokenization.ends
     places = min(_rounded(int(lengths.max()) + max_tokens), most)
@@ -267,7 +267,7 @@ def _continue(
             text += "" if ending is None else writers[row].end()
             if ending is not None:
                 going_on.remove(row)
-            yield Piece(prompts[row].number, text, None if ended else int(chosen[row]), ending)
+            yield GenerationChunk(prompts[row].number, text, None if ended else int(chosen[row]), ending)
         if not going_on:
             return
         first, last = lengths + np.int32(step), np.zeros_like(lengths)

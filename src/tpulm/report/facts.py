@@ -14,7 +14,7 @@ from tpulm.convert.model_card import CardFacts, CorpusFacts, DatasetFacts, Examp
 from tpulm.dataset import DatasetManifest
 from tpulm.report.history import History
 from tpulm.tokenization import Tokenization
-from tpulm.train.metrics import Record
+from tpulm.train.metrics import MetricsRecord
 from tpulm.workfolder import is_imported, read_result
 
 _ON_THE_CARD = 3  # samples
@@ -77,7 +77,7 @@ def _dataset(made: DatasetManifest) -> DatasetFacts:
     )
 
 
-def _scores(found: Record | None) -> Scores | None:
+def _scores(found: MetricsRecord | None) -> Scores | None:
     if found is None or "baseline_accuracy" not in found.values:
         return None
     values = {**found.values, "step": found.step}

@@ -14,7 +14,7 @@ import numpy as np
 
 from tpulm.convert.curve import Point, short, thin, ticks
 from tpulm.pages import Axis
-from tpulm.train.metrics import Attempt, Record, read_attempts, union
+from tpulm.train.metrics import Attempt, MetricsRecord, read_attempts, union
 from tpulm.workfolder import read_result
 
 Scale = Callable[[int], float]  # from a step to what is drawn to the right
@@ -25,16 +25,16 @@ class History:
     """All attempts of one work folder; of a step that two have done, the later one's record counts."""
 
     attempts: tuple[Attempt, ...]
-    at_end: Record | None = None  # the evaluation after training, which no attempt logs
+    at_end: MetricsRecord | None = None  # the evaluation after training, which no attempt logs
 
     @classmethod
     def read(cls, workdir: PurePath) -> History:
         attempts, result = read_attempts(workdir), read_result(workdir, "evaluation")
-        at_end = None if result is None else Record("evaluation", result["step"], result)
+        at_end = None if result is None else MetricsRecord("evaluation", result["step"], result)
         return cls(tuple(attempt for attempt in attempts if attempt.records or attempt.start), at_end)
 
     @cached_property
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[MetricsRecord, ...]:
         return tuple(union([*self.attempts, *([] if self.at_end is None else [Attempt(0, {}, (self.at_end,))])]))
 
     @property
@@ -47,7 +47,7 @@ class History:
         points = (Point(record.step, record.values[name]) for record in of_kind if name in record.values)
         return tuple(point for point in points if math.isfinite(point.value))
 
-    def newest(self, kind: str) -> Record | None:
+    def newest(self, kind: str) -> MetricsRecord | None:
         return max((record for record in self.records if record.kind == kind), key=lambda record: record.step, default=None)
 
     def beginning_of(self, attempt: Attempt) -> int:

@@ -26,7 +26,7 @@ _LINE_BYTES = 4096
 _FAREWELL_SECONDS = 10.0
 
 
-class Line:
+class LineConnection:
     """One connection: lines out, lines in."""
 
     def __init__(self, connection: socket.socket):
@@ -73,7 +73,7 @@ class Line:
 class Star:
     """The channel of one host. `on_loss` is called, from a thread, when another host is gone before this one has left."""
 
-    def __init__(self, index: int, count: int, lines: dict[int, Line], on_loss: Callable[[PeerLost | Stopped], None]):
+    def __init__(self, index: int, count: int, lines: dict[int, LineConnection], on_loss: Callable[[PeerLost | Stopped], None]):
         self._index, self._count, self._lines, self._on_loss = index, count, lines, on_loss
         self._changed = threading.Condition()
         self._departing = threading.Lock()  # held while one host's being gone is told and acted on
@@ -122,7 +122,7 @@ class Star:
         for line in self._lines.values():
             line.close()
 
-    def _listen(self, other: int, line: Line) -> None:
+    def _listen(self, other: int, line: LineConnection) -> None:
         while (text := line.receive()) is not None:
             word, _, rest = text.partition(" ")
             if word == "arrive":
@@ -185,7 +185,7 @@ def peer_lost(index: int, code: int | None) -> PeerLost | Stopped:
     return PeerLost(f"host {index} failed (exit code {code}); its own message says why", code=code)
 
 
-def greet(line: Line, index: int, count: int, run: str) -> None:
+def greet(line: LineConnection, index: int, count: int, run: str) -> None:
     """Introduce this host to the first one. Raises ConfigError when that refuses, PeerLost when it is gone."""
     line.send("hello " + json.dumps({"index": index, "count": count, "run": run}))
     answer = line.receive()
@@ -196,7 +196,7 @@ def greet(line: Line, index: int, count: int, run: str) -> None:
     line.set_timeout(None)
 
 
-def read_greeting(line: Line, count: int, run: str, known: set[int], note: Callable[[str], None]) -> int | None:
+def read_greeting(line: LineConnection, count: int, run: str, known: set[int], note: Callable[[str], None]) -> int | None:
     """The index of a host that introduces itself; None, and the line closed, for whoever is none of this run's.
 
     `note` is told of a host that is refused, and why.

@@ -25,7 +25,7 @@ from typing import NoReturn, Protocol, TypeVar
 from tpulm.errors import ConfigError, PeerLost, Stopped, TpulmError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
-from tpulm.runtime.channel import Line, Star, greet, read_greeting
+from tpulm.runtime.channel import LineConnection, Star, greet, read_greeting
 
 Item = TypeVar("Item")
 
@@ -122,8 +122,8 @@ def join(
         star.close()
 
 
-def _gather(address: tuple[str, int], member: Membership, run: str, progress: Progress) -> dict[int, Line]:
-    lines: dict[int, Line] = {}
+def _gather(address: tuple[str, int], member: Membership, run: str, progress: Progress) -> dict[int, LineConnection]:
+    lines: dict[int, LineConnection] = {}
     with _server(address) as server, contextlib.ExitStack() as on_error:
         on_error.callback(lambda: [line.discard() for line in lines.values()])
         server.settimeout(0.5)
@@ -145,7 +145,7 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
             except TimeoutError:
                 continue
             connection.settimeout(_GREETING_SECONDS)
-            line = Line(connection)
+            line = LineConnection(connection)
             index = read_greeting(line, member.count, run, set(lines), progress.note)
             if index is not None:
                 lines[index] = line
@@ -169,7 +169,7 @@ def _server(address: tuple[str, int]) -> socket.socket:
         time.sleep(0.5)
 
 
-def _connect(address: tuple[str, int], member: Membership, run: str) -> Line:
+def _connect(address: tuple[str, int], member: Membership, run: str) -> LineConnection:
     until = time.monotonic() + JOIN_SECONDS
     while True:
         interrupt.check("nothing was begun")
@@ -184,7 +184,7 @@ def _connect(address: tuple[str, int], member: Membership, run: str) -> Line:
             time.sleep(0.5)
             continue
         connection.settimeout(_ANSWER_SECONDS)
-        line = Line(connection)
+        line = LineConnection(connection)
         try:
             greet(line, member.index, member.count, run)
         except TpulmError:

@@ -29,7 +29,7 @@ _MOST_ALIKE = 0.4  # fraction of words or letter trigrams that two of the passag
 _PASSAGE = re.compile(r"(?:\S(?:.{0,58}\S)?(?!\S)|\S{60})\s*", re.DOTALL)  # words side by side, or a part of a long one
 
 
-class Piece(NamedTuple):
+class ShownToken(NamedTuple):
     """A token of a passage. `text` is what it stands for, made displayable; for an unknown one, the text of the passage."""
 
     token: str
@@ -46,7 +46,7 @@ class Contrast:
     best: bool
     text: str
     cost: Mapping[str, float]
-    pieces: Mapping[str, Sequence[Piece]]
+    pieces: Mapping[str, Sequence[ShownToken]]
 
 
 class _Side(NamedTuple):
@@ -122,7 +122,7 @@ def _alike(one: str, other: str) -> float:
     return max(len(mine & theirs) / max(1, min(len(mine), len(theirs))) for mine, theirs in (words, groups))
 
 
-def _pieces(texts: list[str], made: Tokenization) -> list[list[Piece]]:
+def _pieces(texts: list[str], made: Tokenization) -> list[list[ShownToken]]:
     known, encodings = forms(made), made.plain().encode_batch(texts, add_special_tokens=False)
     return [
         [_piece(text, *offsets, index, made, known) for index, offsets in zip(one.ids, one.offsets, strict=True)]
@@ -130,13 +130,13 @@ def _pieces(texts: list[str], made: Tokenization) -> list[list[Piece]]:
     ]
 
 
-def _piece(text: str, start: int, stop: int, index: int, made: Tokenization, known: dict[int, Form]) -> Piece:
+def _piece(text: str, start: int, stop: int, index: int, made: Tokenization, known: dict[int, Form]) -> ShownToken:
     form, token = known.get(index), made.token(index)
     if index == made.special.unknown or form is None:
         begins = start == 0 or text[start - 1].isspace() or text[start : start + 1].isspace()
-        return Piece(token, visible(text[start:stop].strip()), begins, index == made.special.unknown)
+        return ShownToken(token, visible(text[start:stop].strip()), begins, index == made.special.unknown)
     written = visible(form.text)  # of bytes: "⟨E3 81⟩"
-    return Piece(token, written if isinstance(form.text, bytes) else written.replace(" ", "␣"), form.begins_word, False)
+    return ShownToken(token, written if isinstance(form.text, bytes) else written.replace(" ", "␣"), form.begins_word, False)
 
 
 # -- tokens as text --

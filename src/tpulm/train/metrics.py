@@ -63,7 +63,7 @@ VOLATILE = ("time", "tokens_per_second", "texts_per_second", "mfu", "seconds")
 START = ".start.json"  # beside an attempt's log, written at its first step: when that was, what it took, and on what machine
 
 
-class Record(NamedTuple):
+class MetricsRecord(NamedTuple):
     """One line: `kind` is "train" or "evaluation"; `values` are scalars by name."""
 
     kind: str
@@ -173,7 +173,7 @@ class Attempt(NamedTuple):
 
     number: int
     start: dict[str, Any]  # what was noted at the first step; empty: there was none
-    records: tuple[Record, ...]
+    records: tuple[MetricsRecord, ...]
 
 
 def read_attempts(workdir: str | PurePath) -> list[Attempt]:
@@ -187,18 +187,18 @@ def read_attempts(workdir: str | PurePath) -> list[Attempt]:
     return found
 
 
-def read_metrics(workdir: str | PurePath) -> list[Record]:
+def read_metrics(workdir: str | PurePath) -> list[MetricsRecord]:
     """All records of all attempts, each (kind, step) once, the latest attempt's, by kind and step."""
     return union(read_attempts(workdir))
 
 
-def union(attempts: Iterable[Attempt]) -> list[Record]:
+def union(attempts: Iterable[Attempt]) -> list[MetricsRecord]:
     """The records of all these attempts as one log: each (kind, step) once, the latest attempt's, by kind and step."""
     found = {(record.kind, record.step): record for attempt in attempts for record in attempt.records}
     return [found[key] for key in sorted(found)]
 
 
-def _records(path: PurePath) -> Iterator[Record]:
+def _records(path: PurePath) -> Iterator[MetricsRecord]:
     lines = storage.read_bytes(path).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:
@@ -209,4 +209,4 @@ def _records(path: PurePath) -> Iterator[Record]:
             if number == len(lines):
                 continue
             raise StorageError(f"{path}, line {number}: not valid JSON ({error})") from error
-        yield Record(values.pop("kind"), values.pop("step"), values)
+        yield MetricsRecord(values.pop("kind"), values.pop("step"), values)

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from tpulm.config import FinetuneConfig, ModelConfig
 from tpulm.labelled import Examples
-from tpulm.labelled.rows import Batch, Groups, Rows, epoch_batches, fixed_lengths, ordered_batches
+from tpulm.labelled.rows import Groups, PaddedBatch, Rows, epoch_batches, fixed_lengths, ordered_batches
 from tpulm.nn.params import is_spec
 from tpulm.objectives import Objective
 from tpulm.objectives.classification import Classification
@@ -128,7 +128,7 @@ class Epochs:
         self._rows, self._labels, self._config = Groups.made_of(data.rows) if grouped else data.rows, data.labels, config
         self._seed, self._size, self._pad = seed, batch_size, pad
         self._lengths = fixed_lengths(config.max_length)
-        self._epoch, self._batches = -1, list[Batch]()
+        self._epoch, self._batches = -1, list[PaddedBatch]()
 
     def iterate(
         self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
@@ -142,7 +142,7 @@ class Epochs:
     def row_indices(self, cursor: int) -> np.ndarray:
         return self._batch(cursor).indices
 
-    def _batch(self, cursor: int) -> Batch:
+    def _batch(self, cursor: int) -> PaddedBatch:
         rows, size = self._rows, self._config.batch_size
         epoch, number = divmod(cursor // self._size, -(-len(rows) // size))
         if epoch != self._epoch:
@@ -151,7 +151,7 @@ class Epochs:
             self._epoch, self._batches = epoch, epoch_batches(rows.lengths, self._lengths, epoch=epoch, **settings)
         return self._batches[number]
 
-    def _columns(self, batch: Batch) -> dict[str, np.ndarray]:
+    def _columns(self, batch: PaddedBatch) -> dict[str, np.ndarray]:
         size, indices = self._share, batch.indices[self._first : self._first + self._share]
         labels = np.zeros((size, *self._labels.shape[1:]), self._labels.dtype)
         labels[: len(indices)] = self._labels[indices]

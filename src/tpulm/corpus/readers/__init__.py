@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tpulm.config import CORPUS_FORMATS, SourceConfig
-from tpulm.corpus.documents import Batch, Batcher, Faults
+from tpulm.corpus.documents import Batcher, DocumentBatch, Faults
 from tpulm.corpus.readers import hub, python_text, tfds
 from tpulm.corpus.readers.jsonl import read_jsonl
 from tpulm.corpus.readers.lines import ByteStream, Input, InputFile, Lines
@@ -15,13 +15,13 @@ from tpulm.corpus.readers.tables import read_table
 from tpulm.corpus.readers.text import read_text
 from tpulm.corpus.readers.wikipedia import read_wikipedia
 
-__all__ = ["FORMATS", "READERS", "Batch", "Batcher", "Input", "Lines", "Reader", "read_documents", "register"]
+__all__ = ["FORMATS", "READERS", "Batcher", "DocumentBatch", "Input", "Lines", "Reader", "read_documents", "register"]
 
 
 class Reader(NamedTuple):
     """How the files of a format become documents."""
 
-    read: Callable[[Input], Iterator[Batch]]
+    read: Callable[[Input], Iterator[DocumentBatch]]
     settings: frozenset[str] = frozenset({"text_field"})  # of the source, that decide what the documents are
     find: Callable[[SourceConfig, int, bool], list[InputFile]] | None = None  # the files of a dataset; None: those at the path
 
@@ -46,7 +46,7 @@ FORMATS: Final[dict[str, str]] = {
 
 def register(
     name: str,
-    read: Callable[[Input], Iterator[Batch]],
+    read: Callable[[Input], Iterator[DocumentBatch]],
     *,
     suffixes: Iterable[str] = (),
     settings: Iterable[str] = ("text_field",),
@@ -67,6 +67,6 @@ def read_documents(
     stream: ByteStream,
     faults: Faults,
     advance: Callable[[float], None] = lambda amount: None,
-) -> Iterator[Batch]:
+) -> Iterator[DocumentBatch]:
     """The documents of a file in order, in batches of about a megabyte. Unusable records go to `faults`."""
     return READERS[file.format].read(Input(file, source, stream, faults, advance))

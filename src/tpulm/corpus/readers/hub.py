@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tpulm import storage
 from tpulm.config import SourceConfig
-from tpulm.corpus.documents import Batch, Batcher, Faults
+from tpulm.corpus.documents import Batcher, DocumentBatch, Faults
 from tpulm.corpus.readers.lines import Input, InputFile
 from tpulm.corpus.readers.parquet import add_texts, check_column
 from tpulm.errors import ConfigError, DataError, MissingExtra, TpulmError, Unavailable, installing, suggest
@@ -262,7 +262,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__ or one.__context__
 
 
-def read_hub(given: Input) -> Iterator[Batch]:
+def read_hub(given: Input) -> Iterator[DocumentBatch]:
     """Raises DataError for a file without the column, and Unavailable where the Hub does not answer any more."""
     file, source, stream, faults, advance = given
     builder = _open_builder(source, file.sha256)

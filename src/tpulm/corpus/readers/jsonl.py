@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tpulm.corpus.documents import Batch, Batcher, Faults, Reason
+from tpulm.corpus.documents import Batcher, DocumentBatch, Faults, Reason
 from tpulm.corpus.readers.lines import Input, Lines
 from tpulm.errors import shorten, suggest
 from tpulm.storage import parse_json
@@ -15,7 +15,7 @@ _MOST_VALUES: Final = 500_000  # of a record: each takes up to 100 bytes of memo
 _FEW_CHARACTERS: Final = 1 << 16  # which cannot hold enough values to matter
 
 
-def read_jsonl(given: Input) -> Iterator[Batch]:
+def read_jsonl(given: Input) -> Iterator[DocumentBatch]:
     """`text_field` "a.b" is the "b" of the object under "a", unless the object has a key "a.b"."""
     faults, text_field = given.faults, given.source.text_field
     batcher = Batcher(faults)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from tpulm import storage
-from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batcher, DocumentBatch, Faults
 from tpulm.corpus.readers.lines import ByteStream, Input
 from tpulm.errors import DataError, suggest
 
@@ -21,7 +21,7 @@ _HEADER_BYTES: Final = 64 << 10
 _DICTIONARY, _DELTA_BYTE_ARRAY = 2, 7  # a page type and an encoding: what stands there once may be used any number of times
 
 
-def read_parquet(given: Input) -> Iterator[Batch]:
+def read_parquet(given: Input) -> Iterator[DocumentBatch]:
     """Raises DataError for a file without the column, or whose column holds no strings, whatever `on_error` says."""
     text_field, faults = given.source.text_field, given.faults
     path: list[str] = []
@@ -38,7 +38,7 @@ def read_parquet(given: Input) -> Iterator[Batch]:
 
 def add_texts(
     column: Any, within: Sequence[str], first: int, text_field: str, batcher: Batcher, faults: Faults
-) -> Iterator[Batch]:
+) -> Iterator[DocumentBatch]:
     """Full batches of the strings of an Arrow column, of rows from the number `first` on; `within` are the fields below it."""
     import pyarrow as pa
     import pyarrow.compute as compute  # half a second to import, and few corpora need it

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from tpulm import storage
 from tpulm.config import SourceConfig
-from tpulm.corpus.documents import Batch, Batcher
+from tpulm.corpus.documents import Batcher, DocumentBatch
 from tpulm.corpus.readers.lines import Input, InputFile
 from tpulm.errors import ConfigError, DataError
 
@@ -69,7 +69,7 @@ def hash_python_files(files: list[PythonFile]) -> str:
     return digest.hexdigest()
 
 
-def read_python_text(given: Input) -> Iterator[Batch]:
+def read_python_text(given: Input) -> Iterator[DocumentBatch]:
     """A document for each documentation string, in the order of files and lines, and for each topic."""
     batcher = Batcher(given.faults)
     for file in list_python_files():

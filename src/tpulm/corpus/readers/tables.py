@@ -10,7 +10,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
-from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults, Wording
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batcher, DocumentBatch, Faults, Wording
 from tpulm.corpus.readers.lines import Input, Lines
 from tpulm.errors import DataError, shorten, suggest
 
@@ -22,7 +22,7 @@ _NEVER_CLOSED: Final = (
 )
 
 
-def read_table(given: Input) -> Iterator[Batch]:
+def read_table(given: Input) -> Iterator[DocumentBatch]:
     """Raises DataError for a header without the column, whatever `on_error` says."""
     kind: Literal["csv", "tsv"] = "csv" if given.file.format == "csv" else "tsv"
     rows = read_rows(given.lines(), kind, given.faults)

@@ -6,22 +6,22 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batch, Batcher, Faults
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batcher, DocumentBatch, Faults
 from tpulm.corpus.readers.lines import Input
 
 # One or more lines that hold nothing but blanks; a form feed or U+2028 does not end a line.
 _BLANK_LINES: Final = re.compile(r"^(?:[^\S\n]*+\n)++", re.MULTILINE)
 
 
-def read_text(given: Input) -> Iterator[Batch]:
+def read_text(given: Input) -> Iterator[DocumentBatch]:
     """A last document that broken compression has cut off is left out."""
     return _each_line(given) if given.source.documents == "line" else _long_documents(given)
 
 
-def _each_line(given: Input) -> Iterator[Batch]:
+def _each_line(given: Input) -> Iterator[DocumentBatch]:
     for lines in given.lines():
         if not lines.suspect:
-            yield Batch(lines.joined(), "\n")
+            yield DocumentBatch(lines.joined(), "\n")
             continue
         batcher = Batcher(given.faults)
         for number, line in enumerate(lines.split(), lines.first):
@@ -29,7 +29,7 @@ def _each_line(given: Input) -> Iterator[Batch]:
         yield from batcher.flush()
 
 
-def _long_documents(given: Input) -> Iterator[Batch]:
+def _long_documents(given: Input) -> Iterator[DocumentBatch]:
     """What stands between blank lines, or the whole file."""
     batcher = Batcher(given.faults)
     document = _OpenDocument(given.faults)

@@ -23,7 +23,7 @@ from urllib.request import getproxies
 
 from tpulm import storage
 from tpulm.config import SourceConfig
-from tpulm.corpus.documents import BATCH_BYTES, Batch, Batcher, Faults
+from tpulm.corpus.documents import BATCH_BYTES, Batcher, DocumentBatch, Faults
 from tpulm.corpus.paths import name_within
 from tpulm.corpus.readers.lines import ByteStream, Input, InputFile
 from tpulm.errors import ConfigError, DataError, MissingExtra, installing, some_of, suggest
@@ -277,7 +277,7 @@ def _cause(error: BaseException) -> str:
     return f"{kind}: {lines[0][:300]}"
 
 
-def read_tfds(given: Input) -> Iterator[Batch]:
+def read_tfds(given: Input) -> Iterator[DocumentBatch]:
     """Raises DataError for a dataset without the feature, or whose feature is no single string, whatever `on_error` says."""
     _, source, stream, faults, _ = given
     folder = storage.as_path(stream.path).parent

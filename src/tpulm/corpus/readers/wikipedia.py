@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from tpulm import storage
-from tpulm.corpus.documents import Batch, Batcher, Faults
+from tpulm.corpus.documents import Batcher, DocumentBatch, Faults
 from tpulm.corpus.readers.lines import ByteStream, Input
 from tpulm.errors import DataError, MissingExtra, installing
 
@@ -27,7 +27,7 @@ _FED_BYTES: Final = 64 << 10  # parsed at once
 _ENGLISH: Final = frozenset(["file", "image", "category", "media"])  # understood in every language's wiki
 
 
-def read_wikipedia(given: Input) -> Iterator[Batch]:
+def read_wikipedia(given: Input) -> Iterator[DocumentBatch]:
     """Raises DataError for XML that is no dump of a wiki, whatever `on_error` says."""
     try:
         import mwparserfromhell  # noqa: F401
