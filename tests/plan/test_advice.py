@@ -63,8 +63,8 @@ def test_units_are_larger_from_v6e_on():
         next(finding for finding in advice_for("bert-base", *changes, accelerator=name).findings if finding.what == "widths")
         for name in ("v5litepod-8", "v6e-8")
     ]
-    assert widths[0].good and "fill 100% of the 128 x 128" in widths[0].said
-    assert not widths[1].good and "fill 69% of the 256 x 256" in widths[1].said  # (4 x 0.75² + 8 x 0.75) / 12
+    assert widths[0].good and "fill 100% of the 128 x 128" in widths[0].message
+    assert not widths[1].good and "fill 69% of the 256 x 256" in widths[1].message  # (4 x 0.75² + 8 x 0.75) / 12
 
 
 def test_a_small_batch_leaves_the_vector_units_idle():

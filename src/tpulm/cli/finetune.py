@@ -232,7 +232,9 @@ def _show(summary: FinetuneSummary) -> None:
             (f"{m.confidence:.2f}", _said(m.label), _said(m.predicted), _shortened(m.text, m.pair))
             for m in wrong[:_SHOWN_MISTAKES]
         ]
-        print_table(f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)", shown, header=(first, "label", "said", "text"))
+        print_table(
+            f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)", shown, header=(first, "label", "predicted", "text")
+        )
     chosen = f"epoch {best.best_epoch} of {best.epochs}" + (f" of seed {best.seed}" if len(seeds) > 1 else "")
     rows = {
         "chosen": f"{chosen}, by {summary.settings.chosen_by.replace('_', ' ')} on dev, never on test",
@@ -258,7 +260,7 @@ def _show_classes(summary: FinetuneSummary, part: str) -> None:
     of_seed = f", seed {best.seed}" if len(summary.seeds) > 1 else ""
     if best.confusion is not None and len(summary.labels) <= _MOST_CONFUSED:
         rows = [(name, *(f"{count:,}" for count in row)) for name, row in zip(summary.labels, best.confusion, strict=True)]
-        print_table(f"Confusion on {part}{of_seed}: true labels down, said across", rows, header=("", *summary.labels))
+        print_table(f"Confusion on {part}{of_seed}: true labels down, predicted across", rows, header=("", *summary.labels))
     elif best.by_class:
         lines = class_rows(best.scores_by_class())
         more = f", the {_MOST_CLASSES} commonest of {len(lines)}" if len(lines) > _MOST_CLASSES else ""
@@ -518,8 +520,8 @@ def _classify_file(
 
 
 def _say_cut(cut: int, max_length: int | None) -> None:
-    for said in _left_out(cut, max_length, {}).values():
-        console.print(f"[yellow]note:[/] cut {said}", soft_wrap=True)
+    for note in _left_out(cut, max_length, {}).values():
+        console.print(f"[yellow]note:[/] cut {note}", soft_wrap=True)
 
 
 def _written_to(output: PurePath | None) -> dict[str, str]:

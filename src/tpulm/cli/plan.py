@@ -140,7 +140,7 @@ def _show(config: RunConfig, made: Plan) -> None:
         "MFU": f"{values['mfu_estimate']:.0%} (at most {values['mfu_at_most']:.0%})",
         "operations": f"{values['compiled_flops_per_step'] / values['model_flops_per_step']:.2f} times the model's own",
         "speed": f"{values['tokens_per_second']:,.0f} tokens/s of text, {_assumed(values)}",
-        "time": f"{duration(made.hours * 3600)} for {made.steps:,} steps, {made.tokens:,} tokens",
+        "time": f"{duration(made.hours * 3600)} for {made.steps:,} steps, {made.tokens:,.0f} tokens",
         "cost": _cost(values),
         "compiler": values["compiler"],
     }
@@ -324,7 +324,7 @@ def _machine_rows(found: dict[str, Any]) -> dict[str, str]:
 
 
 def _show_advice(name: str, advice: Advice) -> None:
-    rows = [("ok" if finding.good else "!", finding.what, finding.said) for finding in advice.findings]
+    rows = [("ok" if finding.good else "!", finding.what, finding.message) for finding in advice.findings]
     print_table(f"\n{name} on a TPU", rows)
     colour = "green" if advice.use_tpu else "yellow"
     console.print(f"[bold {colour}]{advice.verdict}[/]")

@@ -243,6 +243,6 @@ def _download(requirements: Sequence[str], folder: Path) -> list[Path]:
 def _run(command: Sequence[str | os.PathLike[str]], what: str, advice: str = "is there a network?") -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
-        said = "; ".join(line.strip() for line in done.stderr.splitlines()[-3:] if line.strip())
-        raise TpulmError(f"cannot {what}: {said or f'exit code {done.returncode}'}; {advice}")
+        message = "; ".join(line.strip() for line in done.stderr.splitlines()[-3:] if line.strip())
+        raise TpulmError(f"cannot {what}: {message or f'exit code {done.returncode}'}; {advice}")
     return done.stdout

@@ -457,8 +457,8 @@ def _judged(job: Job, node: Node, outcome: Outcome) -> MarkForDeletion:
     if outcome.failure == "Hung":
         return _hung(job, outcome.step, message or "the trainer made no new step")
     if code in _USERS or (code == 1 and outcome.failure not in _NOT_THE_RUNS):
-        said = message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
-        return MarkForDeletion("failed", said)
+        message = message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
+        return MarkForDeletion("failed", message)
     by = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return MarkForDeletion("trainer", f"the trainer ended ({by})" + (f": {message}" if message else ""))
 

@@ -298,10 +298,12 @@ def zones(project: Project) -> CheckResult:
     missing = [zone for zone in wanted if zone not in known]
     without = [zone for zone in wanted if zone in known and kind.name not in project.types(zone)]
     good = [zone for zone in wanted if zone not in (*missing, *without)]
-    said = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
-    said += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
-    if said:
-        return CheckResult(False, "; ".join(said), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
+    wrong = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
+    wrong += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
+    if wrong:
+        return CheckResult(
+            False, "; ".join(wrong), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator"
+        )
     return CheckResult(True, f"{kind.name} is offered in {', '.join(good)}")
 
 
@@ -330,9 +332,11 @@ def quota(project: Project) -> CheckResult:
             enough.append(zone)
     form = "spot" if spot else "on demand"
     if short:
-        said = "; ".join(f"{name}: {limit}" for name, limit in short.items())
+        limits = "; ".join(f"{name}: {limit}" for name, limit in short.items())
         instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
-        return CheckResult(False, f"too little for a {kind.name}, {form}: {said}", f"ask for {needed} of it at {page}{instead}")
+        return CheckResult(
+            False, f"too little for a {kind.name}, {form}: {limits}", f"ask for {needed} of it at {page}{instead}"
+        )
     if not enough:
         return CheckResult(None, f"Google lists no limit for {', '.join(project.zones)}", page)
     return CheckResult(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
@@ -360,18 +364,18 @@ def price(project: Project) -> CheckResult:
     if not found:
         return CheckResult(None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
     dearest = max(found.values(), key=lambda item: item.dollars_per_hour)
-    said, remedy = [str(dearest), *notes], ""
+    message, remedy = [str(dearest), *notes], ""
     if settings.budget is None:
-        said[1:1] = [unknown] if len(found) < len(zones) else []
-        said.append("no budget is set")
+        message[1:1] = [unknown] if len(found) < len(zones) else []
+        message.append("no budget is set")
         if dearest.dollars_per_hour:
             remedy = "budget = 100 in cloud.toml ends runs that would cost more dollars"
     elif dearest.dollars_per_hour:
         bought = readable.duration(settings.budget / dearest.dollars_per_hour * 3600)
-        said.append(f"{readable.dollars(settings.budget)} buy {bought}")
+        message.append(f"{readable.dollars(settings.budget)} buy {bought}")
     else:
-        said.append("the budget is never reached")
-    return CheckResult(True, "; ".join(said), remedy)
+        message.append("the budget is never reached")
+    return CheckResult(True, "; ".join(message), remedy)
 
 
 # -- networks -----------------------------------------------------------------------------------------------------------
@@ -430,8 +434,8 @@ def private_access(project: Project) -> CheckResult:
     if off := [region for region in regions if not there[region].get("privateIpGoogleAccess")]:
         where = ", ".join(f"{wanted.name} in {region}" for region in off)
         update = f"gcloud compute networks subnets update {wanted.name} --region={off[0]} --enable-private-ip-google-access"
-        said = f"off on {where}: VMs without external addresses do not reach the bucket"
-        return CheckResult(False, said, f"{update} --project={wanted.project}")
+        message = f"off on {where}: VMs without external addresses do not reach the bucket"
+        return CheckResult(False, message, f"{update} --project={wanted.project}")
     return CheckResult(True, f"on in {', '.join(regions)}")
 
 
@@ -533,8 +537,8 @@ def _bucket_location(project: Project, bucket: str) -> CheckResult:
         remedy = f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)"
         return CheckResult(True, f"{where}; far from {', '.join(far)}", remedy)
     if continent:
-        said = f"{where}, all of a continent: what TPUs read from there is charged, and slower"
-        return CheckResult(True, said, f"a bucket in {first} itself is cheaper")
+        message = f"{where}, all of a continent: what TPUs read from there is charged, and slower"
+        return CheckResult(True, message, f"a bucket in {first} itself is cheaper")
     return CheckResult(True, where)
 
 
@@ -597,8 +601,8 @@ def _rights(project: Project, place: policies.Place, wanted: tuple[str, ...]) ->
     if place.service == "storage" and place.name.removeprefix("gs://") not in project.settings.buckets:
         remedy = place.grant_command(f"serviceAccount:{project.settings.service_account}", "storage.objectViewer")
     if unseen:
-        said = f"{place.name} itself does not grant it {lacking}; what the project grants, you may not see"
-        return CheckResult(None, said, remedy)
+        message = f"{place.name} itself does not grant it {lacking}; what the project grants, you may not see"
+        return CheckResult(None, message, remedy)
     return CheckResult(False, f"it lacks {lacking} on {place.name}", remedy)
 
 

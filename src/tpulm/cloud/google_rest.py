@@ -181,8 +181,8 @@ class GoogleRest:
 
         if isinstance(raised, exceptions.RefreshError):
             if passes(raised):
-                said = f"this VM's metadata server gives no token now: {words(raised)}"
-                return GoogleError(service, 0, "UNAVAILABLE", said)
+                message = f"this VM's metadata server gives no token now: {words(raised)}"
+                return GoogleError(service, 0, "UNAVAILABLE", message)
             self.close()
             raise CloudRefused(expired(str(raised))) from raised
         if isinstance(raised, (requests.RequestException, exceptions.TransportError)):
@@ -223,15 +223,15 @@ def needing_extra() -> Iterator[None]:
 def _error(service: str, answer: Response) -> GoogleError:
     try:
         error = answer.json()["error"]
-        said = str(error.get("message") or "").strip()
+        message = str(error.get("message") or "").strip()
         reason = str(error.get("status") or next((item["reason"] for item in error.get("errors", ())), ""))
         for detail in error.get("details", ()):
             if str(detail.get("@type", "")).endswith("google.rpc.ErrorInfo"):
                 found = {str(name): str(value) for name, value in detail.get("metadata", {}).items()}
-                return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), said, found)
+                return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), message, found)
     except (ValueError, KeyError, TypeError, AttributeError):  # a proxy's page, say
-        said, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
-    return GoogleError(service, answer.status_code, reason, said)
+        message, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
+    return GoogleError(service, answer.status_code, reason, message)
 
 
 @contextlib.contextmanager

@@ -228,10 +228,10 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
     if "accelerator" in merged and "zones" in missing:
         missing.remove("zones")
     if missing:
-        said = ((name, *_EXAMPLES.get(name, ("…", f"--{name}"))) for name in missing)
+        examples = ((name, *_EXAMPLES.get(name, ("…", f"--{name}"))) for name in missing)
         where = file or FILE
         raise ConfigError(
-            "\n".join(f"{name} is not set: write {name} = {value} in {where}, or give {other}" for name, value, other in said)
+            "\n".join(f"{key} is not set: write {key} = {value} in {where}, or give {other}" for key, value, other in examples)
         )
     return validated(CloudSettings, merged, "the options" if given and file is not None else origin)
 

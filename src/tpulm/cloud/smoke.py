@@ -212,8 +212,8 @@ class Smoke:
         while storage.info(facts) is None and self.clock() < ends and self._look(request.zone) is not None:
             self._pause()
         if storage.info(facts) is None:
-            said = f"nothing of the VM in the bucket after {duration(self.clock() - begun)}"
-            yield SmokeCheck("boot", False, f"{said}; it told '{self.api.boot_progress(request.name, request.zone)}'")
+            message = f"nothing of the VM in the bucket after {duration(self.clock() - begun)}"
+            yield SmokeCheck("boot", False, f"{message}; it told '{self.api.boot_progress(request.name, request.zone)}'")
             return
         yield SmokeCheck("boot", True, f"its facts were in the bucket {duration(self.clock() - begun)} after it was created")
         until = self.clock() + 60
@@ -224,9 +224,9 @@ class Smoke:
         found = storage.parse_json(storage.read_bytes(facts))
         self.facts.update(found)
         yield from of_metadata(found.get("metadata") or {}, request, self.settings.project)
-        said = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
+        message = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
         yield SmokeCheck(
-            "log", "this line came from the VM" in said, f"{log.name} in the bucket" if said else "no log in the bucket"
+            "log", "this line came from the VM" in message, f"{log.name} in the bucket" if message else "no log in the bucket"
         )
         self.progress.start("the VM deletes itself")
         asked = self.clock()
@@ -234,8 +234,8 @@ class Smoke:
         while (state := self._look(request.zone)) is not None and self.clock() < until:
             self._pause()
         took = duration(self.clock() - asked)
-        said = f"the node was gone {took} later" if state is None else f"it is {state} after {took}"
-        yield SmokeCheck("self-deletion", state is None, said)
+        message = f"the node was gone {took} later" if state is None else f"it is {state} after {took}"
+        yield SmokeCheck("self-deletion", state is None, message)
 
     def _queued(self, like: Request) -> SmokeCheck:
         """Delete a queued resource while it is PROVISIONING: nobody has published whether Google refuses that."""
@@ -369,8 +369,8 @@ def of_metadata(found: Mapping[str, str | None], request: Request, project: str)
     fits = worker == "0" and all(entry.count(":") == 2 for entry in endpoints)
     yield SmokeCheck("metadata: workers", fits, f"number {worker or '?'} of {len(endpoints)}, {endpoints[0] or 'no endpoints'}")
     preempted = found.get("instance/preempted")
-    said = f"instance/preempted is {preempted}; whether it turns TRUE is seen in a preemption only"
-    yield SmokeCheck("preemption flag", preempted in ("FALSE", "TRUE"), said)
+    message = f"instance/preempted is {preempted}; whether it turns TRUE is seen in a preemption only"
+    yield SmokeCheck("preemption flag", preempted in ("FALSE", "TRUE"), message)
 
 
 def transcript(lines: list[SmokeCheck], smoke: Smoke, *, about: str) -> str:

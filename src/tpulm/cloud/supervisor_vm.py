@@ -209,20 +209,20 @@ def follow(
 ) -> Job | None:
     """Print a run's VM's log until the run is over; None once no VM supervises it any more. Raises Stopped."""
     tail = Tail(log_path(control))
-    looked_at, said = -_LOOK_SECONDS, ""
+    looked_at, shown = -_LOOK_SECONDS, ""
     while not (job := control.job()).is_over:
-        if time.monotonic() - looked_at >= _LOOK_SECONDS or not said:
+        if time.monotonic() - looked_at >= _LOOK_SECONDS or not shown:
             looked_at, found = time.monotonic(), watch(control, compute)
             if found is None or (found.state is None and not found.holds_lease):
                 return None
             line = in_words(found)
-            if line.partition(";")[0] != said:
-                said = line.partition(";")[0]
+            if line.partition(";")[0] != shown:
+                shown = line.partition(";")[0]
                 tell(line)
         write(tail.more()[0])
         interrupt.check("the run and its supervisor go on in the cloud")
         interrupt.sleep(pause_seconds)
-    if said:
+    if shown:
         write(tail.more()[0])
     return job
 

@@ -248,11 +248,11 @@ def stop(
     Raises ConfigError where there is no job; TpulmError when another supervisor has not ended it after `seconds`, or for a node
     that cannot be deleted, with the command that deletes it. The node stays recorded.
     """
-    control, said = Control(workdir), set[str]()
+    control, shown = Control(workdir), set[str]()
 
     def say(line: str) -> None:
-        if line not in said:
-            said.add(line)
+        if line not in shown:
+            shown.add(line)
             tell(line)
 
     supervisor = Supervisor(control, provider, Policy(), _never, tell=say, pause_seconds=pause_seconds)

@@ -56,12 +56,12 @@ def initial_weights(
     step = _step_of(storage.as_path(path))
     weights = "weights" if step is None else f"weights of step {step:,}"
     optimizer = "a fresh optimizer" if moments is None else "the optimizer's moments"
-    said = f"starting from {path}: {weights} and {optimizer}"
+    message = f"starting from {path}: {weights} and {optimizer}"
     if params.left_out:
-        said += "; its next-sentence head is left out, as data.next_sentence is false"
+        message += "; its next-sentence head is left out, as data.next_sentence is false"
     if params.vocabulary is not None:
-        said += f"; {params.vocabulary}"
-    return InitialWeights(params.tree, moments, said)
+        message += f"; {params.vocabulary}"
+    return InitialWeights(params.tree, moments, message)
 
 
 class Params(NamedTuple):

@@ -102,17 +102,17 @@ class ChoiceOfAnswers(Task):
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         chances, choices = _chances(outputs, data.rows), examples.pairs or []
-        said = chances.argmax(axis=1)
-        true, wrong_ones = ([some[i] for some, i in zip(choices, places, strict=True)] for places in (data.labels, said))
+        predicted = chances.argmax(axis=1)
+        true, wrong_ones = ([some[i] for some, i in zip(choices, places, strict=True)] for places in (data.labels, predicted))
         shown = dataclasses.replace(examples, pairs=[" / ".join(some) for some in choices])
-        return ordered_mistakes(shown, np.flatnonzero(said != data.labels), true, wrong_ones, np.exp(chances.max(axis=1)))
+        return ordered_mistakes(shown, np.flatnonzero(predicted != data.labels), true, wrong_ones, np.exp(chances.max(axis=1)))
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         found, count = list[str](), len(data.labels)
-        said = np.bincount(_chances(outputs, data.rows).argmax(axis=1))
-        only, right = int(said.argmax()), float(np.mean(data.labels == said.argmax()))
-        if said[only] >= NEARLY_ALL * count and right < said[only] / count:
-            found.append(f"it takes choice {only} for {said[only] / count:.0%} of dev, where it is right for {right:.0%}")
+        predicted = np.bincount(_chances(outputs, data.rows).argmax(axis=1))
+        only, right = int(predicted.argmax()), float(np.mean(data.labels == predicted.argmax()))
+        if predicted[only] >= NEARLY_ALL * count and right < predicted[only] / count:
+            found.append(f"it takes choice {only} for {predicted[only] / count:.0%} of dev, where it is right for {right:.0%}")
         accuracy = self.scores(outputs, data, names)["accuracy"]
         chance = float(np.mean(1 / np.diff(Groups.made_of(data.rows).starts)))
         spread = float(np.sqrt(chance * (1 - chance) / count))

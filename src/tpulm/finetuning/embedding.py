@@ -149,8 +149,8 @@ class Retrieval(_Embedding):
         nearest = {row: texts[int(one)] for row, one in zip(found.row.tolist(), found.nearest, strict=True)}
         gap = np.zeros(len(examples))
         gap[found.row] = found.gap
-        said = [nearest.get(row, "") for row in range(len(examples))]
-        return ordered_mistakes(examples, rows, list(examples.pairs or []), said, gap)
+        predicted = [nearest.get(row, "") for row in range(len(examples))]
+        return ordered_mistakes(examples, rows, list(examples.pairs or []), predicted, gap)
 
 
 def _cosines(outputs: np.ndarray) -> np.ndarray:

@@ -73,8 +73,8 @@ class LabelSets(Task):
         rows = np.repeat(np.arange(len(examples)), [len(labels) for labels in labels_of(examples)])
         found[rows, classes.encode(_flat(examples))] = 1.0
         if learn and (found == found[0]).all():
-            said = _said(found[0] > 0, classes.names) or "no label"
-            raise DataError(f"all {len(examples):,} examples have the same labels, {said}; there is nothing to tell apart")
+            predicted = _listed(found[0] > 0, classes.names) or "no label"
+            raise DataError(f"all {len(examples):,} examples have the same labels, {predicted}; there is nothing to tell apart")
         return found
 
     def head_config(self, classes: LabelSet | None) -> HeadConfig:
@@ -102,35 +102,36 @@ class LabelSets(Task):
         return [[classes.values[index] for index in np.flatnonzero(row > 0)] for row in outputs]
 
     def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
-        true, said = data.labels > 0, outputs > 0
-        counts = np.stack([(true & said).sum(axis=0), said.sum(axis=0), true.sum(axis=0)], axis=1)
+        true, predicted = data.labels > 0, outputs > 0
+        counts = np.stack([(true & predicted).sum(axis=0), predicted.sum(axis=0), true.sum(axis=0)], axis=1)
         return dict(zip(names, counts.tolist(), strict=True))
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Texts with any label wrong; the confidence is the probability of the surest wrong decision."""
-        true, said = data.labels > 0, outputs > 0
-        sure = np.where(true != said, np.maximum(logistic(outputs), logistic(-outputs)), 0.0).max(axis=1)
-        wrong = np.flatnonzero((true != said).any(axis=1))
-        return ordered_mistakes(examples, wrong, [_said(row, names) for row in true], [_said(row, names) for row in said], sure)
+        true, predicted = data.labels > 0, outputs > 0
+        sure = np.where(true != predicted, np.maximum(logistic(outputs), logistic(-outputs)), 0.0).max(axis=1)
+        wrong = np.flatnonzero((true != predicted).any(axis=1))
+        labels, answers = ([_listed(row, names) for row in part] for part in (true, predicted))
+        return ordered_mistakes(examples, wrong, labels, answers, sure)
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
-        true, said, name = data.labels > 0, outputs > 0, self.config.chosen_by
-        found, (sets, counts) = list[str](), np.unique(said, axis=0, return_counts=True)
+        true, predicted, name = data.labels > 0, outputs > 0, self.config.chosen_by
+        found, (sets, counts) = list[str](), np.unique(predicted, axis=0, return_counts=True)
         only = sets[counts.argmax()]
-        if counts.max() >= NEARLY_ALL * len(said) and len(np.unique(true, axis=0)) > 1:
+        if counts.max() >= NEARLY_ALL * len(predicted) and len(np.unique(true, axis=0)) > 1:
             share = np.mean((true == only).all(axis=1))
             found.append(
-                f"it answers {_said(only, names) or 'no label'} to {counts.max() / len(said):.0%} of dev, where {share:.0%} "
-                "are labelled so"
+                f"it answers {_listed(only, names) or 'no label'} to {counts.max() / len(predicted):.0%} of dev, where "
+                f"{share:.0%} are labelled so"
             )
         kinds, counts = np.unique(training.labels > 0, axis=0, return_counts=True)
         commonest = kinds[counts.argmax()]
-        value = getattr(label_set_scores(true, said), name)
+        value = getattr(label_set_scores(true, predicted), name)
         of_constant = getattr(label_set_scores(true, np.broadcast_to(commonest, true.shape)), name)
         if not self.config.is_better(value, of_constant):
             found.append(
                 f"its {shown_score(name, value)} is no better than that of always answering "
-                f"{_said(commonest, names) or 'no label'} ({of_constant:.4f})"
+                f"{_listed(commonest, names) or 'no label'} ({of_constant:.4f})"
             )
         return found
 
@@ -147,7 +148,7 @@ def _flat(examples: Examples) -> Examples:
     )
 
 
-def _said(labels: np.ndarray, names: tuple[str, ...]) -> str:
+def _listed(labels: np.ndarray, names: tuple[str, ...]) -> str:
     return ", ".join(names[index] for index in np.flatnonzero(labels))
 
 

@@ -109,8 +109,8 @@ class QuestionAnswering(Task):
         found, true = self._found(outputs, data.rows, examples), self._true(data)
         wrong = np.flatnonzero(self._scored(found, data)[:, 1] == 0)
         expected = [" / ".join(dict.fromkeys(texts)) or "(none)" for texts in true]
-        said = [one.answer or "(none)" for one in found]
-        return ordered_mistakes(examples, wrong, expected, said, np.array([one.score for one in found]))
+        predicted = [one.answer or "(none)" for one in found]
+        return ordered_mistakes(examples, wrong, expected, predicted, np.array([one.score for one in found]))
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         assert data.examples is not None
@@ -123,7 +123,7 @@ class QuestionAnswering(Task):
         if self.null:
             name, column = self.config.chosen_by, ("f1", "exact_match").index(self.config.chosen_by)
             none = [AnswerSpan("", 0, 0, 0.0)] * len(true)
-            value, of_none = (float(self._scored(said, data)[:, column].mean()) for said in (answers, none))
+            value, of_none = (float(self._scored(predicted, data)[:, column].mean()) for predicted in (answers, none))
             if value <= of_none:
                 never = f"that of never finding an answer ({of_none:.4f})"
                 found.append(f"its {shown_score(name, value)} is no better than {never}")
@@ -134,11 +134,11 @@ class QuestionAnswering(Task):
         search = Search(config.max_answer_length or 30, self.null, config.null_score_diff_threshold or 0.0)
         return [best[0] for best in best_answers(outputs, rows, examples.pairs or [], search)]
 
-    def _scored(self, said: list[AnswerSpan], data: Labelled) -> np.ndarray:
+    def _scored(self, predicted: list[AnswerSpan], data: Labelled) -> np.ndarray:
         """float64 [N, 2], as `answer_scores`."""
         true = self._true(data)
         metric = self.config.answer_metric or metric_for([text for texts in true for text in texts])
-        return answer_scores([one.answer for one in said], true, metric)
+        return answer_scores([one.answer for one in predicted], true, metric)
 
     @staticmethod
     def _true(data: Labelled) -> list[list[str]]:

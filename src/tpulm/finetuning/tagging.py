@@ -114,19 +114,19 @@ class EntityTagging(Task):
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Texts in which anything is missed or wrong; the confidence is the mean probability of the tokens' classes."""
         true = [[list(span) for span in spans] for spans in _spans(examples)]
-        said = self.predictions(outputs, data.rows, examples, LabelSet.given(names))
+        predicted = self.predictions(outputs, data.rows, examples, LabelSet.given(names))
         chosen, inside = log_probabilities(outputs).max(axis=-1), self._of_tokens(data.labels, names) != NO_CLASS
         confidence = (np.exp(chosen) * inside).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
-        wrong = np.array([number for number in range(len(true)) if true[number] != said[number]], np.int64)
-        return ordered_mistakes(examples, wrong, true, said, confidence)
+        wrong = np.array([number for number in range(len(true)) if true[number] != predicted[number]], np.int64)
+        return ordered_mistakes(examples, wrong, true, predicted, confidence)
 
     @staticmethod
     def _of_tokens(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
         return labels[:, : -len(names)]
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
-        said = outputs.argmax(axis=-1)[self._of_tokens(data.labels, names) != NO_CLASS]
-        return [] if np.any(said != names.index(OUTSIDE)) else ["it finds no entity on dev"]
+        predicted = outputs.argmax(axis=-1)[self._of_tokens(data.labels, names) != NO_CLASS]
+        return [] if np.any(predicted != names.index(OUTSIDE)) else ["it finds no entity on dev"]
 
 
 def _spans(examples: Examples) -> list[list[Span]]:

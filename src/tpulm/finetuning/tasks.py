@@ -156,7 +156,7 @@ class Task(ABC):
         return None
 
     def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
-        """Of each class how often it was rightly said, said, and true."""
+        """Of each class how often it was rightly predicted, predicted, and true."""
         return {}
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
@@ -214,8 +214,8 @@ class TextClassification(Task):
         labels, predicted = data.labels, outputs.argmax(axis=1)
         confidence = np.exp(log_probabilities(outputs).max(axis=1))
         wrong = np.flatnonzero(predicted != labels)
-        said = [names[label] for label in labels], [names[label] for label in predicted]
-        return ordered_mistakes(examples, wrong, *said, confidence)
+        true, answers = ([names[label] for label in part] for part in (labels, predicted))
+        return ordered_mistakes(examples, wrong, true, answers, confidence)
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         labels, name = data.labels, self.config.chosen_by

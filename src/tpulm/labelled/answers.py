@@ -165,16 +165,16 @@ def _spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def _shared(said: Sequence[str], true: Sequence[str]) -> float:
-    if not said or not true:
-        return float(said == true)
-    return 2 * sum((Counter(said) & Counter(true)).values()) / (len(said) + len(true))
+def _shared(predicted: Sequence[str], true: Sequence[str]) -> float:
+    if not predicted or not true:
+        return float(predicted == true)
+    return 2 * sum((Counter(predicted) & Counter(true)).values()) / (len(predicted) + len(true))
 
 
-def _longest_run(said: str, true: str) -> float:
-    if not said or not true:
-        return float(said == true)
-    return 2 * SequenceMatcher(None, said, true).find_longest_match().size / (len(said) + len(true))
+def _longest_run(predicted: str, true: str) -> float:
+    if not predicted or not true:
+        return float(predicted == true)
+    return 2 * SequenceMatcher(None, predicted, true).find_longest_match().size / (len(predicted) + len(true))
 
 
 # squad: SQuAD 2.0's evaluate-v2.0.py. jsquad: JGLUE's patch of it. korquad: KorQuAD 1.0's script. klue: KLUE-baseline's
@@ -182,13 +182,13 @@ def _longest_run(said: str, true: str) -> float:
 METRICS_OF_ANSWERS: Final[Mapping[str, _Metric]] = {
     "squad": _Metric(
         lambda text: _spaced(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION))),
-        lambda said, true: _shared(said.split(), true.split()),
+        lambda predicted, true: _shared(predicted.split(), true.split()),
         keeps_empty=False,
     ),
     "jsquad": _Metric(lambda text: _spaced(text.lower().rstrip("。")), _shared, keeps_empty=False),
     "korquad": _Metric(
         lambda text: _spaced(text.translate(_KOREAN_MARKS).lower().translate(_NO_PUNCTUATION)),
-        lambda said, true: _shared(said.replace(" ", ""), true.replace(" ", "")) if said and true else 0.0,
+        lambda predicted, true: _shared(predicted.replace(" ", ""), true.replace(" ", "")) if predicted and true else 0.0,
         keeps_empty=True,
     ),
     "klue": _Metric(lambda text: _spaced(text.lower().translate(_NO_PUNCTUATION)), _longest_run, keeps_empty=True),
@@ -203,11 +203,11 @@ def metric_for(texts: Sequence[str]) -> str:
     return "korquad" if hangul > max(japanese, others) else "jsquad" if japanese > others else "squad"
 
 
-def answer_scores(said: Sequence[str], true: Sequence[Sequence[str]], metric: str) -> np.ndarray:
+def answer_scores(predicted: Sequence[str], true: Sequence[Sequence[str]], metric: str) -> np.ndarray:
     """float64 [N, 2]: F1 and exact match of each answer with the nearest of the true ones, which is "" where there is none."""
     normalize, f1, keeps_empty = METRICS_OF_ANSWERS[metric]
-    found = np.zeros((len(said), 2))
-    for number, (one, several) in enumerate(zip(map(normalize, said), true, strict=True)):
+    found = np.zeros((len(predicted), 2))
+    for number, (one, several) in enumerate(zip(map(normalize, predicted), true, strict=True)):
         golds = [gold for gold in map(normalize, several) if gold or keeps_empty]
         found[number] = max(f1(one, gold) for gold in golds) if golds else one == "", one in (golds or [""])
     return found

@@ -209,7 +209,7 @@ class CharacterScores(NamedTuple):
     """Scores of characters, as KLUE scores its entities: each visible one has a tag."""
 
     strict_macro_f1: float  # the mean of the types' F1; an entity begins with B- (seqeval: mode="strict", scheme=IOB2)
-    character_macro_f1: float  # the mean of the tags' F1, O among them; 1 of a tag that neither is there nor was said
+    character_macro_f1: float  # the mean of the tags' F1, O among them; 1 of a tag that is neither there nor predicted
 
 
 def character_scores(
@@ -228,7 +228,7 @@ def character_scores(
     """
     outside, count = scheme.ids[OUTSIDE], len(scheme.names)
     inside_of = np.array([scheme.ids.get(f"I-{name[2:]}", number) for number, name in enumerate(scheme.names)])
-    true, said, first = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    true, predictions, first = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for number, (text, spans) in enumerate(zip(texts, labels, strict=True)):
         visible = np.array([not one.isspace() for one in text], bool)
         both = np.full((2, len(text)), outside)
@@ -240,9 +240,9 @@ def character_scores(
                 both[1, begin:end], both[1, begin] = inside_of[chosen], chosen
         kept = both[:, visible]
         true.append(kept[0])
-        said.append(kept[1])
+        predictions.append(kept[1])
         first.append(np.arange(kept.shape[1]) == 0)
-    gold, answers, begins = np.concatenate(true), np.concatenate(said), np.concatenate(first)
+    gold, answers, begins = np.concatenate(true), np.concatenate(predictions), np.concatenate(first)
     starters = np.array([name.startswith("B") for name in scheme.names])
     chunks = [one[starters[classes[one[:, 0]]]] for classes in (gold, answers) for one in [scheme.chunks(classes, begins)]]
     right = set(map(tuple, chunks[0].tolist())) & set(map(tuple, chunks[1].tolist()))
@@ -260,7 +260,7 @@ class EntityScores(NamedTuple):
     f1: float  # of whole entities: right are those with both ends and the type right, as conlleval and seqeval count
     precision: float
     recall: float
-    macro_f1: float  # the mean of the types' F1, of all types that are there or were said
+    macro_f1: float  # the mean of the types' F1, of all types that are there or were predicted
     unaligned: float  # the fraction of true entities that no tokens are exactly of
 
 
@@ -279,16 +279,17 @@ def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) 
 
 
 def entity_counts(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, int]:
-    """int64 [T, 3]: of each type how many entities were rightly said, said, and true; and of how many true ones tokens are."""
+    """int64 [T, 3]: of each type how many entities were rightly predicted, predicted, and true; and how many true ones have
+    tokens."""
     length, count, types = predicted.shape[1], len(scheme.names), len(scheme.types)
     inside = labels[:, :length] != NO_CLASS
     first = np.diff(np.nonzero(inside)[0], prepend=-1) != 0
     true = labels[:, :length][inside]
-    gold, said = scheme.chunks(true % count, first), scheme.chunks(predicted[inside], first)
+    gold, chosen = (scheme.chunks(classes, first) for classes in (true % count, predicted[inside]))
     aligned = gold[true[gold[:, 0]] < count]
-    answers = set(map(tuple, said.tolist()))
+    answers = set(map(tuple, chosen.tolist()))
     right = aligned[np.array([tuple(one) in answers for one in aligned.tolist()], bool)]
     kinds = np.array([0 if name == OUTSIDE else scheme.types.index(name[2:]) for name in scheme.names])
     lost = np.bincount(kinds, labels[:, length:].sum(axis=0), types).astype(np.int64)
-    hits, found, there = (np.bincount(some[:, 2], minlength=types) for some in (right, said, gold))
+    hits, found, there = (np.bincount(some[:, 2], minlength=types) for some in (right, chosen, gold))
     return np.stack([hits, found, there + lost], axis=1), len(aligned)

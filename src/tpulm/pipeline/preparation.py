@@ -175,10 +175,10 @@ def _check_vocabulary(
         if path is None
         else "take one that fits the text, or leave tokenizer.path out to have one trained"
     )
-    said = f"{found} to the vocabulary{'' if path is None else f' of {path}'}: {cure}"
+    message = f"{found} to the vocabulary{'' if path is None else f' of {path}'}: {cure}"
     if found.fraction >= tokenization.UNKNOWN_REFUSED and not config.tokenizer.allow_unknown:
-        raise ConfigError(f"{said}. tokenizer.allow_unknown = true goes on with it")
-    progress.note(said)
+        raise ConfigError(f"{message}. tokenizer.allow_unknown = true goes on with it")
+    progress.note(message)
 
 
 def _is_done(what: str, manifest: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:

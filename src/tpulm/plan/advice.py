@@ -34,7 +34,7 @@ _MADE_UP_TOKENS, _BLOCK_ROWS = 2_000_000, 64
 class AdviceItem(NamedTuple):
     good: bool
     what: str
-    said: str
+    message: str
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,14 @@ def verdict(checks: list[Check], step: int, *, advice: str = "") -> str:
     outside = [check for check in checks if not check.inside]
     if not outside:
         return "all right: " + "; ".join(map(str, checks))
-    said = f"outside after {step:,} steps: " + "; ".join(map(str, outside))
+    message = f"outside after {step:,} steps: " + "; ".join(map(str, outside))
     if checks[0] in outside:
-        return f"{said}; nothing learned yet but how frequent each token is. {advice}".rstrip()
+        return f"{message}; nothing learned yet but how frequent each token is. {advice}".rstrip()
     if any(check.name.startswith("detector") for check in outside):
-        said += "; fine-tuning starts from the detector: it may need more steps, or a smaller generator (model.generator.width)"
-    return said
+        message += (
+            "; fine-tuning starts from the detector: it may need more steps or a smaller generator (model.generator.width)"
+        )
+    return message
 
 
 def plateau_note(scores: Mapping[str, float], step: int, steps: int, advice: str) -> str:

@@ -23,18 +23,18 @@ class Watch:
 
     def __init__(self, path, hang_seconds=None, clock=time.monotonic):
         self._path, self._hang_seconds, self._clock = path, hang_seconds, clock
-        self._said, self._since = {}, clock()
+        self._last, self._since = {}, clock()
         self._seconds = collections.deque(maxlen=99)  # a step takes, as seen between two looks
         self._stepped = False  # whether this trainer has made a step
 
     @property
     def stage(self):
-        return self._said.get("stage", "start")
+        return self._last.get("stage", "start")
 
     @property
     def step(self):
         """The newest one; None before training."""
-        return self._said.get("step")
+        return self._last.get("step")
 
     @property
     def limit(self):
@@ -45,14 +45,14 @@ class Watch:
 
     def look(self):
         """The seconds without a new report, where they are too many; else None."""
-        said, before = self._read(), self._said
-        if said and said != before:
-            training = said["stage"] == before.get("stage") == "train"
-            steps = (said["step"] or 0) - (before["step"] or 0) if training else 0
+        beat, before = self._read(), self._last
+        if beat and beat != before:
+            training = beat["stage"] == before.get("stage") == "train"
+            steps = (beat["step"] or 0) - (before["step"] or 0) if training else 0
             if steps > 0:
-                self._seconds.append((said["time"] - before["time"]) / steps)
+                self._seconds.append((beat["time"] - before["time"]) / steps)
                 self._stepped = True
-            self._said = said
+            self._last = beat
             if steps or not training:  # while it trains, steps alone count
                 self._since = self._clock()
         silent = self._clock() - self._since
@@ -63,8 +63,8 @@ class Watch:
         try:
             content = self._path.read_bytes()
             if content == self._path.read_bytes():  # or it was being written
-                said = json.loads(content)
-                return said if {"stage", "step", "time"} <= set(said) else None
+                beat = json.loads(content)
+                return beat if {"stage", "step", "time"} <= set(beat) else None
         except (OSError, ValueError, TypeError):
             pass
         return None

@@ -42,8 +42,8 @@ def run(command, alive):
     an error that it raises ends the process, too.
     """
     until = time.time() + STEP_SECONDS
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             while process.poll() is None and time.time() < until:
                 alive()
@@ -52,10 +52,10 @@ def run(command, alive):
         finally:
             if process.poll() is None:
                 kill(process)
-        said.seek(0)
+        output.seek(0)
         if process.returncode != 0:
             raise RuntimeError(
-                "{}: exit code {}: {}".format(" ".join(command[:3]), process.returncode, said.read()[-1000:].strip())
+                "{}: exit code {}: {}".format(" ".join(command[:3]), process.returncode, output.read()[-1000:].strip())
             )
 
 
