@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -66,9 +67,9 @@ END
 def alive(processes: set[int]) -> set[int]:
     left: set[int] = set()
     for process in processes:
-        stat = Path(f"/proc/{process}/stat")
-        if stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z":
-            left.add(process)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is read
+            if Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z":
+                left.add(process)
     return left
 
 
