@@ -364,18 +364,18 @@ def price(project: Project) -> CheckResult:
     if not found:
         return CheckResult(None, "; ".join([unknown, *notes]), "dollars_per_hour = … in cloud.toml")
     dearest = max(found.values(), key=lambda item: item.dollars_per_hour)
-    message, remedy = [str(dearest), *notes], ""
+    facts, remedy = [str(dearest), *notes], ""
     if settings.budget is None:
-        message[1:1] = [unknown] if len(found) < len(zones) else []
-        message.append("no budget is set")
+        facts[1:1] = [unknown] if len(found) < len(zones) else []
+        facts.append("no budget is set")
         if dearest.dollars_per_hour:
             remedy = "budget = 100 in cloud.toml ends runs that would cost more dollars"
     elif dearest.dollars_per_hour:
         bought = readable.duration(settings.budget / dearest.dollars_per_hour * 3600)
-        message.append(f"{readable.dollars(settings.budget)} buy {bought}")
+        facts.append(f"{readable.dollars(settings.budget)} buy {bought}")
     else:
-        message.append("the budget is never reached")
-    return CheckResult(True, "; ".join(message), remedy)
+        facts.append("the budget is never reached")
+    return CheckResult(True, "; ".join(facts), remedy)
 
 
 # -- networks -----------------------------------------------------------------------------------------------------------

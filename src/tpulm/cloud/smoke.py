@@ -224,9 +224,9 @@ class Smoke:
         found = storage.parse_json(storage.read_bytes(facts))
         self.facts.update(found)
         yield from of_metadata(found.get("metadata") or {}, request, self.settings.project)
-        message = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
+        text = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
         yield SmokeCheck(
-            "log", "this line came from the VM" in message, f"{log.name} in the bucket" if message else "no log in the bucket"
+            "log", "this line came from the VM" in text, f"{log.name} in the bucket" if text else "no log in the bucket"
         )
         self.progress.start("the VM deletes itself")
         asked = self.clock()

@@ -109,10 +109,10 @@ class ChoiceOfAnswers(Task):
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         found, count = list[str](), len(data.labels)
-        predicted = np.bincount(_chances(outputs, data.rows).argmax(axis=1))
-        only, right = int(predicted.argmax()), float(np.mean(data.labels == predicted.argmax()))
-        if predicted[only] >= NEARLY_ALL * count and right < predicted[only] / count:
-            found.append(f"it takes choice {only} for {predicted[only] / count:.0%} of dev, where it is right for {right:.0%}")
+        counts = np.bincount(_chances(outputs, data.rows).argmax(axis=1))
+        only, right = int(counts.argmax()), float(np.mean(data.labels == counts.argmax()))
+        if counts[only] >= NEARLY_ALL * count and right < counts[only] / count:
+            found.append(f"it takes choice {only} for {counts[only] / count:.0%} of dev, where it is right for {right:.0%}")
         accuracy = self.scores(outputs, data, names)["accuracy"]
         chance = float(np.mean(1 / np.diff(Groups.made_of(data.rows).starts)))
         spread = float(np.sqrt(chance * (1 - chance) / count))

@@ -73,8 +73,8 @@ class LabelSets(Task):
         rows = np.repeat(np.arange(len(examples)), [len(labels) for labels in labels_of(examples)])
         found[rows, classes.encode(_flat(examples))] = 1.0
         if learn and (found == found[0]).all():
-            predicted = _listed(found[0] > 0, classes.names) or "no label"
-            raise DataError(f"all {len(examples):,} examples have the same labels, {predicted}; there is nothing to tell apart")
+            only = _listed(found[0] > 0, classes.names) or "no label"
+            raise DataError(f"all {len(examples):,} examples have the same labels, {only}; there is nothing to tell apart")
         return found
 
     def head_config(self, classes: LabelSet | None) -> HeadConfig:
