@@ -45,6 +45,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "eurobert": EUROBERT,
     "eurobert, untied, biases": {**EUROBERT, "tied_output": False, "biases": True, "activation": "gelu"},
     "modernbert": {**MODERNBERT, "num_layers": 6},
+    "modernbert, three layers": {**MODERNBERT, "num_layers": 3},
     "modernbert, every layer global": {**MODERNBERT, "global_every": 1, "activation": "silu", "rotary_theta": 500.0},
 }
 ENCODERS = ("eurobert", "modernbert")

@@ -57,6 +57,16 @@ def test_loop_and_recomputation_give_the_same_numbers(norm_position: str, remat:
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_a_modernbert_may_have_no_more_layers_than_one_in_so_many_is_global(num_layers: int):
+    config = tiny(architecture="modernbert", num_layers=num_layers, local_window=4)
+    y, grads = run(config, Execution(jnp.float32, "none", False), key=None)
+    other_y, other_grads = run(config, Execution(jnp.float32, "full", True), key=None)
+    np.testing.assert_allclose(other_y, y, atol=1e-5)
+    for a, b in zip(other_grads, grads, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
 def test_dropout_is_drawn_anew_for_each_key_and_layer():
     execution = Execution(jnp.float32, "none", False)
     one, _ = run(tiny(), execution, key=jax.random.key(0))

@@ -226,10 +226,11 @@ def apply_stack(
 
     with jax.named_scope("layers"):
         x = straight(x, 0, first)
-        stacked = params, sites
-        if first or round_length > 1:
-            stacked = jax.tree.map(in_rounds, stacked)
-        x, _ = jax.lax.scan(loop_round, x, stacked, unroll=rounds if execution.unroll and rounds else 1)
+        if rounds:
+            stacked = params, sites
+            if first or round_length > 1:
+                stacked = jax.tree.map(in_rounds, stacked)
+            x, _ = jax.lax.scan(loop_round, x, stacked, unroll=rounds if execution.unroll else 1)
         return straight(x, end, config.num_layers)
 
 
