@@ -17,6 +17,7 @@ from made_up import ALGORITHMS, make_texts, troublesome_text
 from packaging.version import Version
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from tpulm import tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.tokenization import Encoded, Tokenization, encode, pipelines, special
 from tpulm.tokenization.pipelines import unigram_words
@@ -300,3 +301,11 @@ def test_a_byte_that_is_also_a_special_token_is_not_lost():
     tokenizer.add_special_tokens(["!"])
     made = Tokenization(tokenizer, special.locate(tokenizer.get_vocab(), "here"))
     assert lists(made.encode(["a!b"])) == stock_ids(made, ["a!b"])
+
+
+@pytest.mark.parametrize("text", ["ⅻカ", "ロⅻカタ"])
+def test_bytes_of_a_numeral_and_a_word_are_not_merged(text: str) -> None:
+    """The last byte of U+217B and the first two of カ are a token here, learnt within words."""
+    learnt = [["任カ 医カ 廻カ 伻カ カ"] * 10]
+    made = tokenization.train(learnt, TokenizerConfig(algorithm="bpe", vocab_size=270, min_frequency=1))
+    assert made.encode([text]).ids.tolist() == made.encode_with_offsets([text]).ids.tolist()

@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import tokenizers
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
+from tokenizers.normalizers import Replace
 
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.pipelines import (
@@ -82,6 +83,8 @@ class Encoder:
         self._agreement = np.zeros(0x110000, np.uint8)  # by code point; 0: not tried yet
         if "NFC" in {step["type"] for step in steps(pipeline.specification["normalizer"], "normalizers")}:
             self._agreement[_composing()] = _DIFFERS
+        if pipeline.specification["model"]["type"] == "BPE":
+            self._agreement[_alphabetic_marks()] = _DIFFERS
         self._was_checked = False
 
     def encode(self, texts: list[str]) -> Encoded:
@@ -186,6 +189,13 @@ def _composing() -> list[int]:
     decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
     seconds = {int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<")}
     return [*seconds, *range(0x1100, 0x1200)]  # and conjoining Hangul, which has no decompositions in that table
+
+
+def _alphabetic_marks() -> list[int]:
+    """Code points that Unicode calls alphabetic and that are no letters: Ⅻ, ⓐ, vowel signs. To tokie they belong to a word, to
+    GPT-2's expression they do not; whether ids differ depends on which bytes the vocabulary merges."""
+    those = Replace(Regex(r"\p{L}|\P{Alphabetic}"), "")
+    return list(map(ord, those.normalize_str("".join(map(chr, [*range(0xD800), *range(0xE000, 0x20000)])))))
 
 
 def _engine(specification: dict[str, Any]) -> _Engine | None:
