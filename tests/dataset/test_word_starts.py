@@ -20,7 +20,7 @@ from tpulm.dataset import Batches, DatasetManifest, encode, evaluation_batches, 
 from tpulm.dataset.encode import WordEncoder, first_of_words
 from tpulm.errors import MissingExtra, WorkFolderMismatch
 from tpulm.tokenization import Tokenization, analysers
-from tpulm.tokenization.analysers import Morpheme
+from tpulm.tokenization.analysers import TextSpan
 
 ALGORITHMS = {"wordpiece": 120, "bpe": 330, "unigram": 340}
 TEXT = ["吾輩は猫である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。", "the cats sat; 영화를 봤다 👍🏽 ﾊﾞｲｸ", "cat's"]
@@ -43,9 +43,9 @@ class Every:
     def __init__(self, step: int):
         self.step = step
 
-    def morphemes(self, texts: Sequence[str]) -> Iterator[list[Morpheme]]:
+    def morphemes(self, texts: Sequence[str]) -> Iterator[list[TextSpan]]:
         for text in texts:
-            yield [Morpheme(place, text[place : place + self.step]) for place in range(0, len(text), self.step)]
+            yield [TextSpan(place, text[place : place + self.step]) for place in range(0, len(text), self.step)]
 
 
 def encoder(made: Tokenization, step: int = 2) -> WordEncoder:

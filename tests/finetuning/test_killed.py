@@ -17,6 +17,7 @@ from encoders import reviews
 from tpulm.config.finetune import TASKS
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16}
+EVERY_STEP = {"checkpoint": {"every_steps": 1}}  # so that it goes on in the middle of an epoch
 ROWS = 96
 TESTED = ("classification", "regression", "multilabel", "tag", "qa", "choice", "embed", "retrieve")
 KILLED = """
@@ -72,7 +73,7 @@ def test_a_killed_fine_tuning_ends_as_if_nothing_had_happened(task: str, encoder
         "train": str(tmp_path / "train.jsonl"),
         "dev": str(tmp_path / "dev.jsonl"),
     }
-    arguments |= {"output": str(tmp_path / "killed"), "task": task, **SETTINGS}
+    arguments |= {"output": str(tmp_path / "killed"), "task": task, **SETTINGS, **EVERY_STEP}
     command = [sys.executable, "-c", KILLED, "11", json.dumps(arguments), negative or ""]
     killed = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -131,7 +131,7 @@ def test_an_encoder_predicts_the_next_token_then_ever_fewer_masks(tmp_path: Path
         hardware={"data": 2, "fsdp": 2, "tensor": 2},
         model={
             "architecture": "modernbert",
-            "num_layers": 3,
+            "num_layers": 4,
             "hidden_size": 32,
             "num_heads": 2,
             "intermediate_size": 48,

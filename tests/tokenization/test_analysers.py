@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tpulm.errors import MissingExtra
 from tpulm.tokenization import analysers
-from tpulm.tokenization.analysers import LONGEST_PIECE, Analyser, Morpheme, Name, cut, word_offsets
+from tpulm.tokenization.analysers import LONGEST_PIECE, Analyser, Name, TextSpan, cut, word_offsets
 
 NAMES: tuple[Name, ...] = get_args(Name)
 
@@ -90,8 +90,8 @@ def words(text: str, analyser: Analyser) -> list[str]:
 class Letters:
     """Each character is a morpheme."""
 
-    def morphemes(self, texts: Sequence[str]) -> Iterator[list[Morpheme]]:
-        return ([Morpheme(place, letter) for place, letter in enumerate(text)] for text in texts)
+    def morphemes(self, texts: Sequence[str]) -> Iterator[list[TextSpan]]:
+        return ([TextSpan(place, letter) for place, letter in enumerate(text)] for text in texts)
 
 
 def test_japanese(analyser: Analyser) -> None:

@@ -56,12 +56,12 @@ def initial_weights(
     step = _step_of(storage.as_path(path))
     weights = "weights" if step is None else f"weights of step {step:,}"
     optimizer = "a fresh optimizer" if moments is None else "the optimizer's moments"
-    message = f"starting from {path}: {weights} and {optimizer}"
+    summary = f"starting from {path}: {weights} and {optimizer}"
     if params.left_out:
-        message += "; its next-sentence head is left out, as data.next_sentence is false"
+        summary += "; its next-sentence head is left out, as data.next_sentence is false"
     if params.vocabulary is not None:
-        message += f"; {params.vocabulary}"
-    return InitialWeights(params.tree, moments, message)
+        summary += f"; {params.vocabulary}"
+    return InitialWeights(params.tree, moments, summary)
 
 
 class Params(NamedTuple):
@@ -198,7 +198,7 @@ def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) 
         head = replace(head, dense=masked.dense, norm=masked.norm)  # ModernBERT's, which all its tasks share
     elif isinstance(params, Bert) and kind is SequenceClassifier and params.next_sentence is not None:
         head = replace(head, dense=_with_bias(params.next_sentence.pooler, head.dense))
-    elif isinstance(params, SequenceClassifier | TokenClassifier) and isinstance(params, kind):
+    elif isinstance(params, kind):
         found = _head(params)
         head = found if again else replace(head, dense=found.dense, norm=found.norm)
     return kind(params.embeddings, params.projection, params.layers, params.final_norm, head)

@@ -38,13 +38,13 @@ _BELONGS_BEFORE = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f\u200d\ufe0
 _JOINER: Final = "\u200d"
 
 
-class Morpheme(NamedTuple):
+class TextSpan(NamedTuple):
     offset: int
     text: str
 
 
 class Analyser(Protocol):
-    def morphemes(self, texts: Sequence[str]) -> Iterator[list[Morpheme]]:
+    def morphemes(self, texts: Sequence[str]) -> Iterator[list[TextSpan]]:
         """The morphemes of each text in order, as written there, with their offsets. None contains blanks.
 
         Contracted ones may begin at the same character.
@@ -86,7 +86,7 @@ def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarra
         yield np.array(sorted(start for start in starts if not _is_inside(text, start)), np.int64)
 
 
-def cut(text: str) -> list[Morpheme]:
+def cut(text: str) -> list[TextSpan]:
     """The lines of a text, long ones in several pieces, with characters that break an analyser replaced one by one."""
     pieces = []
     for line in _LINE.finditer(text.replace("\0", "\ufffd")):
@@ -94,9 +94,9 @@ def cut(text: str) -> list[Morpheme]:
         while len(rest) > LONGEST_PIECE:
             found = _LAST_BLANK.match(rest, 0, LONGEST_PIECE)
             end = found.end() if found else LONGEST_PIECE
-            pieces.append(Morpheme(offset, rest[:end]))
+            pieces.append(TextSpan(offset, rest[:end]))
             offset, rest = offset + end, rest[end:]
-        pieces.append(Morpheme(offset, rest))
+        pieces.append(TextSpan(offset, rest))
     return pieces
 
 
@@ -119,13 +119,13 @@ class Mecab:
         folder = unidic_lite.DICDIR
         self._tagger: Any = GenericTagger(f'-d "{folder}" -r "{folder}/mecabrc"')
 
-    def morphemes(self, texts: Sequence[str]) -> Iterator[list[Morpheme]]:
+    def morphemes(self, texts: Sequence[str]) -> Iterator[list[TextSpan]]:
         for text in texts:
             found, end = [], 0
             for node in self._tagger(text):
                 start = text.find(node.surface, end)
                 if start >= 0:
-                    found.append(Morpheme(start, node.surface))
+                    found.append(TextSpan(start, node.surface))
                     end = start + len(node.surface)
             yield found
 
@@ -138,6 +138,6 @@ class Kiwi:
 
         self._kiwi: Any = kiwipiepy.Kiwi(num_workers=1, model_type=_KIWI_MODEL)
 
-    def morphemes(self, texts: Iterable[str]) -> Iterator[list[Morpheme]]:
+    def morphemes(self, texts: Iterable[str]) -> Iterator[list[TextSpan]]:
         for text, tokens in zip(texts, self._kiwi.tokenize(texts), strict=True):
-            yield [Morpheme(token.start, text[token.start : token.start + token.len]) for token in tokens]
+            yield [TextSpan(token.start, text[token.start : token.start + token.len]) for token in tokens]

@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import tokenizers
-from tokenizers import Regex, Tokenizer
-from tokenizers.normalizers import Replace
+from tokenizers import Tokenizer
 
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.pipelines import (
@@ -49,6 +48,9 @@ _BPE_VARIATIONS: Final = ("continuing_subword_prefix", "end_of_word_suffix", "by
 
 # Where a word begins whatever else is there; Metaspace would put a space before what follows a line end.
 _SPACES, _BLANKS = re.compile(r"(?<=\S)(?= \S)"), re.compile(r"(?<=\S)(?=[ \n]\S)")
+
+# Circled and squared letters.
+_CIRCLED = re.compile("[\u24b6-\u24e9\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]")
 
 # At the beginning, inside and at the end of words, beside numbers, marks, an accent, Hangul, a Chinese character.
 _AMONG_LETTERS: Final = "{c} a{c}1{c} {c}{c}\u0301.{c}한{c}漢"
@@ -83,8 +85,7 @@ class Encoder:
         self._agreement = np.zeros(0x110000, np.uint8)  # by code point; 0: not tried yet
         if "NFC" in {step["type"] for step in steps(pipeline.specification["normalizer"], "normalizers")}:
             self._agreement[_composing()] = _DIFFERS
-        if pipeline.specification["model"]["type"] == "BPE":
-            self._agreement[_alphabetic_marks()] = _DIFFERS
+        self._is_bpe = pipeline.specification["model"]["type"] == "BPE"
         self._was_checked = False
 
     def encode(self, texts: list[str]) -> Encoded:
@@ -148,6 +149,8 @@ class Encoder:
         if not same(ours, theirs):
             pairs = zip(owners.tolist(), _split(ours), _split(theirs), strict=True)
             self._agreement[[point for point, one, other in pairs if not np.array_equal(one, other)]] = _DIFFERS
+        if self._is_bpe:
+            self._agreement[[ord(one) for one in characters if _is_of_a_word(one)]] = _DIFFERS
 
 
 class _Engine(NamedTuple):
@@ -191,11 +194,10 @@ def _composing() -> list[int]:
     return [*seconds, *range(0x1100, 0x1200)]  # and conjoining Hangul, which has no decompositions in that table
 
 
-def _alphabetic_marks() -> list[int]:
-    """Code points that Unicode calls alphabetic and that are no letters: Ⅻ, ⓐ, vowel signs. To tokie they belong to a word, to
-    GPT-2's expression they do not; whether ids differ depends on which bytes the vocabulary merges."""
-    those = Replace(Regex(r"\p{L}|\P{Alphabetic}"), "")
-    return list(map(ord, those.normalize_str("".join(map(chr, [*range(0xD800), *range(0xE000, 0x20000)])))))
+def _is_of_a_word(character: str) -> bool:
+    """Whether tokie counts to words what GPT-2's expression, or the Unicode it knows, does not: Ⅻ, ⓐ, letters of new scripts. A
+    trial may miss that: ids differ only where the vocabulary merges bytes of both sides."""
+    return unicodedata.category(character) in ("Nl", "Cn") or _CIRCLED.match(character) is not None
 
 
 def _engine(specification: dict[str, Any]) -> _Engine | None:
