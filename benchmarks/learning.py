@@ -10,10 +10,10 @@ same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (
        multiplies it, the fastest of three ways to compute it, the learning rate that is ahead of two others when half of the
        budget is spent
     C  tpulm with B's model and settings
-    D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch and optimizer by pilots of a
-       sixth of the budget
+    D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch size, optimizer and whether it
+       predicts next tokens first by five pilots of a sixth of the budget, which is less than B's three have
 
-beside them: D with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
+beside them: B and D with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
 
 The minutes are counted in steps: all ways take turns at the very steps they will do, each in a process of its own, and the
 median pace says how many the budget pays for, after what comes before the first step. So a busy machine makes nobody's
@@ -54,8 +54,11 @@ from tpulm import pipeline
 from tpulm.accelerators import cpu_multiplies_bfloat16
 from tpulm.cli.terminal import drawn_progress
 from tpulm.config import RunConfig
+from tpulm.models import bert
 from tpulm.pipeline.preparation import prepare
 from tpulm.runtime.memory import keep_between_steps
+from tpulm.special_tokens import SpecialTokens
+from tpulm.train.program import Program
 from tpulm.workfolder import begin, open_run
 
 HERE = Path(__file__).resolve().parent
@@ -92,11 +95,15 @@ C: dict[str, Any] = {  # over bert-mini
     "train.objective.mask_fraction": 0.15,
     "train.optimizer.bias_correction": True,
     "train.optimizer.epsilon": 1e-8,
+    "train.optimizer.schedule": "wsd",  # with the decay from the warm-up on, torch's
+    "model.initializer_range": 0.02 / 0.88,  # cut at two deviations, which leaves 0.88 of it
 }
 WAYS_OF_D: dict[str, dict[str, Any]] = {  # over laptop-modern
     "D-64": {"train.batch_size": 64, "train.optimizer.learning_rate": 2e-3},
     "D-32": {},
+    "D-16": {"train.batch_size": 16, "train.optimizer.learning_rate": 1e-3},
     "D-muon": {"train.batch_size": 64, "train.optimizer.learning_rate": 2e-3, "train.optimizer.name": "muon"},
+    "D-clm": {"phases": [{"share": 0.33, "objective": "clm"}, {"share": 0.67}]},  # at its first phase's pace, the slower
 }
 ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D's chosen way, for as long as a pilot
     "first weights of 0.02": {"model.initializer_range": 0.02},
@@ -107,7 +114,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D's chosen way, fo
     "beta2 0.999": {"train.optimizer.beta2": 0.999},
     "warmup, stable, 1-sqrt decay over a third": {"train.optimizer.schedule": "wsd", "train.optimizer.decay_type": "1-sqrt"},
     "next tokens for a third, then masks": {"phases": [{"share": 0.33, "objective": "clm"}, {"share": 0.67}]},
-    "batches of 16, then as large": {"phases": [{"share": 0.4, "batch_size": 16}, {"share": 0.6}]},
+    "batches of 8, then as large": {"phases": [{"share": 0.4, "batch_size": 8}, {"share": 0.6}]},
     "a window of 32 in two layers of three": {"model.global_every": 3, "model.local_window": 32},
 }
 
@@ -132,8 +139,14 @@ class Experiment:
 
     def __init__(self, options: argparse.Namespace):
         self.options, self.folder = options, options.workdir
+        self.settings = options.settings_of or options.workdir
         self.data = self.folder / "texts"
         self.tokenizer = self.folder / "tokenizer" / "tokenizer"
+        identity = {"language": options.language, "budget_minutes": options.budget_minutes}
+        if not (self.folder / "experiment.json").is_file():
+            write_json(self.folder / "experiment.json", identity)
+        elif (begun := json.loads((self.folder / "experiment.json").read_text())) != identity:
+            sys.exit(f"{self.folder} is of {begun}, not of {identity}; take another --workdir")
 
     # Texts and vocabulary
 
@@ -177,7 +190,7 @@ class Experiment:
             "train.seed": seed,
             "train.evaluate_every_steps": steps,
             "train.optimizer.warmup_steps": round(0.06 * steps),
-            "train.optimizer.decay_steps": steps // 3,
+            "train.optimizer.decay_steps": steps - round(0.06 * steps) if way == "C" else steps // 3,
             "train.checkpoint.every_minutes": "none",
             "train.checkpoint.every_steps": each,
             "train.checkpoint.keep_every_steps": each,
@@ -197,10 +210,10 @@ class Experiment:
 
     def pace(self) -> dict[str, Any]:
         """For each way the seconds before the first step is done, and those of a step: medians of rounds in turns."""
-        file = self.folder / "paces.json"
+        file = self.settings / "paces.json"
         if not file.is_file():
             ways = ["A", *WAYS_OF_B, "C", *WAYS_OF_D]
-            rounds = {"A": 20, "D-32": 10}
+            rounds = {"A": 20, "D-32": 10, "D-16": 20, "D-clm": 10}
             with tempfile.TemporaryDirectory() as caches:  # one each, so that all compile
                 variables = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
                 paced = [
@@ -223,7 +236,8 @@ class Experiment:
 
     def _arguments(self) -> list[str]:
         options = self.options
-        return ["--data", str(options.data), "--workdir", str(options.workdir), "--language", options.language]
+        same = ["--language", options.language, "--budget-minutes", str(options.budget_minutes)]
+        return ["--data", str(options.data), "--workdir", str(options.workdir), *same]
 
     @property
     def way_of_b(self) -> str:
@@ -237,7 +251,7 @@ class Experiment:
 
     def pilots(self) -> dict[str, Any]:
         """B's learning rate, and which of its ways D goes: by the held-out loss after as many minutes for each."""
-        file = self.folder / "pilots.json"
+        file = self.settings / "pilots.json"
         if not file.is_file():
             budget = self.options.budget_minutes
             minutes, way = budget / PILOTS, self.way_of_b
@@ -274,7 +288,7 @@ class Experiment:
     def pretrained(self, arm: Arm, until: int | None = None) -> Path:
         """The folder of its model after `until` steps, by default its last one; beside it those of its stops, each STEP."""
         folder, until = self.folder / "arms" / arm.folder, until or arm.steps
-        if not (folder / str(until)).is_dir():
+        if not (folder / str(until)).is_dir() and not (folder / "diverged.json").is_file():
             print(f"{arm.name}: {until:,} of {arm.steps:,} steps, {arm.way}", file=sys.stderr)
             if arm.way == "A" or arm.way in WAYS_OF_B:
                 job = {"steps": arm.steps, "until": until, "seed": arm.seed, "stops": arm.stops, "threads": 1}
@@ -292,7 +306,7 @@ class Experiment:
 
     def scored(self, folders: Sequence[Path]) -> list[dict[str, Any]]:
         """The loss of each on the held-out texts, remembered beside it."""
-        missing = [folder for folder in folders if folder.is_dir() and not (folder / "score.json").is_file()]
+        missing = [folder for folder in folders if not diverged(folder) and not (folder / "score.json").is_file()]
         common = {"job": "score", "threads": 1, "tokenizer": str(self.tokenizer), "texts": str(self.data / "heldout.txt")}
         shares = [some for number in range(self.options.jobs) if (some := missing[number :: self.options.jobs])]
 
@@ -303,7 +317,7 @@ class Experiment:
 
         with ThreadPoolExecutor(self.options.jobs) as pool:
             list(pool.map(score, shares))
-        return [json.loads((folder / "score.json").read_text()) if folder.is_dir() else DIVERGED for folder in folders]
+        return [DIVERGED if diverged(folder) else json.loads((folder / "score.json").read_text()) for folder in folders]
 
     def losses(self, folders: Sequence[Path]) -> list[float]:
         return [score["loss"] for score in self.scored(folders)]
@@ -318,7 +332,7 @@ class Experiment:
             last = self.pretrained(arm)
             steps = sorted(int(folder.name) for folder in last.parent.iterdir() if folder.name.isdigit())
             pace, size = self.pace()["paces"][arm.way], self.batch_size(arm.way)
-            flops_per_row = self.flops_per_row("C" if arm.way[0] in "AB" else arm.way)
+            flops_per_row = self.flops_per_row(arm.way)
             scores = self.scored([last.parent / str(step) for step in steps])
             curves[arm.name] = [
                 {
@@ -336,51 +350,68 @@ class Experiment:
         return 8 if way == "A" else 64 if way in WAYS_OF_B else self.ours(way).train.batch_size
 
     def flops_per_row(self, way: str) -> float:
-        from tpulm.special_tokens import SpecialTokens
-        from tpulm.train.program import Program
-
+        """Of forward and backward pass; transformers' defaults and a causal phase have logits at all 64 positions."""
+        config = self.ours("C" if way == "A" or way in WAYS_OF_B else way)
         special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
-        return Program(self.ours(way), vocab_size=8_000, special=special).objective.flops_per_row
+        masked = Program(config, vocab_size=8_000, special=special).objective.predictions
+        everywhere = 1.0 if way == "A" else sum(phase.share for phase in config.phases if phase.objective == "clm")
+
+        def flops(predictions: int) -> float:
+            sizes = {"sequence_length": 64, "vocab_size": 8_000, "next_sentence": False}
+            return 3.0 * bert.forward_flops(config.model, predictions=predictions, **sizes)
+
+        return everywhere * flops(64) + (1.0 - everywhere) * flops(masked)
+
+    def ablations(self) -> dict[str, list[float]]:
+        """Held-out losses of all seeds, after as many rows as the pilot of D's chosen way; "none" is that way itself."""
+        file, seeds = self.folder / "ablations.json", range(100, 100 + self.options.ablation_seeds)
+        if not file.is_file():
+            chosen = self.pilots()["D"]
+            steps, losses = self.steps(chosen, self.pilots()["minutes"]), {}
+            for seed in seeds:
+                arms = [Arm("none", chosen, steps, seed)]
+                arms += [Arm(way, way, self._of_equal_rows(way, chosen, steps), seed) for way in ABLATIONS]
+                folders = self.pretrain([(arm, arm.steps) for arm in arms])
+                for arm, loss in zip(arms, self.losses(folders), strict=True):
+                    losses.setdefault(arm.name, []).append(loss)
+            write_json(file, losses)
+        return json.loads(file.read_text())
+
+    def _of_equal_rows(self, way: str, chosen: str, steps: int) -> int:
+        """More steps where a phase has smaller batches."""
+        full, phases = self.batch_size(chosen), ABLATIONS[way].get("phases", ())
+        mean = sum(phase["share"] * phase.get("batch_size", full) for phase in phases) or full
+        return round(steps * full / mean)
 
     # Fine-tuning
 
-    def ablations(self) -> dict[str, float]:
-        """Held-out losses, after as many steps as the pilot that was chosen; a batch ramp has as many rows."""
-        file = self.folder / "ablations.json"
-        if not file.is_file():
-            chosen, minutes = self.pilots()["D"], self.pilots()["minutes"]
-            arms = []
-            for way, settings in ABLATIONS.items():
-                steps = self.steps(chosen, minutes)
-                if any("batch_size" in phase for phase in settings.get("phases", ())):
-                    full = self.batch_size(chosen)
-                    steps = round(steps / sum(one["share"] * one.get("batch_size", full) / full for one in settings["phases"]))
-                arms += [Arm(f"ablation {way} {seed}", way, steps, seed) for seed in (100, 101)]
-            arms.append(Arm("ablation none 101", chosen, self.steps(chosen, minutes), 101))
-            folders = self.pretrain([(arm, arm.steps) for arm in arms])
-            write_json(file, dict(zip((arm.name for arm in arms), self.losses(folders), strict=True)))
-        return json.loads(file.read_text())
-
     def finetune(self) -> None:
         """Two at a time on two cores, since small models leave a second thread little to do."""
-        first = [name for name in self.finetuned_models() if not name.endswith("-1")]
+        first = self.first_models()
         with ThreadPoolExecutor(self.options.jobs) as pool:
             for labels in self.options.labels:
                 if labels in self.sizes_with_pilots:
-                    jobs = [(name, labels, rate, 0) for name in first for rate in RATES_OF_FINETUNING]
+                    jobs = [(name, labels, rate, 0) for name in first.values() for rate in RATES_OF_FINETUNING]
                     list(pool.map(lambda job: self.finetuned(*job), jobs))
-                rates = {name: self.rate_of(name, labels) for name in self.finetuned_models()}
-                jobs = [(name, labels, rate, seed) for seed in self.finetune_seeds(labels) for name, rate in rates.items()]
+                runs = [run for way in first for run in self.finetunings(way, labels)]
+                jobs = [(name, labels, self.rate_of(name, labels), seed) for name, seed in runs]
                 list(pool.map(lambda job: self.finetuned(*job), jobs))
         self.tfidf()
 
-    def finetune_seeds(self, labels: int) -> range:
-        return range(self.options.finetune_seeds if labels < 20_000 else 1)
+    def finetunings(self, way: str, labels: int) -> list[tuple[str, int]]:
+        """(model, seed) of each run of a way: its pretraining seeds take the fine-tuning seeds in turn."""
+        names = [name for name in self.finetuned_models() if way_of(name) == way]
+        seeds = self.options.finetune_seeds if labels < 20_000 else len(names)
+        return [(names[seed % len(names)], seed) for seed in range(seeds) if names]
 
     def finetuned_models(self) -> dict[str, tuple[Path, bool]]:
         """By name: the folder, and whether it starts from random weights."""
         models = {arm.name: (self.pretrained(arm), False) for arm in self.planned}
-        return models | {"random weights": (models["D-0"][0], True)} if "D-0" in models else models
+        return models | {f"random {arm[0]}": (models[arm][0], True) for arm in ("B-0", "D-0") if arm in models}
+
+    def first_models(self) -> dict[str, str]:
+        """By way: the model of its first pretraining seed."""
+        return {way_of(name): name for name in reversed(self.finetuned_models())}
 
     @property
     def sizes_with_pilots(self) -> list[int]:
@@ -390,12 +421,13 @@ class Experiment:
     def rate_of(self, name: str, labels: int) -> float:
         """The best on dev, of the first pretraining seed."""
         labels = min(labels, self.sizes_with_pilots[-1])
-        first = name.replace("-1", "-0")
+        first = self.first_models()[way_of(name)]
         return max(RATES_OF_FINETUNING, key=lambda rate: self.finetuned(first, labels, rate, 0)["dev"])
 
     def finetuned(self, name: str, labels: int, rate: float, seed: int) -> dict[str, Any]:
-        file = self.folder / "finetuned" / f"{name.replace(' ', '-')}-{labels}-{rate:g}-{seed}.json"
         folder, drawn = self.finetuned_models()[name]
+        model = f"{folder.parent.name}{'-random' if drawn else ''}"
+        file = self.folder / "finetuned" / f"{model}-{labels}-{rate:g}-{seed}.json"
         job = {"folder": str(folder), "from_scratch": drawn, "labels": labels, "learning_rate": rate, "seed": seed}
         common = {"job": "finetune", "threads": 1, "tokenizer": str(self.tokenizer), "data": str(self.data)}
         return kept_answer(file, {**common, **job})
@@ -407,6 +439,16 @@ class Experiment:
 
     def report(self) -> None:
         learning_report.write(self)
+
+
+def way_of(name: str) -> str:
+    """Of a model: "B-1" is B's."""
+    return name.rpartition("-")[0] or name
+
+
+def diverged(folder: Path) -> bool:
+    """Whether an arm has no model at this step because its loss was no number before."""
+    return not folder.is_dir() and (folder.parent / "diverged.json").is_file()
 
 
 def torch_command(job: dict[str, Any]) -> list[str]:
@@ -463,13 +505,14 @@ def train_ours(config: RunConfig, folder: Path) -> None:
 
 
 def export_step(run: Path, step: int, scratch: Path, to: Path) -> None:
-    """A work folder whose only checkpoint is that of a step, exported."""
+    """A work folder whose only checkpoint is that of a step, exported: all of it or nothing."""
     for path in run.iterdir():
         if path.name not in ("checkpoints", "results", "export", "report"):
             (scratch / path.name).symlink_to(path.resolve())
     (scratch / "checkpoints").mkdir()
     (scratch / "checkpoints" / str(step)).symlink_to((run / "checkpoints" / str(step)).resolve())
-    shutil.copytree(str(pipeline.export(open_run(scratch), scratch)), to)
+    copied = shutil.copytree(str(pipeline.export(open_run(scratch), scratch)), scratch / "copied", symlinks=False)
+    copied.rename(to)
 
 
 def main() -> None:
@@ -478,10 +521,12 @@ def main() -> None:
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--language", choices=("ko", "ja"), default="ko")
     parser.add_argument("--budget-minutes", type=float, default=18.0, help="of each arm")
+    parser.add_argument("--settings-of", type=Path, help="a work folder with paces and pilots, such as another language's")
     parser.add_argument("--arms", default="ABCD")
     parser.add_argument("--seeds", type=int, default=2, help="of pretraining, for B and D")
     parser.add_argument("--labels", type=int, nargs="*", default=[1_000, 10_000, 50_000], help="as many as there are, at most")
-    parser.add_argument("--finetune-seeds", type=int, default=5, help="one for 20,000 labels and more")
+    parser.add_argument("--finetune-seeds", type=int, default=5, help="of each way; as of pretraining with many labels")
+    parser.add_argument("--ablation-seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="trainings at once")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--pace", help=argparse.SUPPRESS)

@@ -15,6 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from tpulm.labelled import Examples, hold_out
+
 HELD_OUT = 2_000
 
 
@@ -65,7 +69,27 @@ def write_labelled(folder: Path, labelled: Labelled) -> None:
 
 
 def read(path: Path) -> list[Example]:
-    return [Example(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Example(**json.loads(line)) for line in lines_of(path)]
+
+
+def lines_of(path: Path) -> list[str]:
+    """Cut at line feeds alone: other characters that Python counts as line ends may stand in a text."""
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def labels_of(examples: list[Example]) -> np.ndarray:
+    """int64 classes, or float64 numbers."""
+    return np.asarray([one.label for one in examples])
+
+
+def metric(found: np.ndarray, truth: np.ndarray) -> float:
+    """Accuracy where the truth are integers, which are classes; Spearman's correlation of numbers."""
+    if truth.dtype.kind == "i":
+        return float((found == truth).mean())
+    from scipy.stats import spearmanr
+
+    correlation: Any = spearmanr(found, truth)
+    return float(np.nan_to_num(correlation.statistic))
 
 
 def korean(source: Path) -> Labelled:
@@ -84,10 +108,14 @@ def japanese(source: Path) -> Labelled:
 
     def pairs(name: str) -> list[Example]:
         records = [json.loads(line) for line in _lines(source / f"ja/{name}.json.gz")]
-        return [Example(one["sentence1"], one["sentence2"], one["label"]) for one in records]
+        return [Example(one["sentence1"], one["sentence2"], float(one["label"])) for one in records]
 
     train = sorted(pairs("jsts_train"), key=lambda one: _place(one.text + "\t" + (one.pair or "")))
-    return Labelled(train=train[1_500:], dev=train[:1_500], test=pairs("jsts_valid"))
+    texts, others = [one.text for one in train], [one.pair for one in train]
+    split = hold_out(
+        Examples(texts, others, None, [""] * len(train)), None, fraction=0.12
+    )  # pairs that share a caption stay together
+    return Labelled(*([train[number] for number in part] for part in split), test=pairs("jsts_valid"))
 
 
 def _place(text: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Sequence
@@ -9,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from learning_data import read
-from learning_torch import metric
+from learning_data import labels_of, metric, read
 
 if TYPE_CHECKING:
     from learning import Experiment
@@ -21,9 +21,11 @@ NAMES = {
     "B": "B: transformers, tuned",
     "C": "C: tpulm, B's settings",
     "D": "D: tpulm's best",
-    "random weights": "D with random weights",
+    "random B": "B with random weights",
+    "random D": "D with random weights",
     "TF-IDF": "TF-IDF",
 }
+COMPARED = (("D", "B"), ("D", "C"), ("D", "TF-IDF"), ("C", "B"))
 
 
 class Cell(NamedTuple):
@@ -42,15 +44,18 @@ def write(experiment: Experiment) -> None:
     folder, curves, pace, pilots = experiment.folder, experiment.curves(), experiment.pace(), experiment.pilots()
     labels: list[int] = experiment.options.labels
     cells = {(way, count): cell for count in labels for way in NAMES if (cell := cell_of(experiment, way, count))}
-    test = read(experiment.data / "test.jsonl")
+    truth = labels_of(read(experiment.data / "test.jsonl"))
     lines = [f"{pace['processor']}; {experiment.options.budget_minutes:g} minutes an arm", ""]
     lines += [*pretraining_table(curves), ""]
     lines += [*finetuning_table(cells, labels, len(read(experiment.data / "train.jsonl"))), ""]
+    lines += ["Learning rates that dev chose: ", "; ".join(chosen_rates(experiment)), ""]
     lines += ["Paces (seconds before the first step's end, seconds of a step): "]
     lines += ["; ".join(f"{way} {one['first']:.1f}, {one['seconds']:.3f}" for way, one in pace["paces"].items()), ""]
     lines += [f"Pilots of {pilots['minutes']:.1f} minutes, held-out loss: "]
-    lines += ["; ".join(f"{name.removeprefix('pilot-')} {loss:.3f}" for name, loss in pilots["losses"].items()), ""]
-    lines += differences(cells, labels, test)
+    lines += ["; ".join(f"{name} {loss:.3f}" for name, loss in pilots["losses"].items()), ""]
+    lines += differences(cells, labels, truth)
+    if (folder / "ablations.json").is_file():
+        lines += ["", *ablation_table(experiment.ablations())]
     if tokens := tokens_to_match(curves):
         lines += ["", tokens]
     (folder / "learning.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -65,11 +70,10 @@ def cell_of(experiment: Experiment, way: str, labels: int) -> Cell | None:
     if way == "TF-IDF":
         found = experiment.tfidf()[str(labels)]
         return Cell([found["test"]], np.asarray([found["answers"]]))
-    runs = []
-    for name in experiment.finetuned_models():
-        if name == way or name[:-2] == way:
-            rate = experiment.rate_of(name, labels)
-            runs += [experiment.finetuned(name, labels, rate, seed) for seed in experiment.finetune_seeds(labels)]
+    runs = [
+        experiment.finetuned(name, labels, experiment.rate_of(name, labels), seed)
+        for name, seed in experiment.finetunings(way, labels)
+    ]
     return Cell([run["test"] for run in runs], np.asarray([run["answers"] for run in runs])) if runs else None
 
 
@@ -94,33 +98,44 @@ def finetuning_table(cells: dict[tuple[str, int], Cell], labels: Sequence[int], 
     return lines
 
 
-def differences(cells: dict[tuple[str, int], Cell], labels: Sequence[int], test: list[Any]) -> list[str]:
-    """Of D to the others: the mean over seeds, and a 95 % interval by resampling test examples, the same for both."""
+def chosen_rates(experiment: Experiment) -> list[str]:
+    models, sizes = experiment.first_models().items(), experiment.sizes_with_pilots
+    return [f"{way} {', '.join(f'{experiment.rate_of(name, labels):g}' for labels in sizes)}" for way, name in models]
+
+
+def differences(cells: dict[tuple[str, int], Cell], labels: Sequence[int], truth: np.ndarray) -> list[str]:
+    """Of arms, on the same labels."""
     lines = []
-    for count in labels:
-        for other in ("B", "C", "TF-IDF"):
-            if ("D", count) in cells and (other, count) in cells:
-                mean, low, high = bootstrap(cells["D", count].answers, cells[other, count].answers, test)
-                lines.append(f"D - {other}, {count:,} labels: {mean:+.4f} ({low:+.4f} to {high:+.4f})")
+    for count, (one, other) in itertools.product(labels, COMPARED):
+        if (one, count) in cells and (other, count) in cells:
+            mean, low, high = bootstrap(cells[one, count].answers, cells[other, count].answers, truth)
+            lines.append(f"{one} - {other}, {count:,} labels: {mean:+.4f} ({low:+.4f} to {high:+.4f})")
     return lines
 
 
-def bootstrap(ours: np.ndarray, theirs: np.ndarray, test: list[Any]) -> tuple[float, float, float]:
-    truth = np.asarray([one.label for one in test])
-    chance = np.random.default_rng(0)
-    if isinstance(test[0].label, int):
-        gained = (ours == truth).mean(axis=0) - (theirs == truth).mean(axis=0)
-        means = gained[chance.integers(0, len(gained), (RESAMPLES, len(gained)))].mean(axis=1)
-        return float(gained.mean()), *np.quantile(means, (0.025, 0.975))
+def bootstrap(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> tuple[float, float, float]:
+    """Mean difference and its 95 % interval: test examples are drawn, the same for both, and runs of each."""
+    chance, resamples = np.random.default_rng(0), RESAMPLES if truth.dtype.kind == "i" else RESAMPLES // 20
 
-    def difference(chosen: np.ndarray) -> float:
-        some = [test[number] for number in chosen]
-        return float(
-            np.mean([metric(run[chosen], some) for run in ours]) - np.mean([metric(run[chosen], some) for run in theirs])
-        )
+    def score(answers: np.ndarray, examples: np.ndarray) -> float:
+        runs = chance.integers(0, len(answers), len(answers))
+        return float(np.mean([metric(run[examples], truth[examples]) for run in answers[runs]]))
 
-    drawn = [difference(chance.integers(0, len(test), len(test))) for _ in range(RESAMPLES // 20)]
-    return difference(np.arange(len(test))), *np.quantile(drawn, (0.025, 0.975))
+    drawn = []
+    for _ in range(resamples):
+        examples = chance.integers(0, len(truth), len(truth))
+        drawn.append(score(ours, examples) - score(theirs, examples))
+    mean = np.mean([metric(run, truth) for run in ours]) - np.mean([metric(run, truth) for run in theirs])
+    return float(mean), *np.quantile(drawn, (0.025, 0.975))
+
+
+def ablation_table(losses: dict[str, list[float]]) -> list[str]:
+    """Of each change the held-out losses, and the mean difference to what was changed, seed by seed."""
+    lines = ["| what differs from D | held-out losses | mean difference |", "|---|---|---|"]
+    for name, found in losses.items():
+        difference = statistics.mean(loss - plain for loss, plain in zip(found, losses["none"], strict=True))
+        lines.append(f"| {name} | {', '.join(f'{loss:.3f}' for loss in found)} | {difference:+.3f} |")
+    return lines
 
 
 def tokens_to_match(curves: dict[str, list[dict[str, Any]]]) -> str | None:
@@ -171,7 +186,10 @@ def draw(
             continue
         means = [statistics.mean(cells[way, count].scores) for count in counts]
         spread = [statistics.stdev(scores) if len(scores := cells[way, count].scores) > 1 else 0.0 for count in counts]
-        style: dict[str, Any] = {"color": colours.get(way, "grey"), "ls": {"TF-IDF": ":", "random weights": "--"}.get(way, "-")}
+        style: dict[str, Any] = {
+            "color": colours.get(way[-1], "grey"),
+            "ls": {"TF-IDF": ":", "random B": "--", "random D": "--"}.get(way, "-"),
+        }
         axes.errorbar(counts, means, yerr=spread, marker="o", capsize=3, label=name, **style)
     axes.set(xscale="log", xlabel="labels", ylabel="test score")
     axes.grid(alpha=0.3)

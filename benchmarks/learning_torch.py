@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
-from learning_data import Example, read
+from learning_data import Example, labels_of, lines_of, metric, read
 from torch.nn.functional import cross_entropy, mse_loss  # pyright: ignore[reportMissingImports]
 from transformers import (
     AutoModelForMaskedLM,
@@ -84,7 +85,7 @@ def grouped_rows(texts: Path, tokenizer: Any, kept: Path) -> np.ndarray:
     """int [N, 64]: all texts with their special tokens, one after another, cut into rows."""
     if not kept.is_file():
         ids: list[int] = []
-        lines = texts.read_text(encoding="utf-8").splitlines()
+        lines = lines_of(texts)
         for first in range(0, len(lines), 10_000):
             for one in tokenizer.backend_tokenizer.encode_batch_fast(lines[first : first + 10_000]):
                 ids.extend(one.ids)
@@ -177,8 +178,13 @@ class Pretraining:
         return min((self.done + 1) / max(1, warmup), (self.steps - self.done) / max(1, self.steps - warmup))
 
     def save(self, folder: Path) -> None:
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        """All of it or nothing."""
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        self.model.save_pretrained(unfinished)
+        self.tokenizer.save_pretrained(unfinished)
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
 
 
 def pretrain(
@@ -194,16 +200,18 @@ def pretrain(
         training.model.load_state_dict(kept["model"])
         training.optimizer.load_state_dict(kept["optimizer"])
         training.done = kept["step"]
+        torch.set_rng_state(kept["random"])
     due = {max(1, round(steps * number / stops)) for number in range(1, stops + 1)}
     began, since, losses = time.perf_counter(), training.done, []
     while training.done < until:
         losses.append(training.step())
         if not math.isfinite(losses[-1]):
-            print(f"the loss is {losses[-1]} at step {training.done:,}", file=sys.stderr)
+            (place / "diverged.json").write_text(json.dumps({"step": training.done}))
             break
         if training.done in due:
             training.save(place / str(training.done))
             kept = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict(), "step": training.done}
+            kept["random"] = torch.get_rng_state()
             torch.save(kept, state.with_suffix(".unfinished"))
             state.with_suffix(".unfinished").replace(state)
             seconds = (time.perf_counter() - began) / (training.done - since)
@@ -212,6 +220,7 @@ def pretrain(
 
 
 def pace(tokenizer: str, rows: str, texts: str, peer: dict[str, Any], per_round: int) -> dict[str, Any]:
+    grouped_rows(Path(texts), tokenizer_of(tokenizer), Path(rows))
     began = time.perf_counter()
     training = Pretraining(tokenizer, rows, texts, Peer(**peer), 1_000_000, 0)
     training.step()
@@ -245,11 +254,15 @@ def padded(rows: list[tuple[list[int], list[int]]], pad: int, types: bool) -> di
 
 @torch.no_grad()
 def score(folders: list[str], tokenizer: str, texts: str) -> dict[str, Any]:
-    """Nats of a masked token for each model: 15 % of each text's tokens, at least one, all [MASK]; bits a character follow."""
+    """Nats of a masked token for each model: 15 % of each text's tokens, at least one, all [MASK].
+
+    Bits a character are these by the mean number of characters of a token, of the first 62 tokens of each text.
+    """
     words = tokenizer_of(tokenizer)
-    lines = Path(texts).read_text(encoding="utf-8").splitlines()
-    rows = encoded(words, [Example(line, None, 0) for line in lines])
-    characters = sum(map(len, lines)) / sum(len(ids) - 2 for ids, _ in rows)
+    words.backend_tokenizer.enable_truncation(LENGTH)
+    encodings = words.backend_tokenizer.encode_batch(lines_of(Path(texts)))
+    rows = [(one.ids, one.type_ids) for one in encodings]
+    characters = sum(one.offsets[-2][1] for one in encodings) / sum(len(one.ids) - 2 for one in encodings)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number][0]))
     losses: dict[str, Any] = {}
     for folder in folders:
@@ -321,7 +334,7 @@ def finetune(
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             step += 1
-        reached = metric(answers(model, words, dev, types, length), dev)
+        reached = metric(answers(model, words, dev, types, length), labels_of(dev))
         history.append(reached)
         if reached > best:
             best, best_state = reached, {name: value.clone() for name, value in model.state_dict().items()}
@@ -329,7 +342,7 @@ def finetune(
     test = read(Path(data) / "test.jsonl")
     found = answers(model, words, test, types, length)
     replies = [round(float(one), 4) for one in found]
-    return {"dev": best, "history": history, "test": metric(found, test), "answers": replies}
+    return {"dev": best, "history": history, "test": metric(found, labels_of(test)), "answers": replies}
 
 
 def _classifier(folder: str, from_scratch: bool, outputs: int) -> Any:
@@ -339,6 +352,7 @@ def _classifier(folder: str, from_scratch: bool, outputs: int) -> Any:
     for name in (
         "hidden_dropout_prob",
         "attention_probs_dropout_prob",
+        "attention_dropout",
         "mlp_dropout",
         "embedding_dropout",
         "classifier_dropout",
@@ -383,6 +397,7 @@ def tfidf(data: str, labels: list[int]) -> dict[str, Any]:
     from sklearn.linear_model import LogisticRegression  # pyright: ignore[reportMissingImports]
 
     train, dev, test = (read(Path(data) / f"{name}.jsonl") for name in ("train", "dev", "test"))
+    true_dev, true_test = labels_of(dev), labels_of(test)
     result: dict[str, Any] = {}
     for count in labels:
         some = train[:count]
@@ -390,16 +405,20 @@ def tfidf(data: str, labels: list[int]) -> dict[str, Any]:
         if not isinstance(train[0].label, int):
             words.fit([part for one in some for part in (one.text, one.pair or "")])
             found = [_cosines(words, part) for part in (dev, test)]
-            result[str(count)] = {"dev": metric(found[0], dev), "test": metric(found[1], test), "answers": found[1].tolist()}
+            result[str(count)] = {
+                "dev": metric(found[0], true_dev),
+                "test": metric(found[1], true_test),
+                "answers": found[1].tolist(),
+            }
             continue
         inputs = words.fit_transform([one.text for one in some])
         best: dict[str, Any] = {"dev": 0.0}
         for strength in (1.0, 4.0, 16.0):
             fitted = LogisticRegression(C=strength, max_iter=1_000).fit(inputs, [one.label for one in some])
-            reached = metric(fitted.predict(words.transform([one.text for one in dev])), dev)
+            reached = metric(fitted.predict(words.transform([one.text for one in dev])), true_dev)
             if reached > best["dev"]:
                 found = fitted.predict(words.transform([one.text for one in test]))
-                best = {"dev": reached, "test": metric(found, test), "answers": found.tolist(), "C": strength}
+                best = {"dev": reached, "test": metric(found, true_test), "answers": found.tolist(), "C": strength}
         result[str(count)] = best
     return result
 
@@ -407,17 +426,6 @@ def tfidf(data: str, labels: list[int]) -> dict[str, Any]:
 def _cosines(words: Any, examples: list[Example]) -> np.ndarray:
     left, right = (words.transform([getattr(one, side) for one in examples]) for side in ("text", "pair"))
     return np.asarray(left.multiply(right).sum(axis=1)).ravel()
-
-
-def metric(found: np.ndarray, examples: list[Example]) -> float:
-    """Accuracy of classes, Spearman's correlation of numbers."""
-    truth = np.asarray([one.label for one in examples])
-    if isinstance(examples[0].label, int):
-        return float((found == truth).mean())
-    from scipy.stats import spearmanr
-
-    correlation: Any = spearmanr(found, truth)
-    return float(np.nan_to_num(correlation.statistic))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tpulm.config.layouts import LAYOUTS
 from tpulm.convert.huggingface import LoadedModel, load_model, save_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder
-from tpulm.nn.params import named_leaves
+from tpulm.nn.params import initialize, named_leaves
 from tpulm.nn.transformer import Execution
 
 EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
@@ -290,6 +290,21 @@ def test_texts_packed_in_a_row_are_as_each_alone(torch, transformers, make_small
     for start, end in ((0, 21), (21, 51), (51, 64)):
         expected = modernbert_logits(torch, transformers, folder, row[:, start:end])
         np.testing.assert_allclose(ours[:, start:end, : model.vocab_size], expected, atol=1e-4, rtol=0)
+
+
+def test_first_weights_spread_as_those_of_transformers(torch, transformers, make_small, tmp_path):
+    """Full-Megatron: what is added to the residual stream begins smaller by sqrt(2 num_layers), and so does the masked head."""
+    sizes = {"num_layers": 8, "hidden_size": 64, "num_heads": 4, "intermediate_size": 96, "initializer_range": 0.05}
+    small = make_small(**MODERNBERT, **sizes)
+    spec = bert.spec(small.config, vocab_size=small.tokenizer.vocab_size, next_sentence=False)
+    folder = save_model(tmp_path / "model", initialize(spec, jax.random.key(0)), small.config, **small.arguments)
+    ours = safetensors.numpy.load_file(folder / "model.safetensors")
+    torch.manual_seed(0)
+    theirs = type(their_model(transformers, folder))(transformers.AutoConfig.from_pretrained(folder)).state_dict()
+    matrices = [name for name, values in ours.items() if values.ndim == 2]
+    assert len(matrices) > 4 * sizes["num_layers"]
+    for name in matrices:
+        assert np.std(ours[name]) == pytest.approx(float(theirs[name].std()), rel=0.05), name
 
 
 def test_either_form_of_config_json_says_what_layers_see(make_small, tmp_path):
