@@ -353,14 +353,14 @@ class Experiment:
         """Of forward and backward pass; transformers' defaults and a causal phase have logits at all 64 positions."""
         config = self.ours("C" if way == "A" or way in WAYS_OF_B else way)
         special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
-        masked = Program(config, vocab_size=8_000, special=special).objective.predictions
+        objective: Any = Program(config, vocab_size=8_000, special=special).objective
         everywhere = 1.0 if way == "A" else sum(phase.share for phase in config.phases if phase.objective == "clm")
 
         def flops(predictions: int) -> float:
             sizes = {"sequence_length": 64, "vocab_size": 8_000, "next_sentence": False}
             return 3.0 * bert.forward_flops(config.model, predictions=predictions, **sizes)
 
-        return everywhere * flops(64) + (1.0 - everywhere) * flops(masked)
+        return everywhere * flops(64) + (1.0 - everywhere) * flops(objective.predictions)
 
     def ablations(self) -> dict[str, list[float]]:
         """Held-out losses of all seeds, after as many rows as the pilot of D's chosen way; "none" is that way itself."""
