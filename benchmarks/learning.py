@@ -98,14 +98,15 @@ C: dict[str, Any] = {  # over bert-mini
     "train.optimizer.schedule": "wsd",  # with the decay from the warm-up on, torch's
     "model.initializer_range": 0.02 / 0.88,  # cut at two deviations, which leaves 0.88 of it
 }
+CLM_SHARE = 0.33
 WAYS_OF_D: dict[str, dict[str, Any]] = {  # over laptop-modern
     "D-64": {"train.batch_size": 64, "train.optimizer.learning_rate": 2e-3},
     "D-32": {},
     "D-16": {"train.batch_size": 16, "train.optimizer.learning_rate": 1e-3},
     "D-muon": {"train.batch_size": 64, "train.optimizer.learning_rate": 2e-3, "train.optimizer.name": "muon"},
-    "D-clm": {"phases": [{"share": 0.33, "objective": "clm"}, {"share": 0.67}]},  # at its first phase's pace, the slower
+    "D-clm": {"phases": [{"share": CLM_SHARE, "objective": "clm"}, {"share": 1.0 - CLM_SHARE}]},  # then as D-32
 }
-ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D's chosen way, for as long as a pilot
+ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from laptop-modern, for as many rows as the pilot of D-32
     "first weights of 0.02": {"model.initializer_range": 0.02},
     "no smaller weights for deeper residuals": {"model.depth_scaled_init": False},
     "15 % masks": {"train.objective.mask_fraction": 0.15},
@@ -113,8 +114,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D's chosen way, fo
     "no bias correction": {"train.optimizer.bias_correction": False},
     "beta2 0.999": {"train.optimizer.beta2": 0.999},
     "warmup, stable, 1-sqrt decay over a third": {"train.optimizer.schedule": "wsd", "train.optimizer.decay_type": "1-sqrt"},
-    "next tokens for a third, then masks": {"phases": [{"share": 0.33, "objective": "clm"}, {"share": 0.67}]},
-    "batches of 8, then as large": {"phases": [{"share": 0.4, "batch_size": 8}, {"share": 0.6}]},
+    "next tokens for a third, then masks": {"phases": WAYS_OF_D["D-clm"]["phases"]},
+    "batches of 8, then of 32": {"phases": [{"share": 0.4, "batch_size": 8}, {"share": 0.6}]},
     "a window of 32 in two layers of three": {"model.global_every": 3, "model.local_window": 32},
 }
 
@@ -179,8 +180,7 @@ class Experiment:
         if way == "C":
             recipe, settings = "bert-mini", C
         else:
-            chosen = self.pilots()["D"] if way in ABLATIONS else way
-            recipe, settings = "laptop-modern", {**WAYS_OF_D[chosen], **ABLATIONS.get(way, {})}
+            recipe, settings = "laptop-modern", {**WAYS_OF_D, **ABLATIONS}[way]
         each = max(1, steps // stops)
         settings = {
             **settings,
@@ -226,6 +226,7 @@ class Experiment:
                     one.end()
             medians = {one.name: statistics.median(answer["seconds"] for answer in one.answers) for one in paced}
             found = {one.name: {"first": one.ready["first"], "seconds": medians[one.name]} for one in paced}
+            found["D-clm"] = mean_pace({CLM_SHARE: found["D-clm"], 1.0 - CLM_SHARE: found["D-32"]})
             write_json(file, {"paces": found, "processor": processor()})
         return json.loads(file.read_text())
 
@@ -363,23 +364,22 @@ class Experiment:
         return everywhere * flops(64) + (1.0 - everywhere) * flops(objective.predictions)
 
     def ablations(self) -> dict[str, list[float]]:
-        """Held-out losses of all seeds, after as many rows as the pilot of D's chosen way; "none" is that way itself."""
+        """Held-out losses of all seeds, after as many rows as the pilot of D-32; "none" is that pilot's way itself."""
         file, seeds = self.folder / "ablations.json", range(100, 100 + self.options.ablation_seeds)
         if not file.is_file():
-            chosen = self.pilots()["D"]
-            steps, losses = self.steps(chosen, self.pilots()["minutes"]), {}
+            steps, losses = self.steps("D-32", self.pilots()["minutes"]), {}
             for seed in seeds:
-                arms = [Arm("none", chosen, steps, seed)]
-                arms += [Arm(way, way, self._of_equal_rows(way, chosen, steps), seed) for way in ABLATIONS]
+                arms = [Arm("none", "D-32", steps, seed)]
+                arms += [Arm(way, way, self._of_equal_rows(way, steps), seed) for way in ABLATIONS]
                 folders = self.pretrain([(arm, arm.steps) for arm in arms])
                 for arm, loss in zip(arms, self.losses(folders), strict=True):
                     losses.setdefault(arm.name, []).append(loss)
             write_json(file, losses)
         return json.loads(file.read_text())
 
-    def _of_equal_rows(self, way: str, chosen: str, steps: int) -> int:
+    def _of_equal_rows(self, way: str, steps: int) -> int:
         """More steps where a phase has smaller batches."""
-        full, phases = self.batch_size(chosen), ABLATIONS[way].get("phases", ())
+        full, phases = self.batch_size("D-32"), ABLATIONS[way].get("phases", ())
         mean = sum(phase["share"] * phase.get("batch_size", full) for phase in phases) or full
         return round(steps * full / mean)
 
@@ -439,6 +439,12 @@ class Experiment:
 
     def report(self) -> None:
         learning_report.write(self)
+
+
+def mean_pace(phases: dict[float, dict[str, float]]) -> dict[str, float]:
+    """Of phases by their shares of the steps: each compiles a program of its own."""
+    seconds = sum(share * one["seconds"] for share, one in phases.items())
+    return {"first": sum(one["first"] for one in phases.values()), "seconds": seconds}
 
 
 def way_of(name: str) -> str:
